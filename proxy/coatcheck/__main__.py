@@ -1,0 +1,5 @@
+"""`python -m coatcheck` is the command."""
+
+from coatcheck.cli import main
+
+main()

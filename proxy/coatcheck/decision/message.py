@@ -1,0 +1,121 @@
+"""What a plane saw, as frozen values. Planes build these; the core reads only these.
+
+Header names are lower-case and values are latin-1 text, exactly as received: parsing that could
+hide a difference between two readers happens in one place each (hosts in `host`, paths in `path`).
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+type Headers = tuple[tuple[str, str], ...]
+
+
+class OriginClass(StrEnum):
+    """How strongly an origin proves which sandbox is talking; strongest first (DESIGN 1)."""
+
+    SOCKET = "socket"
+    MTLS = "mtls"
+    TOKEN = "token"
+    ADDRESS = "address"
+    BEARER = "bearer"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The host-side fact that ties a connection to a session: a class and that class's value.
+
+    `value` is: the session id (socket), the SHA-256 of the client certificate (mtls),
+    `issuer|pod uid` (token), `listener|source address` (address), the SHA-256 of the
+    Proxy-Authorization credential (bearer). Never a secret.
+    """
+
+    kind: OriginClass
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is talking, by host-side evidence only. `origins` is what the plane could establish."""
+
+    listener: str
+    origins: tuple[Origin, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where the request goes. `host` is canonical (see `host.canonical_host`)."""
+
+    scheme: str
+    """`https` or `http`."""
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        """`https://host[:port]` for people to read; default ports are left out."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        default = 443 if self.scheme == "https" else 80
+        return f"{self.scheme}://{host}" + ("" if self.port == default else f":{self.port}")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """A request's head in origin form."""
+
+    method: str
+    target: str
+    """Path and query as received, e.g. `/v1/models?limit=2`."""
+    headers: Headers
+    http_version: str = "HTTP/1.1"
+    end_stream: bool = True
+    """True when no body follows."""
+
+    @property
+    def path(self) -> str:
+        return self.target.partition("?")[0]
+
+    @property
+    def query(self) -> str:
+        return self.target.partition("?")[2]
+
+    def get(self, name: str) -> str | None:
+        """The first value of header `name` (lower-case), or None."""
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
+
+    def get_all(self, name: str) -> tuple[str, ...]:
+        return tuple(value for key, value in self.headers if key == name)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHead:
+    """A response's head."""
+
+    status: int
+    headers: Headers
+    http_version: str = "HTTP/1.1"
+
+    def get(self, name: str) -> str | None:
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
+
+    def get_all(self, name: str) -> tuple[str, ...]:
+        return tuple(value for key, value in self.headers if key == name)
+
+
+@dataclass(frozen=True, slots=True)
+class Edits:
+    """What a plane must change in a request before it leaves. Order: remove, then set.
+
+    Restricted to what every plane can express or honestly refuse.
+    """
+
+    set_headers: Headers = ()
+    remove_headers: tuple[str, ...] = ()
+    target: str | None = None
+    body: bytes | None = None
+    """The whole new body, when the plan needed it buffered; content-length follows from it."""

@@ -1,0 +1,88 @@
+"""Whose request it is. Does not mint, does not store: `state` does."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from coatcheck.decision.message import Origin, OriginClass, Peer
+from coatcheck.decision.verdict import Deny, Reason
+
+
+class Isolation(StrEnum):
+    """What stands between the agent and the host, weakest last (DESIGN 6)."""
+
+    HARDWARE = "hardware"
+    EMULATED = "emulated"
+    NAMESPACE = "namespace"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One sandbox's life with us. Times are seconds: `*_at` on the wall clock (Unix time),
+    `lease_deadline` on the monotonic clock of this daemon."""
+
+    id: str
+    tenant: str
+    subject: str
+    policy: str
+    origin: Origin
+    credentials: frozenset[str]
+    """Names of the policy's credentials that this session was granted."""
+    isolation: Isolation
+    generation: int
+    opened_at: float
+    expires_at: float
+    lease_seconds: float
+    lease_deadline: float
+    revoked: bool = False
+    opened_by: str = ""
+    """The caller that opened it."""
+    revoked_handles: frozenset[str] = frozenset()
+    """Ids (`jti`) of handles that were revoked one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """One reading of both clocks, taken once a request. `wall` never goes back (DESIGN 5)."""
+
+    wall: float
+    monotonic: float
+
+
+def alive(session: Session, now: Now) -> Deny | None:
+    """None while the session may act, else why not. Revocation first: it is the strongest word."""
+    if session.revoked:
+        return Deny(Reason.SESSION_REVOKED)
+    if now.wall >= session.expires_at:
+        return Deny(Reason.SESSION_EXPIRED)
+    if now.monotonic >= session.lease_deadline:
+        return Deny(Reason.LEASE_LAPSED)
+    return None
+
+
+def identify(peer: Peer, by_origin: Mapping[Origin, Session], now: Now) -> Session | Deny:
+    """The live session that the peer's strongest matching origin proves.
+
+    Two origins that prove two different sessions are a contradiction, and refused.
+    """
+    found: Session | None = None
+    for origin in peer.origins:
+        session = by_origin.get(origin)
+        if session is None:
+            continue
+        if found is not None and session.id != found.id:
+            return Deny(Reason.ORIGIN_UNKNOWN, "origins name different sessions", alarm=True)
+        found = session
+    if found is None:
+        return Deny(Reason.ORIGIN_UNKNOWN, f"listener {peer.listener}")
+    return alive(found, now) or found
+
+
+def isolation_at_least(have: Isolation, want: Isolation) -> bool:
+    order = (Isolation.NONE, Isolation.NAMESPACE, Isolation.EMULATED, Isolation.HARDWARE)
+    return order.index(have) >= order.index(want)
+
+
+DEFAULT_ORIGIN_CLASSES = frozenset(OriginClass) - {OriginClass.BEARER}
+"""What a credential accepts unless its policy says otherwise: `bearer` does not stop theft."""

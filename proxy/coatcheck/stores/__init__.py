@@ -1,0 +1,55 @@
+"""Where secrets come from: the protocol that every store keeps, and what a secret may not do.
+
+Implementations: `vault` (Vault/OpenBao), `file`, `memory`. This file imports none of them.
+"""
+
+from typing import NoReturn, Protocol
+
+from coatcheck.decision.policy import SecretRef
+
+
+class Secret:
+    """A real credential in memory. It cannot be printed, formatted, pickled or serialised by accident.
+
+    `reveal()` is the only way to its value; grep for it to see every place that holds one.
+    """
+
+    __slots__ = ("_value", "ref", "version")
+
+    def __init__(self, ref: SecretRef, value: str, version: str = "") -> None:
+        self.ref = ref
+        self.version = version
+        self._value = value
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __repr__(self) -> str:
+        return f"Secret({self.ref})"
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return repr(self)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Secret is never serialised")
+
+
+class SecretUnavailable(Exception):
+    """The store could not say: unreachable, sealed, stalled, or refusing us. Retrying may help.
+
+    The message is for operators and holds no secret and no response body.
+    """
+
+
+class SecretMissing(SecretUnavailable):
+    """The store answered that there is no such secret or field. Retrying will not help."""
+
+
+class SecretStore(Protocol):
+    """A source of secrets. `fetch` never blocks the loop and never raises anything but the two above."""
+
+    async def fetch(self, ref: SecretRef) -> Secret: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,135 @@
+"""Everything that Coatcheck tells about itself, as frozen values. No secret and no handle in any field.
+
+A sink (audit, metrics, log, usage) is a function of an event: `sink(event) -> None`.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from coatcheck.decision.verdict import Reason
+
+
+class Outcome(StrEnum):
+    DENY = "deny"
+    PASS = "pass"
+    INJECT = "inject"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A verdict on one request. Written to the audit log before the first upstream byte (I8)."""
+
+    at: float
+    """Unix time, seconds."""
+    request_id: str
+    session: str
+    tenant: str
+    subject: str
+    policy: str
+    policy_hash: str
+    outcome: Outcome
+    reason: Reason | None
+    detail: str
+    rule: str
+    credentials: tuple[str, ...]
+    method: str
+    destination: str
+    """`https://host[:port]`."""
+    path: str
+    """Without query: queries carry credentials (OpenShell #2531). Handles in it are masked."""
+    origin: str
+    """The origin's class."""
+    alarm: bool
+    added_seconds: float
+    """From the request's head to the verdict, waiting for the store included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """How a forwarded request ended."""
+
+    at: float
+    request_id: str
+    session: str
+    status: int
+    """0 when no response head came."""
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+    scrubbed: int
+    """How many verbatim echoes of secrets were taken out."""
+    aborted: Reason | None
+
+
+class SessionChange(StrEnum):
+    OPENED = "opened"
+    RENEWED = "renewed"
+    REVOKED = "revoked"
+    LAPSED = "lapsed"
+    EXPIRED = "expired"
+    ENDED = "ended"
+    HANDLE_MINTED = "handle_minted"
+    HANDLE_REVOKED = "handle_revoked"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEvent:
+    at: float
+    change: SessionChange
+    session: str
+    tenant: str
+    subject: str
+    policy: str
+    caller: str
+    detail: str = ""
+    state_version: int = 0
+    """The state store's version after the change: a state directory that is behind was rolled back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """One a session, when it ends."""
+
+    at: float
+    session: str
+    tenant: str
+    subject: str
+    seconds: float
+    requests: int
+    bytes_up: int
+    bytes_down: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """Something a security team wants to be woken for: a handle stolen, misplaced, found in a body."""
+
+    at: float
+    reason: Reason
+    session: str
+    tenant: str
+    credential: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyEvent:
+    """A policy was loaded, or refused and the old one kept."""
+
+    at: float
+    name: str
+    sha256: str
+    loaded: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonEvent:
+    """Started, ready, draining, stopped, recovered: the daemon's own life."""
+
+    at: float
+    what: str
+    detail: str = ""
+
+
+type Event = Decision | Completion | SessionEvent | Usage | Alarm | PolicyEvent | DaemonEvent
