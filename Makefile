@@ -1,0 +1,30 @@
+# Two commands do everything: `make demo` and `make test`. ARGS go through: make test ARGS="-k scrub"
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench lock clean
+
+help:  ## show this
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s  %s\n", $$1, $$2 }' Makefile
+
+setup:  ## .venv/bin/coatcheck from requirements.lock, and the Debian packages that the tests need
+	@scripts/setup
+
+demo: setup  ## the main job on real input, in a sandbox without secrets, then six attacks
+	@.venv/bin/coatcheck demo $(ARGS)
+
+test: setup  ## every test
+	@.venv/bin/python -m pytest $(ARGS)
+
+lint: setup  ## ruff, formatting, types, and which module may import which
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/mypy
+	@.venv/bin/lint-imports --no-logo
+
+bench: setup  ## side by side with stock mitmdump and a bare embedded Master
+	@.venv/bin/python -m tests.bench $(ARGS)
+
+lock: setup  ## requirements.lock from pyproject.toml (ARGS=--upgrade for newer releases)
+	@scripts/lock $(ARGS)
+
+clean:  ## remove what setup, tests and linters made
+	rm -rf .venv var .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
