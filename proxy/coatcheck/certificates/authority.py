@@ -1,0 +1,311 @@
+"""The certificate authority that sandboxes trust: made, kept, checked, and the signer of every leaf.
+
+Its key is an EC P-256 key that never leaves this process and its 0600 file; leaves have a key of their
+own (`leaf`), so that what the TLS stack of the plane holds cannot sign.
+"""
+
+import fcntl
+import ipaddress
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from coatcheck.certificates.name import canonical_san
+from coatcheck.private_files import (
+    PrivateFileError,
+    check_private_directory,
+    open_private_directory,
+    read_private,
+    read_public,
+    write_atomically,
+)
+
+KEY_FILE = "ca-key.pem"
+CERTIFICATE_FILE = "ca.pem"
+DEFAULT_DAYS = 365
+"""Sandboxes are young and get the CA when they start, so that a yearly new one costs a restart."""
+MAX_LIFETIME = timedelta(days=3650)
+"""Ten years: a typing error in `--days` must not make a CA that outlives everybody who knows of it."""
+BACKDATE = timedelta(hours=1)
+"""A guest's clock may run behind ours, a resumed snapshot's does; later than this it must be set."""
+LOCK_SECONDS = 5.0
+"""Making a CA takes milliseconds: who waits longer for somebody else's is told."""
+
+type Clock = Callable[[], float]
+"""Unix seconds."""
+
+
+class CertificateError(Exception):
+    """A CA or a certificate cannot be made, read or trusted. `hint` says what to do next."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """A CA certificate and its key. Sign through `certificates.leaf.LeafIssuer`."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey = field(repr=False)
+
+    @classmethod
+    def create(
+        cls,
+        directory: Path,
+        name: str = "Coatcheck CA",
+        days: int = DEFAULT_DAYS,
+        name_constraints: tuple[str, ...] = (),
+        *,
+        overwrite: bool = False,
+        clock: Clock = time.time,
+    ) -> "Authority":
+        """Make a CA in `directory` (0700): ca-key.pem (0600) and ca.pem.
+
+        `name_constraints` are the only domains, with all below them, for which clients will believe
+        this CA. An existing CA is replaced only with `overwrite`: whoever trusts it must then be told.
+        """
+        made = cls.ephemeral(name, _lifetime(days), name_constraints, clock=clock)
+        with _directory_lock(directory):
+            made._write(directory, overwrite)
+        return made
+
+    @classmethod
+    def load(cls, directory: Path, *, clock: Clock = time.time) -> "Authority":
+        """The CA in `directory`, after checking owner, modes, that key and certificate fit, and dates."""
+        try:
+            if os.path.lexists(directory):
+                check_private_directory(directory)
+            if not _stands_in(directory):
+                raise CertificateError(f"there is no CA in {directory}", "make one: coatcheck ca new")
+            key_pem = read_private(directory / KEY_FILE)
+            certificate_pem = read_public(directory / CERTIFICATE_FILE)
+        except PrivateFileError as error:
+            raise CertificateError(str(error), error.hint) from error
+        anew = "make a new one and give it to the clients: coatcheck ca new --force"
+        try:
+            key = serialization.load_pem_private_key(key_pem, password=None)
+            certificate = x509.load_pem_x509_certificate(certificate_pem)
+        except (ValueError, TypeError) as error:
+            # The parser's own text may quote the file; ours names it only.
+            raise CertificateError(f"the CA in {directory} cannot be parsed", anew) from error
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
+            raise CertificateError(f"the CA key in {directory} is not an EC P-256 key", anew)
+        _check(certificate, key, str(directory), anew, clock())
+        return cls(certificate, key)
+
+    @classmethod
+    def load_or_create(
+        cls,
+        directory: Path,
+        name: str = "Coatcheck CA",
+        days: int = DEFAULT_DAYS,
+        *,
+        clock: Clock = time.time,
+    ) -> "Authority":
+        """The CA in `directory`, made first if there is none. A broken or expired one is an error:
+        replacing it silently would leave every running sandbox without trust."""
+        with _directory_lock(directory):
+            if not _stands_in(directory):
+                cls.ephemeral(name, _lifetime(days), clock=clock)._write(directory, overwrite=False)
+        return cls.load(directory, clock=clock)
+
+    @classmethod
+    def ephemeral(
+        cls,
+        name: str,
+        ttl: timedelta,
+        name_constraints: tuple[str, ...] = (),
+        *,
+        clock: Clock = time.time,
+    ) -> "Authority":
+        """A CA that lives in memory only: one session's own, whose bundle no other session's leaf passes.
+
+        It is a root, not an intermediate of the daemon's CA: whoever trusts that one must not thereby
+        trust this one, and the other way round.
+        """
+        if not 0 < len(name) <= 64 or not name.isprintable():
+            raise CertificateError("a CA's name has 1 to 64 printable characters", "choose a shorter name")
+        if not timedelta(0) < ttl <= MAX_LIFETIME:
+            raise CertificateError(
+                f"a CA lives at least a moment and at most {MAX_LIFETIME.days} days",
+                "give a number of days in that range",
+            )
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        now = datetime.fromtimestamp(int(clock()), UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - BACKDATE)
+            .not_valid_after(now + ttl)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_CA_KEY_USAGE, critical=True)
+            .add_extension(identifier, critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False
+            )
+        )
+        if name_constraints:
+            builder = builder.add_extension(_constraints(name_constraints), critical=True)
+        return cls(builder.sign(key, hashes.SHA256()), key)
+
+    @property
+    def not_after(self) -> datetime:
+        return self.certificate.not_valid_after_utc
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the certificate, lower-case hex."""
+        return self.certificate.fingerprint(hashes.SHA256()).hex()
+
+    @property
+    def pem(self) -> bytes:
+        """The certificate alone, never the key."""
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    def permits(self, host: str) -> bool:
+        """Whether a client will believe this CA for canonical `host` (RFC 5280, 4.2.1.10)."""
+        try:
+            constraints = self.certificate.extensions.get_extension_for_class(x509.NameConstraints).value
+        except x509.ExtensionNotFound:
+            return True
+        if isinstance(canonical_san(host), x509.IPAddress):
+            return False  # `_constraints` excludes all of them
+        permitted = [
+            name.value for name in constraints.permitted_subtrees or () if isinstance(name, x509.DNSName)
+        ]
+        return any(host == domain or host.endswith("." + domain) for domain in permitted)
+
+    def _write(self, directory: Path, overwrite: bool) -> None:
+        key_pem = self.key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        if not overwrite and _stands_in(directory):
+            raise _exists(directory)
+        try:
+            # The key first: a crash in between leaves a pair that `load` refuses, never a wrong signer.
+            write_atomically(directory / KEY_FILE, key_pem, mode=0o600, overwrite=overwrite)
+            write_atomically(directory / CERTIFICATE_FILE, self.pem, mode=0o644, overwrite=overwrite)
+        except FileExistsError as error:
+            raise _exists(directory) from error
+        except OSError as error:
+            raise CertificateError(
+                f"cannot write the CA into {directory}: {error.strerror}",
+                "check free space and permissions, then run the same again",
+            ) from error
+
+
+_CA_KEY_USAGE = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
+
+
+def _constraints(domains: tuple[str, ...]) -> x509.NameConstraints:
+    permitted: list[x509.GeneralName] = []
+    for domain in domains:
+        try:
+            name = canonical_san(domain)
+        except ValueError as error:
+            raise CertificateError(
+                f"{domain!r} cannot be a name constraint",
+                "give plain lower-case domains such as example.com: each covers all names below it",
+            ) from error
+        if isinstance(name, x509.IPAddress):
+            raise CertificateError(f"{domain} is an address", "name constraints are domains here")
+        permitted.append(name)
+    # Constraints bind only the forms they mention (RFC 5280, 4.2.1.10): without this a CA limited to
+    # example.com could still sign for every address.
+    every_address = [ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0")]
+    return x509.NameConstraints(permitted, [x509.IPAddress(network) for network in every_address])
+
+
+def _check(
+    certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey, where: str, anew: str, now: float
+) -> None:
+    try:
+        basic = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+        certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
+        certificate.verify_directly_issued_by(certificate)
+    except (x509.ExtensionNotFound, ValueError, TypeError, InvalidSignature) as error:
+        raise CertificateError(f"the certificate in {where} is not one of our root CAs", anew) from error
+    if not basic.ca:
+        raise CertificateError(f"the certificate in {where} is not a CA's", anew)
+    if certificate.public_key() != key.public_key():
+        raise CertificateError(f"the key and the certificate in {where} do not belong together", anew)
+    moment = datetime.fromtimestamp(now, UTC)
+    if moment >= certificate.not_valid_after_utc:
+        raise CertificateError(
+            f"the CA in {where} expired on {certificate.not_valid_after_utc:%Y-%m-%d}", anew
+        )
+    if moment < certificate.not_valid_before_utc:
+        raise CertificateError(
+            f"the CA in {where} is not valid before {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC",
+            "set this machine's clock",
+        )
+
+
+def _lifetime(days: int) -> timedelta:
+    # timedelta itself overflows with an error that no operator would understand.
+    return timedelta(days=min(days, MAX_LIFETIME.days + 1))
+
+
+def _stands_in(directory: Path) -> bool:
+    """Whether a CA, or half of one, is there."""
+    return any(os.path.lexists(directory / name) for name in (KEY_FILE, CERTIFICATE_FILE))
+
+
+def _exists(directory: Path) -> CertificateError:
+    return CertificateError(
+        f"there is a CA in {directory} already",
+        "use it, or replace it for everybody who trusts it: coatcheck ca new --force",
+    )
+
+
+@contextmanager
+def _directory_lock(directory: Path) -> Iterator[None]:
+    """Two processes that make a CA at once must not end with one's key and the other's certificate."""
+    try:
+        open_private_directory(directory)
+    except PrivateFileError as error:
+        raise CertificateError(str(error), error.hint) from error
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    deadline = time.monotonic() + LOCK_SECONDS
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    raise CertificateError(
+                        f"another process has been making a CA in {directory} for {LOCK_SECONDS:.0f} s",
+                        "find and end it, then run the same again",
+                    ) from error
+                time.sleep(0.02)
+        yield
+    finally:
+        os.close(descriptor)
