@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from coatcheck.decision.message import OriginClass
+from coatcheck.decision.host_index import HostIndex
+from coatcheck.decision.message import Destination, OriginClass, RequestHead
+from coatcheck.decision.path import ambiguous, canonical_path, check_target
 from coatcheck.decision.session import DEFAULT_ORIGIN_CLASSES, Isolation
+from coatcheck.decision.verdict import Deny, Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +54,20 @@ class PathPattern:
     prefix: bool = False
 
     def matches(self, path: str) -> bool:
-        parts = tuple(path.split("/")[1:])
+        return self.matches_segments(path.split("/")[1:])
+
+    def matches_segments(self, parts: list[str]) -> bool:
+        """`parts` is a canonical path cut at its slashes, without the empty one before the first."""
         if len(parts) < len(self.segments) or (len(parts) > len(self.segments) and not self.prefix):
             return False
-        return all(
-            want == "*" and have != "" or want == have
-            for want, have in zip(self.segments, parts, strict=False)
-        )
+        # A loop, not all(): this runs for every request, and a generator costs more than the comparison.
+        for want, have in zip(self.segments, parts, strict=False):
+            if want != have and (want != "*" or have == ""):
+                return False
+        return True
+
+    def __str__(self) -> str:
+        return "/" + "/".join((*self.segments, "**") if self.prefix else self.segments)
 
 
 # --- how a secret is put into a request: one value a way -------------------------------------------
@@ -228,3 +238,143 @@ class Policy:
     sha256: str
     credentials: Mapping[str, Credential] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
+    index: HostIndex[Rule] = field(init=False, repr=False, compare=False)
+    """The rules by host, built from `rules`."""
+
+    def __post_init__(self) -> None:
+        entries = ((rule, ((host.suffix, host.wildcard) for host in rule.hosts)) for rule in self.rules)
+        object.__setattr__(self, "index", HostIndex.build(entries))
+
+
+# --- reading a policy --------------------------------------------------------------------------------
+
+_PROGRESS = (
+    Reason.HOST_NOT_ALLOWED,
+    Reason.PLAIN_HTTP_REFUSED,
+    Reason.PORT_NOT_ALLOWED,
+    Reason.METHOD_NOT_ALLOWED,
+    Reason.PATH_NOT_ALLOWED,
+    Reason.PROTOCOL_REFUSED,
+)
+"""How far a request came with a rule, in the order in which `misfit` looks. The answer names the
+reason of the rule that came closest: that is the one which the reader of a refusal must change."""
+
+_AFTER_METHOD = frozenset({Reason.PATH_NOT_ALLOWED, Reason.PROTOCOL_REFUSED})
+_SHIFTING = "an empty segment or a path parameter, where a rule looks at paths"
+
+
+def rules_for_host(policy: Policy, host: str) -> tuple[Rule, ...]:
+    """The rules that name the canonical `host`, in file order."""
+    return policy.index.find(host)
+
+
+def match(policy: Policy, destination: Destination, head: RequestHead) -> Rule | Deny:
+    """The first rule in file order that allows the request, else the most telling refusal.
+
+    Includes `path.check_target`: a target that is not one thing to every reader matches no rule. A
+    path whose segments are ambiguous is refused at the first otherwise fitting rule that looks at
+    paths: skipping that rule would let `/v1//models` slip past its limits to a broader one.
+    """
+    rules = policy.index.find(destination.host)
+    if not rules:
+        return Deny(Reason.HOST_NOT_ALLOWED)
+    malformed = check_target(head.target)
+    if malformed is not None:
+        return malformed
+    path = canonical_path(head.path)
+    parts = path.split("/")[1:]
+    upgrade = head.get_all("upgrade")
+    shifting = ambiguous(path)
+    closest = Reason.HOST_NOT_ALLOWED
+    name = None
+    for rule in rules:
+        reason = misfit(rule, destination, head.method, parts, upgrade)
+        if shifting and rule.paths and (reason is None or reason in _AFTER_METHOD):
+            return Deny(Reason.PATH_FORM_REFUSED, _SHIFTING, rule=rule.name)
+        if reason is None:
+            return rule
+        if _PROGRESS.index(reason) > _PROGRESS.index(closest):
+            closest, name = reason, rule.name
+    return Deny(closest, rule=name)
+
+
+def misfit(
+    rule: Rule, destination: Destination, method: str, parts: list[str], upgrade: tuple[str, ...]
+) -> Reason | None:
+    """Why `rule`, which names the destination's host, does not allow this request; None when it does.
+
+    `parts` as in `PathPattern.matches_segments`; `upgrade` is every value of the Upgrade header.
+    """
+    if destination.scheme != "https" and not rule.plain_http:
+        return Reason.PLAIN_HTTP_REFUSED
+    if destination.port not in rule.ports:
+        return Reason.PORT_NOT_ALLOWED
+    if rule.tunnel:
+        return Reason.PROTOCOL_REFUSED
+    if method not in rule.methods:
+        return Reason.METHOD_NOT_ALLOWED
+    if rule.paths and not _any_path(rule.paths, parts):
+        return Reason.PATH_NOT_ALLOWED
+    # `Upgrade: h2c` would turn the connection into one that nobody reads (h2c smuggling).
+    if upgrade and not (rule.websocket and len(upgrade) == 1 and upgrade[0].strip().lower() == "websocket"):
+        return Reason.PROTOCOL_REFUSED
+    return None
+
+
+def host_allowed(policy: Policy, host: str, port: int, tls: bool) -> Deny | None:
+    """None when some rule could allow a request to the canonical `host` at `port`.
+
+    For CONNECT and ClientHello: before a certificate is minted or a name resolved (I6).
+    """
+    closest = Reason.HOST_NOT_ALLOWED
+    for rule in policy.index.find(host):
+        if not (tls or rule.plain_http):
+            reason = Reason.PLAIN_HTTP_REFUSED
+        elif port not in rule.ports:
+            reason = Reason.PORT_NOT_ALLOWED
+        else:
+            return None
+        if _PROGRESS.index(reason) > _PROGRESS.index(closest):
+            closest = reason
+    return Deny(closest)
+
+
+def tunnel_rule(policy: Policy, host: str, port: int) -> Rule | None:
+    """The rule that lets TLS to `host` and `port` through unopened, or None: then it is intercepted.
+
+    File order decides, as everywhere; `policyfile` refuses files in which a host is in both kinds.
+    """
+    for rule in policy.index.find(host):
+        if port in rule.ports:
+            return rule if rule.tunnel else None
+    return None
+
+
+def credential_allows(credential: Credential, destination: Destination, head: RequestHead) -> Deny | None:
+    """None when the credential may travel with this request; the rule has allowed the request already."""
+    if not any(host.matches(destination.host) for host in credential.hosts):
+        return _wrong_place(credential, "host")
+    if destination.scheme != "https" and not credential.plain_http:
+        return Deny(Reason.PLAIN_HTTP_REFUSED, f"credential {credential.name}")
+    if credential.methods and head.method not in credential.methods:
+        return _wrong_place(credential, "method")
+    if credential.paths:
+        path = canonical_path(head.path)
+        if (
+            check_target(head.target)
+            or ambiguous(path)
+            or not _any_path(credential.paths, path.split("/")[1:])
+        ):
+            return _wrong_place(credential, "path")
+    return None
+
+
+def _any_path(patterns: tuple[PathPattern, ...], parts: list[str]) -> bool:
+    for pattern in patterns:  # noqa: SIM110 (see matches_segments)
+        if pattern.matches_segments(parts):
+            return True
+    return False
+
+
+def _wrong_place(credential: Credential, what: str) -> Deny:
+    return Deny(Reason.HANDLE_WRONG_HOST, f"credential {credential.name}: {what}", alarm=True)
