@@ -48,6 +48,7 @@ class Reason(StrEnum):
     HANDLE_OUT_OF_SCOPE = "handle_out_of_scope"
     HANDLE_WRONG_HOST = "handle_wrong_host"
     HANDLE_MISPLACED = "handle_misplaced"
+    SIGNATURE_REFUSED = "signature_refused"
     # how often
     RATE_LIMITED = "rate_limited"
     CONCURRENCY_LIMITED = "concurrency_limited"
@@ -62,6 +63,7 @@ class Reason(StrEnum):
     UPSTREAM_TLS = "upstream_tls"
     UPSTREAM_TIMEOUT = "upstream_timeout"
     UPSTREAM_RESPONSE_REFUSED = "upstream_response_refused"
+    CLIENT_GONE = "client_gone"
     # ourselves
     AUDIT_UNAVAILABLE = "audit_unavailable"
     DRAINING = "draining"
@@ -115,6 +117,7 @@ EXPLANATIONS: dict[Reason, Explanation] = {
     _R.HANDLE_OUT_OF_SCOPE: Explanation(403, "this session was not granted this credential", _OPERATOR),
     _R.HANDLE_WRONG_HOST: Explanation(403, "this credential may not be sent to this host, method or path", "This attempt was recorded. " + _OPERATOR),
     _R.HANDLE_MISPLACED: Explanation(403, "a credential handle stands where the policy does not expect it", "Send the handle only where the API expects its credential. This attempt was recorded."),
+    _R.SIGNATURE_REFUSED: Explanation(401, "the request's AWS signature does not hold", "Sign with the key pair and session token from your environment variables and a right clock, and send the request as it was signed."),
     _R.RATE_LIMITED: Explanation(429, "a request limit of the policy is used up", "Wait as long as Retry-After says."),
     _R.CONCURRENCY_LIMITED: Explanation(429, "too many requests are running at once", "Wait for running requests to end."),
     _R.BYTES_LIMITED: Explanation(429, "a byte limit of the policy is used up", "Wait as long as Retry-After says."),
@@ -126,6 +129,7 @@ EXPLANATIONS: dict[Reason, Explanation] = {
     _R.UPSTREAM_TLS: Explanation(502, "the upstream host could not prove its identity by TLS", "Retrying will not help unless the upstream's certificate is mended."),
     _R.UPSTREAM_TIMEOUT: Explanation(502, "the upstream host did not answer in time", _RETRY),
     _R.UPSTREAM_RESPONSE_REFUSED: Explanation(502, "the upstream's answer was refused", "The answer broke a rule that protects credentials. Retrying will not help."),
+    _R.CLIENT_GONE: Explanation(502, "the client closed the connection before the answer was complete", "Nothing to do: this is only ever recorded."),
     _R.AUDIT_UNAVAILABLE: Explanation(503, "the audit log cannot be written, so nothing may leave", _RETRY),
     _R.DRAINING: Explanation(503, "the proxy is shutting down", _RETRY),
     _R.INTERNAL_ERROR: Explanation(503, "the proxy could not decide, so nothing left", "The failure was recorded. " + _RETRY),
