@@ -1,0 +1,233 @@
+"""The scrubber: any split gives the same output, nothing of a pattern gets out, nothing waits needlessly."""
+
+import base64
+import json
+import pickle
+from itertools import pairwise
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coatcheck.decision.scrub import (
+    MIN_SECRET_BYTES,
+    Patterns,
+    Scrubber,
+    SecretTooShort,
+    scrub_bytes,
+    scrub_text,
+)
+
+# Few letters and shared beginnings, so that patterns overlap, nest and contain each other's prefixes.
+NESTED = (
+    b"abababababababab",
+    b"ababababababababab",
+    b"babababababababaa",
+    b"aaaaaaaaaaaaaaaa",
+    b"aaaaaaaaaaaaaaaab",
+    b"bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbba",
+    b"abbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb",
+)
+pieces = st.one_of(st.sampled_from(NESTED), st.binary(max_size=6), st.text("ab", max_size=20).map(str.encode))
+streams = st.lists(pieces, max_size=12).map(b"".join)
+secrets = st.one_of(
+    st.text("abAB09+/=&% \"'<>\\~*_-", min_size=MIN_SECRET_BYTES, max_size=40),
+    st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=MIN_SECRET_BYTES, max_size=40),
+)
+
+
+def union_of_all(patterns: tuple[bytes, ...], data: bytes) -> tuple[bytes, int]:
+    """The definition, written naively: mask every byte that any occurrence covers."""
+    spans = sorted(
+        (at, at + len(p)) for p in set(patterns) for at in range(len(data)) if data.startswith(p, at)
+    )
+    masked, end, hits = bytearray(data), 0, 0
+    for start, stop in spans:
+        hits += start >= end
+        end = max(end, stop)
+        masked[start:stop] = b"*" * (stop - start)
+    return bytes(masked), hits
+
+
+def run(patterns: Patterns, chunks: list[bytes]) -> tuple[bytes, int]:
+    scrubber = Scrubber(patterns)
+    out = b"".join([*map(scrubber.feed, chunks), scrubber.finish()])
+    return out, scrubber.hits
+
+
+def split(data: bytes, cuts: list[int]) -> list[bytes]:
+    at = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    return [data[a:b] for a, b in pairwise(at)]
+
+
+@given(st.lists(st.sampled_from(NESTED), min_size=1), streams, st.lists(st.integers(0, 1000), max_size=20))
+def test_any_split_gives_the_output_of_the_naive_definition(
+    patterns: list[bytes], data: bytes, cuts: list[int]
+) -> None:
+    """Output and hits depend on the stream only, whatever the chunks."""
+    expected = union_of_all(tuple(patterns), data)
+    compiled = Patterns(patterns)
+    assert run(compiled, split(data, cuts)) == expected
+    assert run(compiled, [bytes([byte]) for byte in data]) == expected
+
+
+@given(st.lists(st.binary(min_size=16, max_size=90), min_size=1, max_size=5), st.data())
+def test_patterns_of_any_length_are_found_at_any_offset(patterns: list[bytes], data: st.DataObject) -> None:
+    """The sampled search misses no position, for every stride that the lengths give."""
+    pieces = st.one_of(st.sampled_from(patterns), st.binary(max_size=70))
+    body = b"".join(data.draw(st.lists(pieces, max_size=8)))
+    cuts = data.draw(st.lists(st.integers(0, 1000), max_size=6))
+    assert run(Patterns(patterns), split(body, cuts)) == union_of_all(tuple(patterns), body)
+
+
+@given(st.lists(st.sampled_from(NESTED), min_size=1), streams, st.integers(0, 1000))
+def test_only_the_longest_undecided_suffix_waits(patterns: list[bytes], data: bytes, cut: int) -> None:
+    """What is held back is exactly the longest suffix that is a proper prefix of a pattern."""
+    (fed, _) = split(data, [cut])
+    scrubber = Scrubber(Patterns(patterns))
+    out = scrubber.feed(fed)
+    longest = max(
+        (n for p in patterns for n in range(1, len(p)) if fed.endswith(p[:n])),
+        default=0,
+    )
+    assert len(fed) - len(out) == longest
+
+
+@given(secrets, streams, streams)
+def test_no_output_contains_a_pattern_and_lengths_stay(secret: str, before: bytes, after: bytes) -> None:
+    """Every form of the secret is gone from the output, and framing by length still holds."""
+    compiled = Patterns.of([secret])
+    for echo in (secret.encode(), base64.b64encode(secret.encode()), json.dumps(secret).encode()):
+        body = before + echo + after
+        out, hits = scrub_bytes(compiled, body)
+        assert hits >= 1
+        assert len(out) == len(body)
+        assert not compiled.occurrences(out)
+        assert secret.encode() not in out
+
+
+@pytest.mark.parametrize("length", [16, 17, 18, 40])
+@pytest.mark.parametrize("before", range(7))
+@pytest.mark.parametrize("after", range(4))
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+def test_base64_is_found_at_every_alignment(length: int, before: int, after: int, encode) -> None:  # type: ignore[no-untyped-def]
+    """Whatever stands around the secret before it was encoded, at most 4 bits remain at either end."""
+    raw = b"S3cr>t?/+~k\xff\xfe\xfdabcdefghijklmnopqrstuvwxyz0123456789"[:length]
+    encoded = encode(b"u" * before + raw + b"v" * after)
+    out, hits = scrub_bytes(Patterns.of([raw]), b"Basic " + encoded + b"\n")
+    assert hits == 1
+    # Replace what is left by zeros and decode: no whole byte of the secret's inside may be known.
+    visible = out[6:-1]
+    first, last = visible.index(b"*"), visible.rindex(b"*")
+    assert first * 6 <= before * 8 + 4
+    assert (last + 1) * 6 >= (before + len(raw)) * 8 - 4
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda s: s,
+        lambda s: quote(s, safe=""),
+        lambda s: quote(s),
+        lambda s: quote(s, safe="!'()*"),
+        lambda s: quote(s, safe="").replace("%20", "+"),
+        lambda s: quote(s, safe="*").replace("%20", "+").replace("~", "%7E"),
+        lambda s: json.dumps(s)[1:-1],
+        lambda s: json.dumps(s, ensure_ascii=False)[1:-1],
+        lambda s: json.dumps(s)[1:-1].replace("/", "\\/"),
+        lambda s: json.dumps(s)[1:-1].replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),
+        lambda s: s.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"),
+        lambda s: quote(base64.b64encode(b"user:" + s.encode()), safe=""),
+        lambda s: json.dumps("Basic " + base64.b64encode(b"u:" + s.encode()).decode()).replace("/", "\\/"),
+    ],
+)
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "sk-proj-0123456789abcdefABCDEF",
+        "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLE+=",
+        'p<a>s&s "w\\ö~r*d" ✓ é=1+1/2',
+    ],
+)
+def test_an_echo_in_a_usual_encoding_is_taken_out(secret: str, write) -> None:  # type: ignore[no-untyped-def]
+    """Plain, percent (both cases, form), JSON (Python, PHP, Go), HTML, and base64 within them."""
+    echo = write(secret).encode()
+    out, hits = scrub_bytes(Patterns.of([secret]), b'{"e":"' + echo + b'"}\n')
+    assert hits == 1
+    assert secret.encode() not in out
+    assert out.count(b"*") >= len(echo) - len("Basic dTpz") - 8 - echo.count(b"*")
+
+
+def test_lower_case_percent_hex_is_found() -> None:
+    """Some writers use %2f, some %2F."""
+    secret = "abc/def+ghi=jkl/mno"
+    for echo in (b"abc%2fdef%2bghi%3djkl%2fmno", b"abc%2Fdef%2Bghi%3Djkl%2Fmno"):
+        assert scrub_bytes(Patterns.of([secret]), echo) == (b"*" * len(echo), 1)
+
+
+def test_known_basic_user_names_leave_nothing() -> None:
+    """With the user name known, the whole encoding is masked, ends and padding included."""
+    secret = "ghp_0123456789abcdefghijklmnopqrstuvwxyz"
+    echo = base64.b64encode(b"x-access-token:" + secret.encode())
+    clean, _ = scrub_bytes(Patterns.of([secret], ["x-access-token"]), b"Basic " + echo)
+    assert clean == b"Basic " + b"*" * len(echo)
+
+
+def test_a_complete_event_leaves_when_it_is_complete() -> None:
+    """Nothing of an SSE event waits, even if its data ends as a secret begins."""
+    scrubber = Scrubber(Patterns.of(["sk-proj-0123456789abcdefABCDEF"]))
+    for event in (
+        b"data: hello\n\n",
+        b'data: {"t": "sk-proj-01234"}\n\n',
+        b"data: sk-proj-0123456789abcde\n\n",
+    ):
+        assert scrubber.feed(event) == event
+    assert scrubber.feed(b"data: sk-proj-0123") == b"data: "
+    assert scrubber.feed(b"456789abcdefABCDEF\n\n") == b"*" * 30 + b"\n\n"
+
+
+def test_memory_is_bounded_by_the_longest_pattern() -> None:
+    """A stream that keeps beginning a secret makes no more wait than one pattern's length."""
+    secret = "a" * 64 + "b"
+    compiled = Patterns.of([secret])
+    scrubber = Scrubber(compiled)
+    sent = sum(len(scrubber.feed(b"a" * 7)) for _ in range(1000))
+    assert 7000 - sent <= 64
+
+
+def test_short_secrets_are_refused_without_being_named() -> None:
+    """A short secret cannot be scrubbed; the error must not be its leak."""
+    with pytest.raises(SecretTooShort) as raised:
+        Patterns.of(["hunter2-hunter2"])
+    assert "hunter2" not in str(raised.value)
+
+
+def test_patterns_do_not_show_or_pickle_themselves() -> None:
+    """They hold secrets in a dozen forms: no log line and no snapshot may get them."""
+    compiled = Patterns.of(["sk-proj-0123456789abcdefABCDEF"])
+    assert "sk-" not in repr(compiled) + str(compiled)
+    with pytest.raises(TypeError):
+        pickle.dumps(compiled)
+
+
+def test_no_secrets_means_nothing_changes() -> None:
+    """A session that fetched nothing yet has empty, false patterns."""
+    none = Patterns.of([])
+    assert not none
+    assert scrub_bytes(none, b"anything at all, long enough to be sampled") == (
+        b"anything at all, long enough to be sampled",
+        0,
+    )
+
+
+@pytest.mark.parametrize("secret", ["sécret-sécret-sécret", "秘密の鍵はここにあります"])
+def test_text_is_scrubbed_in_both_readings_of_its_bytes(secret: str) -> None:
+    """A header value is latin-1 text whose bytes may be UTF-8; WebSocket text is Unicode."""
+    compiled = Patterns.of([secret])
+    as_header = secret.encode().decode("latin-1")
+    clean, hits = scrub_text(compiled, f"https://example.org/?k={as_header}&x=1")
+    assert (hits, set(clean[len("https://example.org/?k=") : -len("&x=1")])) == (1, {"*"})
+    clean, hits = scrub_text(compiled, f"key: {secret} ✓")
+    assert hits == 1
+    assert secret not in clean and clean.endswith("✓")
