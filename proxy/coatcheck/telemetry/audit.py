@@ -84,13 +84,13 @@ class AuditLog:
         self._unsigned, self._signed_at = 0, time.monotonic()
         self._seq, self._prev, self._size, self._state_version = 0, "", 0, 0
         try:
-            audit_file.secure_directory(path.parent)
+            audit_file.open_directory(path.parent)
             self._guard = audit_file.lock(path)
         except OSError as error:
             raise AuditUnavailable(f"cannot open the audit log {path}: {error.strerror}") from error
         self._fd = -1
         try:
-            self.recovery = self._begin(second_sink if isinstance(second_sink, Path) else None)
+            self.recovery, checkpoint = self._begin(second_sink if isinstance(second_sink, Path) else None)
         except BaseException as error:
             if self._fd >= 0:
                 os.close(self._fd)
@@ -99,6 +99,8 @@ class AuditLog:
                 raise AuditUnavailable(f"cannot open the audit log {path}: {error.strerror}") from error
             raise
         self._sink = CheckpointSink(second_sink) if signer and second_sink else None
+        if self._sink:
+            self._sink.offer(checkpoint)
         self._wake = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._keep_flushing, name="audit-flush", daemon=True)
@@ -197,7 +199,12 @@ class AuditLog:
 
     def _append_own(self, what: str, **fields: str | float) -> None:
         own = audit_record.own_body(
-            at=self._clock(), what=what, log=self._id, state_version=self._state_version, **fields
+            at=self._clock(),
+            what=what,
+            log=self._id,
+            first=self._first_seq,
+            state_version=self._state_version,
+            **fields,
         )
         self._append(audit_record.LOG, own)
 
@@ -215,7 +222,7 @@ class AuditLog:
 
     # --- the start ----------------------------------------------------------------------------------
 
-    def _begin(self, checkpoints: Path | None) -> Recovery:
+    def _begin(self, checkpoints: Path | None) -> tuple[Recovery, bytes]:
         end = audit_file.read_end(self._path)
         self._fd = audit_file.open_current(self._path)
         if end.torn:
@@ -238,12 +245,11 @@ class AuditLog:
         what = "recovered" if details else "continued" if end.seq else "opened"
         with self._lock:
             self._append_own(what, **details)
-            if self._signer:
-                self._append_checkpoint(self._signer)
+            checkpoint = self._append_checkpoint(self._signer) if self._signer else b""
         os.fsync(self._fd)
         audit_file.sync_directory(self._path.parent)
         self._durable = self._seq
-        return recovery
+        return recovery, checkpoint
 
     # --- the thread ---------------------------------------------------------------------------------
 

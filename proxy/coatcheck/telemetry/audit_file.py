@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coatcheck.private_files import PrivateFileError, open_private_directory
 from coatcheck.telemetry.audit_record import GENESIS, LINE_BYTES
 
 TORN_BYTES = 10 * LINE_BYTES
@@ -43,15 +44,14 @@ class End:
     """The greatest state version that the current file tells of."""
 
 
-def secure_directory(directory: Path) -> None:
+def open_directory(directory: Path) -> None:
     """Make `directory` (0700), or refuse one that others may enter: names and hosts are in the log."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = directory.stat()
-    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    try:
+        open_private_directory(directory)
+    except PrivateFileError as error:
         raise AuditUnavailable(
-            f"the audit directory {directory} is open to others or not ours; "
-            f"give the log a directory of its own: chown it to uid {os.geteuid()} and chmod 700"
-        )
+            f"{error}; give the audit log a directory of its own, or: {error.hint}"
+        ) from error
 
 
 def lock(path: Path) -> int:

@@ -54,6 +54,9 @@ TYPES: dict[type, str] = {
 LOG = "log"
 CHECKPOINT = "checkpoint"
 
+KINDS = frozenset({*TYPES.values(), LOG, CHECKPOINT})
+"""Every `type` that a record can have."""
+
 
 def _shortened(value: str) -> str:
     """The way of `text` for what is too long or holds DEL, which JSON leaves alone and terminals do not."""

@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
+from coatcheck.private_files import read_private, write_atomically
 from coatcheck.telemetry.audit_record import number
 
 _log = logging.getLogger("coatcheck.audit")
@@ -77,14 +78,12 @@ class CheckpointSigner:
     def load_or_create(cls, path: Path) -> "CheckpointSigner":
         """The key in the PEM file `path` (0600), made when there is none; `path.pub` holds the public half.
 
-        Keep a copy of the public half away from this machine. ValueError when the file holds something
-        else or others may read it.
+        Keep a copy of the public half away from this machine. PrivateFileError when others may read the
+        key, ValueError when the file holds something else.
         """
         if not path.exists():
             _create_key(path)
-        if path.stat().st_mode & 0o077:
-            raise ValueError(f"others may read {path}; chmod 600 it, or make a new audit key")
-        key = load_pem_private_key(path.read_bytes(), password=None)
+        key = load_pem_private_key(read_private(path), password=None)
         if not isinstance(key, Ed25519PrivateKey):
             raise ValueError(f"{path} holds no Ed25519 private key; move it away and a new one is made")
         return cls(key)
@@ -92,21 +91,10 @@ class CheckpointSigner:
 
 def _create_key(path: Path) -> None:
     key = Ed25519PrivateKey.generate()
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    for target, content, mode in (
-        (path.with_name(path.name + ".pub"), public, 0o644),
-        (path, private, 0o600),
-    ):
-        # Written aside and renamed: a crash half-way must not leave half a key under the real name.
-        part = target.with_name(f".{target.name}.{os.getpid()}.part")
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
-        try:
-            os.write(fd, content)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.replace(part, target)
+    # The public half first: a crash in between leaves no key without one, and the next start writes both.
+    write_atomically(path.with_name(path.name + ".pub"), public, mode=0o644, overwrite=True)
+    write_atomically(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
 
 
 class CheckpointSink:

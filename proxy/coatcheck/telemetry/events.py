@@ -70,6 +70,8 @@ class SessionChange(StrEnum):
     ENDED = "ended"
     HANDLE_MINTED = "handle_minted"
     HANDLE_REVOKED = "handle_revoked"
+    REBOUND = "rebound"
+    """A new generation: restored or forked (I10)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,79 @@
+"""Where every event goes, and in which order: the audit log first, and nothing leaves if that fails."""
+
+import logging
+from collections.abc import Callable
+
+from coatcheck.telemetry.audit import AuditLog, AuditUnavailable
+from coatcheck.telemetry.events import Event
+from coatcheck.telemetry.log import log_event
+from coatcheck.telemetry.metrics import Metrics, Sink
+from coatcheck.telemetry.usage import UsageLedger
+
+_log = logging.getLogger("coatcheck.telemetry")
+
+
+class Telemetry:
+    """Emits events. Thread-safe: the plane and the control API have loops of their own."""
+
+    def __init__(
+        self,
+        audit: AuditLog,
+        metrics: Metrics,
+        usage: UsageLedger,
+        log: Callable[[Event], None] = log_event,
+    ) -> None:
+        self.audit, self.metrics, self.usage = audit, metrics, usage
+        self._write_log = log
+        self._refusing = False
+        metrics.pulled.audit_counts = lambda: audit.counts
+        metrics.pulled.checkpoint_failures = lambda: audit.second_sink_failures
+
+    def emit(self, event: Event) -> None:
+        """Tell of `event`. AuditUnavailable when it could not be recorded: then the caller refuses with
+        `Reason.AUDIT_UNAVAILABLE` and does not emit again, since that could not be recorded either.
+
+        Other sinks never raise: what they miss stands in the audit log.
+        """
+        try:
+            self.audit.write(event)
+        except AuditUnavailable as error:
+            self.metrics.audit_failed()
+            if not self._refusing:  # once an outage, not once a request
+                _log.critical("requests are refused: %s", error)
+            self._refusing = True
+            raise
+        if self._refusing:
+            self._refusing = False
+            _log.warning("the audit log can be written again")
+        try:
+            self.metrics(event)
+        except Exception as error:  # noqa: BLE001
+            self._failed(Sink.METRICS, error)
+        try:
+            for used in self.usage(event):
+                self.audit.write(used)
+        except Exception as error:  # noqa: BLE001
+            self._failed(Sink.USAGE, error)
+        try:
+            self._write_log(event)
+        except Exception as error:  # noqa: BLE001
+            self._failed(Sink.LOG, error)
+
+    async def emit_durable(self, event: Event) -> None:
+        """`emit`, and return only when the record is on the disk (`durable: true`)."""
+        self.emit(event)
+        await self.audit.wait_durable()
+
+    def close(self, at: float) -> None:
+        """Tell the usage of sessions that have ended, then close the audit log. `at`: Unix time."""
+        try:
+            for used in self.usage.close(at):
+                self.audit.write(used)
+        except AuditUnavailable as error:
+            self._failed(Sink.USAGE, error)
+        self.audit.close()
+
+    def _failed(self, sink: Sink, error: Exception) -> None:
+        self.metrics.sink_failed(sink)
+        if sink is not Sink.LOG:
+            _log.error("the %s sink missed an event (%s)", sink.value, type(error).__name__)

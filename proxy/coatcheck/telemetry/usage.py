@@ -1,0 +1,125 @@
+"""What each session used: counted from events, told once when the session ends.
+
+Bounded by live sessions: only a session that was opened (or resumed after a restart) is counted, so
+requests that name a dead or invented one leave nothing behind.
+"""
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from coatcheck.telemetry.events import (
+    Completion,
+    Decision,
+    Event,
+    Outcome,
+    SessionChange,
+    SessionEvent,
+    Usage,
+)
+
+GRACE_SECONDS = 30.0
+"""After its end a session waits so long for requests that are being aborted, whose bytes still count."""
+
+_ENDS = frozenset({SessionChange.ENDED, SessionChange.REVOKED, SessionChange.LAPSED, SessionChange.EXPIRED})
+
+
+@dataclass(slots=True)
+class _Account:
+    tenant: str
+    subject: str
+    opened_at: float
+    requests: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    running: int = 0
+    """Allowed requests that have not completed."""
+    ended_at: float | None = None
+
+
+class UsageLedger:
+    """Takes every event; returns the Usage records that have become due. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[str, _Account] = {}
+        self._ended: dict[str, _Account] = {}
+        self._lock = threading.Lock()
+
+    def resume(self, session: str, tenant: str, subject: str, opened_at: float) -> None:
+        """Count a session that was alive before a restart; `replay` adds what it used by then."""
+        with self._lock:
+            self._accounts.setdefault(session, _Account(tenant, subject, opened_at))
+
+    def replay(self, records: Iterable[dict[str, object]]) -> None:
+        """Add what audit records (parsed lines, e.g. `audit_tail.records`) say about resumed sessions."""
+        with self._lock:
+            for record in records:
+                account = self._accounts.get(str(record.get("session")))
+                if account is None:
+                    continue
+                if record.get("type") == "decision":
+                    account.requests += 1
+                elif record.get("type") == "completion":
+                    account.bytes_up += _count(record.get("bytes_up"))
+                    account.bytes_down += _count(record.get("bytes_down"))
+
+    def __call__(self, event: Event) -> list[Usage]:
+        """Count `event`; the usage of sessions whose last word this was."""
+        with self._lock:
+            match event:
+                case Decision():
+                    if account := self._accounts.get(event.session):
+                        account.requests += 1
+                        account.running += event.outcome is not Outcome.DENY
+                case Completion():
+                    self._completed(event)
+                case SessionEvent(change=SessionChange.OPENED):
+                    opened = _Account(event.tenant, event.subject, event.at)
+                    self._accounts.setdefault(event.session, opened)
+                case SessionEvent() if event.change in _ENDS:
+                    if account := self._accounts.pop(event.session, None):
+                        account.ended_at = event.at
+                        self._ended[event.session] = account
+                case _:
+                    pass
+            return self._due(event.at) if self._ended else []
+
+    def close(self, at: float) -> list[Usage]:
+        """The usage of sessions that ended and were still waiting for their last requests."""
+        with self._lock:
+            return self._due(at + GRACE_SECONDS)
+
+    def _completed(self, event: Completion) -> None:
+        account = self._accounts.get(event.session) or self._ended.get(event.session)
+        if account:
+            account.bytes_up += event.bytes_up
+            account.bytes_down += event.bytes_down
+            account.running = max(0, account.running - 1)
+
+    def _due(self, now: float) -> list[Usage]:
+        due = [
+            (session, account, account.ended_at)
+            for session, account in self._ended.items()
+            if account.ended_at is not None
+            and (account.running == 0 or now >= account.ended_at + GRACE_SECONDS)
+        ]
+        for session, _, _ in due:
+            del self._ended[session]
+        return [_usage(session, account, ended) for session, account, ended in due]
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def _usage(session: str, account: _Account, ended_at: float) -> Usage:
+    return Usage(
+        at=ended_at,
+        session=session,
+        tenant=account.tenant,
+        subject=account.subject,
+        seconds=max(0.0, ended_at - account.opened_at),
+        requests=account.requests,
+        bytes_up=account.bytes_up,
+        bytes_down=account.bytes_down,
+    )
