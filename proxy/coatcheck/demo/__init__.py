@@ -1,0 +1,1 @@
+"""`coatcheck demo`, and the real servers that it and the tests talk to: model APIs and a git host."""
