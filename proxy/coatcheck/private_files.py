@@ -24,7 +24,9 @@ class PrivateFileError(Exception):
 def open_private_directory(path: Path) -> None:
     """Make `path` with mode 0700 if it is missing, then check it as `check_private_directory` does."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        for parent in reversed(path.absolute().parents):
+            if not parent.exists():
+                parent.mkdir(mode=0o755, exist_ok=True)  # not 0777, which an empty umask would give
         path.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise PrivateFileError(

@@ -49,7 +49,8 @@ def test_a_ca_can_sign_leaves_and_nothing_else(tmp_path: Path) -> None:
     assert usage.critical and usage.value.key_cert_sign and usage.value.crl_sign
     assert not (usage.value.digital_signature or usage.value.key_encipherment or usage.value.key_agreement)
     assert isinstance(certificate.public_key(), ec.EllipticCurvePublicKey)
-    assert certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
+    identifier = certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    assert identifier == x509.SubjectKeyIdentifier.from_public_key(authority.key.public_key())
     assert certificate.subject.rfc4514_string() == "CN=Example CA"
     assert authority.not_after.timestamp() == NOW + 30 * DAY
     assert certificate.not_valid_before_utc.timestamp() == NOW - 3600
@@ -131,7 +132,7 @@ def test_a_key_that_is_a_symbolic_link_or_a_fifo_is_refused(tmp_path: Path) -> N
 def test_an_expired_ca_is_refused_with_a_hint(tmp_path: Path) -> None:
     """At its last second and later; the second before it still works."""
     Authority.create(tmp_path / "ca", days=1, clock=clock)
-    assert Authority.load(tmp_path / "ca", clock=lambda: NOW + DAY - 1)
+    Authority.load(tmp_path / "ca", clock=lambda: NOW + DAY - 1)
     with pytest.raises(CertificateError, match="expired on 2026-06-02") as refusal:
         Authority.load(tmp_path / "ca", clock=lambda: NOW + DAY)
     assert "coatcheck ca new --force" in refusal.value.hint
@@ -170,7 +171,7 @@ def test_what_is_not_our_kind_of_ca_is_refused(tmp_path: Path) -> None:
             Authority.load(tmp_path / "ca")
         assert refusal.value.hint and "hunter2" not in str(refusal.value)
     key.write_bytes(genuine)
-    assert Authority.load(tmp_path / "ca")
+    Authority.load(tmp_path / "ca")
 
 
 def test_a_missing_ca_says_how_to_make_one(tmp_path: Path) -> None:

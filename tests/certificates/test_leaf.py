@@ -116,8 +116,8 @@ def test_the_leaf_key_is_not_the_cas() -> None:
     """The plane's TLS stack holds a key that cannot sign; another issuer holds another."""
     made = issuer()
     public = made.issue("api.example.test").certificate.public_key()
-    assert public == made.key.public_key() != made.authority.certificate.public_key()
-    assert LeafIssuer(made.authority).key.public_key() != public
+    assert public == made.private_key.public_key() != made.authority.certificate.public_key()
+    assert LeafIssuer(made.authority).private_key.public_key() != public
     stored = serialization.load_pem_private_key(made.key_pem, password=None)
     assert stored.public_key() == public
 
@@ -137,7 +137,8 @@ def test_a_leaf_is_kept_until_shortly_before_its_end() -> None:
     clock = Clock()
     made = LeafIssuer(Authority.ephemeral("CA", timedelta(days=365), clock=clock), clock)
     first = made.issue("api.example.test")
-    clock.now = first.not_after - RENEW_BEFORE.total_seconds() - 1
+    assert first.renew_at == first.not_after - RENEW_BEFORE.total_seconds()
+    clock.now = first.renew_at - 1
     assert made.issue("api.example.test") is first
     clock.now += 1
     second = made.issue("api.example.test")

@@ -176,7 +176,14 @@ def _proxy_address(url: str) -> tuple[str, int]:
         host, port = parts.hostname, parts.port
     except ValueError:
         host, port, parts = None, None, urlsplit("")
-    if parts.scheme != "http" or not host or not port or parts.path not in ("", "/") or not url.isprintable():
+    if (
+        parts.scheme != "http"
+        or not host
+        or not port
+        or set(url) & set("?#")
+        or parts.path not in ("", "/")
+        or not url.isprintable()
+    ):
         raise CertificateError(
             "a proxy's address must look like http://127.0.0.1:8080",
             "give scheme, host and port; TLS to the proxy itself is not spoken by most clients",

@@ -27,7 +27,7 @@ MAX_ENTRIES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A signed certificate for one host. Its key is the issuer's `key`; its issuer is a root, so that
+    """A signed certificate for one host. Its key is the issuer's `private_key`; its issuer is a root, so that
     the chain to send is the leaf alone."""
 
     host: str
@@ -35,6 +35,8 @@ class Leaf:
     certificate_der: bytes
     not_after: float
     """Unix seconds."""
+    renew_at: float
+    """Unix seconds from when on `issue` makes a new one: what was prepared from this one is then stale."""
 
     @property
     def pem(self) -> bytes:
@@ -54,7 +56,7 @@ class LeafIssuer:
         if max_entries < 1:
             raise ValueError("max_entries must be at least 1")
         self.authority = authority
-        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.private_key = ec.generate_private_key(ec.SECP256R1())
         self._clock = clock
         self._max_entries = max_entries
         self._leaves: OrderedDict[str, Leaf] = OrderedDict()
@@ -62,7 +64,7 @@ class LeafIssuer:
         self._authority_key = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(
             extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
         )
-        self._subject_key = x509.SubjectKeyIdentifier.from_public_key(self.key.public_key())
+        self._subject_key = x509.SubjectKeyIdentifier.from_public_key(self.private_key.public_key())
 
     def __len__(self) -> int:
         return len(self._leaves)
@@ -70,7 +72,7 @@ class LeafIssuer:
     @property
     def key_pem(self) -> bytes:
         """The leaves' private key, unencrypted PKCS 8. Never the CA's. For TLS stacks that want PEM."""
-        return self.key.private_bytes(
+        return self.private_key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
 
@@ -83,7 +85,7 @@ class LeafIssuer:
         """
         now = self._clock()
         known = self._leaves.get(host)
-        if known is not None and now < self._renew_at(known):
+        if known is not None and now < known.renew_at:
             self._leaves.move_to_end(host)
             return known
         leaf = self._mint(host, now)
@@ -92,12 +94,6 @@ class LeafIssuer:
         if len(self._leaves) > self._max_entries:
             self._leaves.popitem(last=False)
         return leaf
-
-    def _renew_at(self, leaf: Leaf) -> float:
-        end_of_authority = self.authority.not_after.timestamp()
-        if leaf.not_after >= end_of_authority:
-            return end_of_authority  # no later one can be had: minting again would only cost
-        return leaf.not_after - RENEW_BEFORE.total_seconds()
 
     def _mint(self, host: str, now: float) -> Leaf:
         try:
@@ -128,7 +124,7 @@ class LeafIssuer:
             x509.CertificateBuilder()
             .subject_name(x509.Name(common_name))
             .issuer_name(authority.certificate.subject)
-            .public_key(self.key.public_key())
+            .public_key(self.private_key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(not_before)
             .not_valid_after(not_after)
@@ -140,8 +136,10 @@ class LeafIssuer:
             .add_extension(self._subject_key, critical=False)
             .sign(authority.key, hashes.SHA256())
         )
+        # On a CA's last days no later leaf can be had, and making one for each request would only cost.
+        renew_at = not_after if not_after == authority.not_after else not_after - RENEW_BEFORE
         der = certificate.public_bytes(serialization.Encoding.DER)
-        return Leaf(host, certificate, der, not_after.timestamp())
+        return Leaf(host, certificate, der, not_after.timestamp(), renew_at.timestamp())
 
 
 _LEAF_KEY_USAGE = x509.KeyUsage(
