@@ -1,0 +1,92 @@
+"""How often: the generic cell rate algorithm (GCRA) on plain numbers.
+
+A bucket is one number, its *theoretical arrival time* (TAT): when the bucket will be full again, in
+seconds of the caller's monotonic clock. 0 is a full bucket. Each call returns the new number together
+with the decision; who keeps it is not our business (`state.buckets` does).
+"""
+
+from dataclasses import dataclass
+from math import floor
+
+from coatcheck.decision.policy import Limit, LimitKind, LimitScope, Rule
+from coatcheck.decision.session import Session
+from coatcheck.decision.verdict import Deny, Reason
+
+type BucketKey = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    tat: float
+    """The bucket after spending."""
+    remaining: int
+    """How many more units may be spent right now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Charged:
+    tat: float
+    exceeded: Deny | None
+    """Set once more was used than the limit allows: the stream must end."""
+
+
+def spend(limit: Limit, tat: float, now: float, cost: int = 1) -> Spent | Deny:
+    """Spend `cost` units before they are used, or Deny with the seconds after which they would be there.
+
+    A denied attempt costs nothing. `cost` 0 asks whether anything is left of a limit in bytes.
+    """
+    new, depth = _new_tat(limit, tat, now, cost)
+    lacking = new - now - depth
+    if lacking > 0 or (cost == 0 and lacking >= 0):
+        return _deny(limit, lacking)
+    return Spent(new, floor((depth - (new - now)) * limit.count / limit.period + 1e-9))
+
+
+def charge(limit: Limit, tat: float, now: float, cost: int) -> Charged:
+    """Take `cost` units that have been used already, such as the bytes of a chunk.
+
+    The bucket may go into debt, by one chunk at most if the stream ends when `exceeded` says so; the
+    debt is paid by waiting.
+    """
+    new, depth = _new_tat(limit, tat, now, cost)
+    lacking = new - now - depth
+    return Charged(new, _deny(limit, lacking) if lacking > 0 else None)
+
+
+def enter(limit: Limit, running: int) -> int | Deny:
+    """One more of what runs at once: the new count, or Deny. Leaving is `running - 1`."""
+    if running >= limit.count:
+        return Deny(Reason.CONCURRENCY_LIMITED, f"{limit.count} at once per {limit.per}", retry_after=1.0)
+    return running + 1
+
+
+def bucket_key(limit: Limit, session: Session, rule: Rule, credential: str = "") -> BucketKey:
+    """Who shares this limit's bucket.
+
+    A limit counts what its rule lets through, except per credential: there every rule that hands the
+    credential out counts. The count is left out, so that a reload that changes it refills nothing.
+    """
+    window = f"{limit.kind}/{limit.period}"
+    match limit.per:
+        case LimitScope.SESSION:
+            return (limit.per, session.policy, rule.name, window, session.id)
+        case LimitScope.SUBJECT:
+            return (limit.per, session.policy, rule.name, window, session.tenant, session.subject)
+        case LimitScope.TENANT:
+            return (limit.per, session.policy, rule.name, window, session.tenant)
+        case LimitScope.RULE:
+            return (limit.per, session.policy, rule.name, window)
+        case LimitScope.CREDENTIAL:
+            return (limit.per, session.policy, window, credential)
+
+
+def _new_tat(limit: Limit, tat: float, now: float, cost: int) -> tuple[float, float]:
+    """The TAT after `cost` more units, and the bucket's depth, in seconds."""
+    interval = limit.period / limit.count
+    return max(tat, now) + cost * interval, limit.burst * interval
+
+
+def _deny(limit: Limit, seconds: float) -> Deny:
+    reason = Reason.RATE_LIMITED if limit.kind is LimitKind.REQUESTS else Reason.BYTES_LIMITED
+    detail = f"{limit.count} {limit.kind} in {limit.period:g} s per {limit.per}"
+    return Deny(reason, detail, retry_after=max(seconds, limit.period / limit.count))

@@ -1,0 +1,104 @@
+"""The rate limits' buckets: a bounded map of numbers, and the counts of what runs at once.
+
+Belongs to the plane's thread; nothing here locks. Times are monotonic seconds.
+"""
+
+from collections.abc import Iterable
+
+from coatcheck.decision.policy import Limit, LimitKind, Rule
+from coatcheck.decision.ratelimit import BucketKey, bucket_key, charge, enter, spend
+from coatcheck.decision.session import Session
+from coatcheck.decision.verdict import Deny, Reason
+
+MAX_BUCKETS = 200_000
+"""About 60 MB at worst: 10,000 sessions with twenty limits each."""
+_SWEEP_SECONDS = 1.0
+"""Looking for full buckets costs milliseconds at MAX_BUCKETS; refused callers cannot make it more often."""
+
+
+class Buckets:
+    """Spends from every limit of a rule, or from none.
+
+    Only a full bucket is ever dropped, because dropping a full one changes nothing. Where that makes no
+    room the request is refused (CAPACITY): forgetting a used-up limit would lift it.
+    """
+
+    def __init__(self, max_buckets: int = MAX_BUCKETS) -> None:
+        self._max = max_buckets
+        self._tats: dict[BucketKey, float] = {}
+        self._running: dict[BucketKey, int] = {}
+        self._swept_at = float("-inf")
+
+    def take(self, session: Session, rule: Rule, credentials: Iterable[str], now: float) -> Deny | None:
+        """Admit one request under the rule's limits. After None, `leave` must be called once, always."""
+        if not rule.limits:
+            return None
+        tats: dict[BucketKey, float] = {}
+        running: dict[BucketKey, int] = {}
+        for limit, key in _keys(session, rule, credentials):
+            if limit.kind is LimitKind.CONCURRENT:
+                count = enter(limit, running.get(key, self._running.get(key, 0)))
+                if isinstance(count, Deny):
+                    return count
+                running[key] = count
+                continue
+            cost = 1 if limit.kind is LimitKind.REQUESTS else 0
+            spent = spend(limit, tats.get(key, self._tats.get(key, 0.0)), now, cost)
+            if isinstance(spent, Deny):
+                return spent
+            if cost:
+                tats[key] = spent.tat
+        if not self._room_for(sum(key not in self._tats for key in tats), now):
+            return Deny(Reason.CAPACITY, f"{self._max} rate limit buckets are in use", retry_after=1.0)
+        self._tats.update(tats)
+        self._running.update(running)
+        return None
+
+    def leave(self, session: Session, rule: Rule, credentials: Iterable[str]) -> None:
+        """The request that `take` admitted has ended. The same values as then, even if policy has changed."""
+        for limit, key in _keys(session, rule, credentials):
+            if limit.kind is LimitKind.CONCURRENT:
+                count = self._running.get(key, 0) - 1
+                if count > 0:
+                    self._running[key] = count
+                else:
+                    self._running.pop(key, None)
+
+    def charge(
+        self,
+        session: Session,
+        rule: Rule,
+        credentials: Iterable[str],
+        kind: LimitKind,
+        count: int,
+        now: float,
+    ) -> Deny | None:
+        """Take `count` bytes (kind BYTES_UP or BYTES_DOWN) that passed; Deny when the stream must end."""
+        exceeded: Deny | None = None
+        for limit, key in _keys(session, rule, credentials):
+            if limit.kind is not kind:
+                continue
+            if key not in self._tats and not self._room_for(1, now):
+                return Deny(Reason.CAPACITY, f"{self._max} rate limit buckets are in use", retry_after=1.0)
+            charged = charge(limit, self._tats.get(key, 0.0), now, count)
+            self._tats[key] = charged.tat
+            exceeded = exceeded or charged.exceeded
+        return exceeded
+
+    def _room_for(self, count: int, now: float) -> bool:
+        if len(self._tats) + count <= self._max:
+            return True
+        if now - self._swept_at >= _SWEEP_SECONDS:
+            self._swept_at = now
+            self._tats = {key: tat for key, tat in self._tats.items() if tat > now}
+        return len(self._tats) + count <= self._max
+
+
+def _keys(session: Session, rule: Rule, credentials: Iterable[str]) -> list[tuple[Limit, BucketKey]]:
+    """Each limit with each of its buckets. Per credential there is one bucket a credential in use."""
+    names = tuple(credentials)
+    return [
+        (limit, bucket_key(limit, session, rule, name))
+        for limit in rule.limits
+        for name in (names if limit.per == "credential" else ("",))
+    ]

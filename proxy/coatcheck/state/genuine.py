@@ -1,0 +1,46 @@
+"""Whether a handle's text is genuine, fast: asked by planes for every handle, without a lock."""
+
+from coatcheck.decision.handle import MAX_CHARS, PREFIX, Claims, verify
+from coatcheck.decision.policy import Shape
+from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.state.claims_cache import MAX_GENUINE, MAX_REFUSED, ClaimsCache, digest_of
+from coatcheck.state.issued import IssuedHandles
+from coatcheck.state.signing_keys import SigningKeys
+
+_UNKNOWN = Deny(Reason.HANDLE_UNKNOWN, "not a handle that we issued")
+
+
+class GenuineHandles:
+    """Signed handles by their signature, checked once and then known by digest; references by digest.
+
+    Cached answers need no eviction when keys change: a key is dropped after its last handle expired, and
+    a key that a refused handle named never comes into being later.
+    """
+
+    def __init__(self, keys: SigningKeys, issued: IssuedHandles) -> None:
+        self._keys = keys
+        self._issued = issued
+        self._genuine = ClaimsCache(MAX_GENUINE)
+        self._refused = ClaimsCache(MAX_REFUSED)
+
+    def claims_of(self, text: str) -> Claims | Deny:
+        """What the bare handle `text` says if it is genuine. Whether it counts is `handle.judge`'s to say."""
+        if not text.startswith(PREFIX):
+            return self._issued.references.get(digest_of(text), _UNKNOWN)
+        if len(text) > MAX_CHARS:
+            return verify(text, self._keys.current)
+        digest = digest_of(text)
+        known = self._genuine.get(digest) or self._refused.get(digest)
+        if known is None:
+            known = verify(text, self._keys.current)
+            (self._refused if isinstance(known, Deny) else self._genuine).put(digest, known)
+        return known
+
+    def is_reference(self, text: str) -> bool:
+        """Whether `text` is a reference handle that we issued: the `known` of `search.find`."""
+        return digest_of(text) in self._issued.references
+
+    @property
+    def references(self) -> tuple[Shape, ...]:
+        """The shapes of all references: the `references` of `search.find`."""
+        return self._issued.shapes

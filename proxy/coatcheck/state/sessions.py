@@ -1,0 +1,158 @@
+"""Sessions as values: what may be asked for, whether it may be had, and the snapshot that planes read."""
+
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from coatcheck.decision.message import Origin, OriginClass
+from coatcheck.decision.policy import Policy
+from coatcheck.decision.session import Isolation, Now, Session
+from coatcheck.state.errors import Problem, StateError
+
+MAX_NAME = 200
+"""Characters of a tenant or subject. They stand in every audit record."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateSettings:
+    """Limits of the state. Times are seconds."""
+
+    max_age: float = 12 * 3600
+    """No session is older, so no handle lives longer: an agent's working day."""
+    lease: float = 120
+    """What a session gets when it asks for nothing: two missed renewals a minute apart end it."""
+    max_lease: float = 600
+    """How long a sandbox's handles may outlive it at worst."""
+    max_sessions: int = 10_000
+    """Live sessions; about 10 kB of memory each with their handles."""
+    max_handles: int = 1_000
+    """Unexpired handles a session, so that a client that mints in a loop fills no disk."""
+    key_rotation: float = 24 * 3600
+    """A signing key signs for a day; then its private half is destroyed."""
+    retain_closed: float = 3600
+    """How long a closed session is still told why it was refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """What a caller asks for. Whether it may is judged by the control API (the caller's grants)."""
+
+    tenant: str
+    subject: str
+    policy: str
+    origin: Origin | None = None
+    """None: the session gets a socket of its own (class `socket`, value = session id)."""
+    credentials: frozenset[str] | None = None
+    """None: all credentials of the policy."""
+    isolation: Isolation = Isolation.NONE
+    lease_seconds: float | None = None
+    max_age: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """One consistent reading of all sessions, replaced whole: read `state.sessions` once a request.
+
+    Closed sessions stay for a while, so that their refusal has the right reason.
+    """
+
+    by_id: Mapping[str, Session] = field(default_factory=dict)
+    by_origin: Mapping[Origin, Session] = field(default_factory=dict)
+    epoch: int = 0
+    """Grows whenever something that was allowed may no longer be: compare before the first upstream
+    byte and on every chunk (I5)."""
+
+    def having(self, *changed: Session, without: Iterable[Session] = (), epoch: bool = False) -> "Sessions":
+        by_id, by_origin = dict(self.by_id), dict(self.by_origin)
+        for session in without:
+            by_id.pop(session.id, None)
+            held = by_origin.get(session.origin)
+            if held is not None and held.id == session.id:
+                del by_origin[session.origin]
+        for session in changed:
+            held = by_origin.get(session.origin)
+            # A closed session must not take its origin back from the one that has it now.
+            if held is None or held.id == session.id or session.id not in by_id:
+                by_origin[session.origin] = session
+            by_id[session.id] = session
+        return Sessions(by_id, by_origin, self.epoch + epoch)
+
+
+def new_session(
+    wanted: NewSession, policies: Mapping[str, Policy], settings: StateSettings, caller: str, now: Now
+) -> Session:
+    """The session as asked for, or StateError with what is wrong with it."""
+    for what, value in (("tenant", wanted.tenant), ("subject", wanted.subject)):
+        if not 1 <= len(value) <= MAX_NAME or not value.isprintable():
+            raise StateError(
+                Problem.BAD_VALUE,
+                f"the {what} is not a name",
+                f"Use 1 to {MAX_NAME} printable characters.",
+            )
+    policy = policies.get(wanted.policy)
+    if policy is None:
+        raise StateError(
+            Problem.UNKNOWN_POLICY,
+            f"there is no policy named {wanted.policy!r}",
+            f"Loaded: {_listed(policies)}. `coatcheck policy check` says why one was not loaded.",
+        )
+    credentials = frozenset(policy.credentials) if wanted.credentials is None else wanted.credentials
+    if unknown := credentials - policy.credentials.keys():
+        raise StateError(
+            Problem.UNKNOWN_CREDENTIAL,
+            f"policy {policy.name} has no credential {_listed(unknown)}",
+            f"It has: {_listed(policy.credentials)}.",
+        )
+    lease = lease_seconds(wanted.lease_seconds, settings.lease, settings)
+    max_age = settings.max_age if wanted.max_age is None else wanted.max_age
+    if not 1 <= max_age <= settings.max_age:
+        raise StateError(
+            Problem.BAD_VALUE,
+            f"a session may live 1 to {settings.max_age:g} seconds, not {max_age:g}",
+            "Ask for less, or have the operator raise the maximum age in the settings.",
+        )
+    session_id = "ses_" + secrets.token_hex(12)
+    origin = wanted.origin or Origin(OriginClass.SOCKET, session_id)
+    if wanted.origin is not None and (origin.kind is OriginClass.SOCKET or not origin.value):
+        raise StateError(
+            Problem.BAD_VALUE,
+            "a session's socket is made by the proxy and cannot be named",
+            "Leave the origin out for a socket, or name one of another class with its value.",
+        )
+    return Session(
+        id=session_id,
+        tenant=wanted.tenant,
+        subject=wanted.subject,
+        policy=policy.name,
+        origin=origin,
+        credentials=credentials,
+        isolation=wanted.isolation,
+        generation=1,
+        opened_at=now.wall,
+        expires_at=now.wall + max_age,
+        lease_seconds=lease,
+        lease_deadline=now.monotonic + lease,
+        opened_by=caller,
+    )
+
+
+def renewed(session: Session, seconds: float | None, settings: StateSettings, now: Now) -> Session:
+    """The session with a lease that runs from now; it never gets shorter by that."""
+    lease = lease_seconds(seconds, session.lease_seconds, settings)
+    deadline = max(session.lease_deadline, now.monotonic + lease)
+    return replace(session, lease_seconds=lease, lease_deadline=deadline)
+
+
+def lease_seconds(asked: float | None, default: float, settings: StateSettings) -> float:
+    seconds = default if asked is None else asked
+    if not 1 <= seconds <= settings.max_lease:  # false for NaN as well
+        raise StateError(
+            Problem.BAD_VALUE,
+            f"a lease may last 1 to {settings.max_lease:g} seconds, not {seconds:g}",
+            "Ask for a shorter lease and renew it while the sandbox lives.",
+        )
+    return seconds
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"

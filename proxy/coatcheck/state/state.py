@@ -1,0 +1,446 @@
+"""`State`: every change to sessions, handles and policies goes through here.
+
+Changes are made under one lock, in any thread. Readers (`sessions`, `policies`, `claims_of`) take none:
+they see values that are replaced whole. The order within a change follows from what it does:
+
+- what *gives* (open, renew, mint) is on disk first, then visible, then reported;
+- what *takes* (revoke, end, lapse) is visible first, so that a full disk cannot keep it alive, then on
+  disk, then reported and answered. If the disk refuses, the caller is told, and `sweep` tries again.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from threading import RLock
+from types import MappingProxyType
+from typing import Final
+
+from coatcheck.decision.policy import Credential, Policy
+from coatcheck.decision.session import Now, Session, alive
+from coatcheck.decision.verdict import Reason
+from coatcheck.private_files import open_private_directory
+from coatcheck.state.clock import Clock
+from coatcheck.state.database import Database, IssuedHandle, Status
+from coatcheck.state.errors import Problem, StateError
+from coatcheck.state.genuine import GenuineHandles
+from coatcheck.state.issued import IssuedHandles, MintedHandle, mint
+from coatcheck.state.journal import Journal
+from coatcheck.state.sessions import NewSession, Sessions, StateSettings, new_session, renewed
+from coatcheck.state.signing_keys import SigningKeys
+from coatcheck.telemetry.events import DaemonEvent, Event, SessionChange, SessionEvent
+
+DATABASE_NAME: Final = "sessions.db"
+HIGH_WATER_SECONDS: Final = 10.0
+"""How far the persisted clock may be behind: as much as a clock set back during a restart could win."""
+
+type Revoked = Callable[[str, str | None], None]
+"""Called with a session's id, and a handle's id when only that handle was revoked."""
+
+_CHANGES: Final = {
+    Status.REVOKED: SessionChange.REVOKED,
+    Status.ENDED: SessionChange.ENDED,
+    Status.LAPSED: SessionChange.LAPSED,
+    Status.EXPIRED: SessionChange.EXPIRED,
+}
+
+
+class State:
+    """Open it with `State.open`; call `sweep` about once a second; `close` it last."""
+
+    sessions: Sessions
+    """The snapshot. Read it once a request."""
+    policies: Mapping[str, Policy]
+    """By name; replaced whole by `swap_policies`."""
+
+    genuine: GenuineHandles
+    """`claims_of` and its kin."""
+
+    def __init__(
+        self,
+        database: Database,
+        keys: SigningKeys,
+        clock: Clock,
+        settings: StateSettings,
+        emit: Callable[[Event], None],
+    ) -> None:
+        self.clock = clock
+        self.settings = settings
+        self._database = database
+        self._journal = Journal(database)
+        self._keys = keys
+        self._emit = emit
+        self._lock = RLock()
+        self._callbacks: list[Revoked] = []
+        self._tidied_at = float("-inf")
+        self._issued = IssuedHandles(database.handles())
+        self._closed: dict[str, tuple[Status, float]] = {}
+        self.genuine = GenuineHandles(keys, self._issued)
+        self.policies = MappingProxyType({})
+        self.sessions = Sessions().having(*self._load())
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        *,
+        emit: Callable[[Event], None],
+        settings: StateSettings | None = None,
+        clock: Clock | None = None,
+        seen_version: int | None = None,
+    ) -> "State":
+        """The state in `directory` (`StateDirectory.sessions`), made if there is none; one process at a time.
+
+        `seen_version` is the greatest `state_version` in the audit log. A database that is behind it was
+        lost or rolled back, and may have forgotten revocations: then every session and every signing key
+        is dropped, and a DaemonEvent says so. StateError or PrivateFileError when the files cannot be
+        trusted or used.
+        """
+        open_private_directory(directory)
+        database = Database(directory / DATABASE_NAME)
+        try:
+            clock = clock or Clock()
+            clock.raise_to(database.high_water)
+            now = clock.now()
+            version = database.version
+            behind = seen_version is not None and version < seen_version
+            if behind or database.is_new:
+                keys = SigningKeys.new(directory, now.wall)
+            else:
+                keys = SigningKeys.open(directory, now.wall)
+            if seen_version is not None and behind:
+                with Journal(database).giving(now):
+                    database.forget_all()
+                    database.set_version(seen_version)
+            state = cls(database, keys, clock, settings or StateSettings(), emit)
+        except BaseException:
+            database.close()
+            raise
+        if behind:
+            what = "state_lost" if database.is_new else "state_rolled_back"
+            detail = f"version {version}, the audit log has seen {seen_version}: everything was revoked"
+            emit(DaemonEvent(now.wall, what, detail))
+        return state
+
+    def close(self) -> None:
+        """Save the clock and what is owed. Sessions live on for the next run."""
+        with self._lock:
+            try:
+                self._journal.settle(self.clock.now())
+            finally:
+                self._database.close()
+
+    # --- reading, in any thread, without a lock ---------------------------------------------------
+
+    def session(self, session_id: str) -> Session:
+        """StateError(UNKNOWN_SESSION) when there is none, or none any more."""
+        session = self.sessions.by_id.get(session_id)
+        if session is None:
+            raise StateError(
+                Problem.UNKNOWN_SESSION, f"there is no session {session_id}", "See `coatcheck session list`."
+            )
+        return session
+
+    def status(self, session_id: str) -> Status:
+        session = self.session(session_id)
+        closed = self._closed.get(session_id)
+        return closed[0] if closed is not None else _status(session, self.clock.now())
+
+    def handles(self, session_id: str) -> tuple[IssuedHandle, ...]:
+        """What was issued to a session: ids and expiry, no values."""
+        with self._lock:
+            return self._issued.of(self.session(session_id).id)
+
+    # --- giving ------------------------------------------------------------------------------------
+
+    def open_session(self, wanted: NewSession, caller: str) -> tuple[Session, tuple[MintedHandle, ...]]:
+        """A live session with one handle a credential."""
+        with self._lock:
+            now = self.clock.now()
+            session = new_session(wanted, self.policies, self.settings, caller, now)
+            held = self.sessions.by_origin.get(session.origin)
+            if held is not None and held.id not in self._closed:
+                if alive(held, now) is None:
+                    raise StateError(
+                        Problem.ORIGIN_TAKEN,
+                        f"this origin ({held.origin.kind}) proves session {held.id} already",
+                        f"End that session first: coatcheck session revoke {held.id}",
+                    )
+                self._close([held], _status(held, now), now, "", "its origin was given to another session")
+            if len(self.sessions.by_id) - len(self._closed) >= self.settings.max_sessions:
+                raise StateError(
+                    Problem.CAPACITY,
+                    f"{self.settings.max_sessions} sessions are live, which is the limit",
+                    "End sessions that are not needed, or raise the limit in the settings.",
+                )
+            policy = self.policies[session.policy]
+            made = [
+                mint(session, policy.credentials[name], now, None, self._keys.sign)
+                for name in sorted(session.credentials)
+            ]
+            with self._journal.giving(now):
+                self._database.put_session(session, now.wall + session.lease_seconds)
+                for _, issued in made:
+                    self._database.put_handle(issued)
+            for _, issued in made:
+                self._issued.add(issued)
+            self.sessions = self.sessions.having(session)
+            self._tell(now, SessionChange.OPENED, session, caller, f"origin {session.origin.kind}")
+            return session, tuple(minted for minted, _ in made)
+
+    def renew(self, session_id: str, caller: str, lease_seconds: float | None = None) -> Session:
+        """Start the lease anew. A session that is no longer alive is not revived: StateError."""
+        with self._lock:
+            now = self.clock.now()
+            session = renewed(self._live(session_id, now), lease_seconds, self.settings, now)
+            left = session.lease_deadline - now.monotonic
+            with self._journal.giving(now, flush=False):
+                self._database.set_lease(session_id, session.lease_seconds, now.wall + left)
+            self.sessions = self.sessions.having(session)
+            self._tell(now, SessionChange.RENEWED, session, caller)
+            return session
+
+    def mint(
+        self, session_id: str, credential: str, ttl: float | None = None, caller: str = ""
+    ) -> MintedHandle:
+        """One more handle of a live session, for clients that can refresh. `ttl` in seconds."""
+        with self._lock:
+            now = self.clock.now()
+            session = self._live(session_id, now)
+            found = self._credential(session, credential)
+            unexpired = [h for h in self._issued.of(session_id) if now.wall < h.claims.expires_at]
+            if len(unexpired) >= self.settings.max_handles:
+                raise StateError(
+                    Problem.CAPACITY,
+                    f"session {session_id} has {len(unexpired)} handles, which is the limit",
+                    "Use a handle until it expires instead of minting one a request.",
+                )
+            minted, issued = mint(session, found, now, ttl, self._keys.sign)
+            with self._journal.giving(now):
+                self._database.put_handle(issued)
+            self._issued.add(issued)
+            self._tell(now, SessionChange.HANDLE_MINTED, session, caller, f"{credential} {minted.jti}")
+            return minted
+
+    def bump_generation(self, session_id: str, caller: str) -> tuple[Session, tuple[MintedHandle, ...]]:
+        """A new life of a live session (restored or forked): old handles are stale, here are new ones."""
+        with self._lock:
+            now = self.clock.now()
+            session = self._live(session_id, now)
+            session = replace(session, generation=session.generation + 1)
+            names = [name for name in sorted(session.credentials) if self._has(session, name)]
+            made = [
+                mint(session, self._credential(session, name), now, None, self._keys.sign) for name in names
+            ]
+            with self._journal.giving(now):
+                self._database.set_generation(session_id, session.generation)
+                for _, issued in made:
+                    self._database.put_handle(issued)
+            for _, issued in made:
+                self._issued.add(issued)
+            self.sessions = self.sessions.having(session, epoch=True)
+            self._notify(session_id, None)
+            self._tell(now, SessionChange.REBOUND, session, caller, f"generation {session.generation}")
+            return session, tuple(minted for minted, _ in made)
+
+    def swap_policies(self, policies: Mapping[str, Policy]) -> None:
+        """The policies in force from now on. Running streams see a new epoch and ask again."""
+        with self._lock:
+            self.policies = MappingProxyType(dict(policies))
+            self.sessions = self.sessions.having(epoch=True)
+
+    # --- taking ------------------------------------------------------------------------------------
+
+    def revoke(self, session_id: str, caller: str, why: str = "") -> Session:
+        """Kill a session: refused everywhere at once, and on disk when this returns. Again is no error.
+
+        StateError(NOT_DURABLE): it is revoked, but a crash right now would revive it.
+        """
+        return self._take(session_id, Status.REVOKED, caller, why)
+
+    def end(self, session_id: str, caller: str) -> Session:
+        """The sandbox is gone, in order. Otherwise like `revoke`."""
+        return self._take(session_id, Status.ENDED, caller, "")
+
+    def revoke_handle(self, session_id: str, jti: str, caller: str = "", why: str = "") -> None:
+        """Kill one handle of a session. Like `revoke`."""
+        with self._lock:
+            now = self.clock.now()
+            session = self.session(session_id)
+            if jti not in {handle.claims.jti for handle in self._issued.of(session_id)}:
+                raise StateError(
+                    Problem.UNKNOWN_HANDLE,
+                    f"session {session_id} has no handle {jti}",
+                    f"It may have expired. See `coatcheck session show {session_id}`.",
+                )
+            self._issued.revoke(session_id, jti)
+            revoked = replace(session, revoked_handles=session.revoked_handles | {jti})
+            self.sessions = self.sessions.having(revoked, epoch=True)
+            self._notify(session_id, jti)
+            self._journal.owe(partial(self._database.revoke_handle, jti))
+            try:
+                self._journal.settle(now)
+            finally:
+                detail = f"{jti} {why}".rstrip()
+                self._tell(now, SessionChange.HANDLE_REVOKED, revoked, caller, detail)
+
+    def sweep(self) -> tuple[SessionEvent, ...]:
+        """Close what has lapsed or expired, save the clock, rotate keys. Blocks on disk: not in a loop.
+
+        Nothing depends on it for safety: a lapsed session is refused by its own deadline.
+        """
+        with self._lock:
+            now = self.clock.now()
+            events: list[SessionEvent] = []
+            dead: dict[Status, list[Session]] = {}
+            for session in self.sessions.by_id.values():
+                if session.id not in self._closed and alive(session, now) is not None:
+                    dead.setdefault(_status(session, now), []).append(session)
+            for status, sessions in dead.items():
+                events += self._close(sessions, status, now, "", "")
+            if self._journal.in_debt:
+                self._journal.settle(now)
+            if now.monotonic - self._tidied_at >= HIGH_WATER_SECONDS:
+                self._tidy(now)
+                self._tidied_at = now.monotonic
+            return tuple(events)
+
+    def on_revoked(self, callback: Revoked) -> None:
+        """Call `callback` right after something was taken, in the taker's thread. It must not block."""
+        with self._lock:
+            self._callbacks.append(callback)
+
+    def rotate_keys(self) -> None:
+        """Sign with a new key from now on; handles that exist go on counting until they expire."""
+        with self._lock:
+            self._keys.rotate(self.clock.now().wall, self.settings.max_age)
+
+    @property
+    def version(self) -> int:
+        with self._lock:
+            return self._database.version
+
+    # --- inside, under the lock ----------------------------------------------------------------------
+
+    def _load(self) -> list[Session]:
+        """Closed sessions first: an origin belongs to the live session that has it now."""
+        loaded: list[Session] = []
+        rows = sorted(
+            self._database.sessions(self.clock.now()), key=lambda row: (row[1] is Status.LIVE, row[2])
+        )
+        for session, status, closed_at in rows:
+            loaded.append(replace(session, revoked_handles=self._issued.revoked_of(session.id)))
+            if status is not Status.LIVE:
+                self._closed[session.id] = (status, closed_at)
+        return loaded
+
+    def _live(self, session_id: str, now: Now) -> Session:
+        session = self.session(session_id)
+        denied = alive(session, now)
+        if denied is not None or session_id in self._closed:
+            why = self._closed.get(session_id, (_status(session, now), 0.0))[0]
+            raise StateError(
+                Problem.SESSION_CLOSED,
+                f"session {session_id} is {why}, and is not revived",
+                "Open a new session.",
+            )
+        return session
+
+    def _has(self, session: Session, name: str) -> bool:
+        policy = self.policies.get(session.policy)
+        return policy is not None and name in policy.credentials
+
+    def _credential(self, session: Session, name: str) -> Credential:
+        if name not in session.credentials or not self._has(session, name):
+            raise StateError(
+                Problem.UNKNOWN_CREDENTIAL,
+                f"session {session.id} has no credential {name!r} that policy {session.policy} has as well",
+                "Credentials are granted when a session is opened, and policy can take them away.",
+            )
+        return self.policies[session.policy].credentials[name]
+
+    def _take(self, session_id: str, status: Status, caller: str, why: str) -> Session:
+        with self._lock:
+            now = self.clock.now()
+            session = self.session(session_id)
+            if session_id not in self._closed:
+                self._close([session], status, now, caller, why)
+            elif self._journal.in_debt:
+                self._journal.settle(now)
+            return self.sessions.by_id.get(session_id, session)
+
+    def _close(
+        self, sessions: list[Session], status: Status, now: Now, caller: str, why: str
+    ) -> list[SessionEvent]:
+        revoked = status in (Status.REVOKED, Status.ENDED)
+        dead = [replace(session, revoked=revoked, lease_deadline=float("-inf")) for session in sessions]
+        self.sessions = self.sessions.having(*dead, epoch=True)
+        for session in dead:
+            self._closed[session.id] = (status, now.wall)
+            self._notify(session.id, None)
+            self._journal.owe(partial(self._database.close_session, session.id, status, now.wall))
+        self._forget(len(self._closed) - self.settings.max_sessions)
+        events: list[SessionEvent] = []
+        try:
+            self._journal.settle(now)
+        finally:
+            events += [self._tell(now, _CHANGES[status], session, caller, why) for session in dead]
+        return events
+
+    def _forget(self, count: int) -> None:
+        """Drop the longest closed sessions: they are only kept for the wording of refusals."""
+        oldest = list(self._closed)[: max(count, 0)]
+        if not oldest:
+            return
+        self.sessions = self.sessions.having(without=[self.sessions.by_id[name] for name in oldest])
+        for session_id in oldest:
+            del self._closed[session_id]
+            self._issued.drop(self._issued.of(session_id))
+            self._journal.owe(partial(self._database.drop_session, session_id))
+
+    def _tidy(self, now: Now) -> None:
+        """What nobody notices: old closed sessions, expired handles, keys, the clock's high-water mark."""
+        old = sum(now.wall - at >= self.settings.retain_closed for _, at in self._closed.values())
+        self._forget(old)
+        expired = self._issued.expired(now)
+        self._issued.drop(expired)
+        jtis = [handle.claims.jti for handle in expired]
+        self._journal.owe(partial(self._database.drop_handles, jtis))
+        self._journal.settle(now)
+        if now.wall - self._keys.created_at >= self.settings.key_rotation:
+            self._keys.rotate(now.wall, self.settings.max_age)
+        self._keys.prune(now.wall)
+
+    def _notify(self, session_id: str, jti: str | None) -> None:
+        for callback in self._callbacks:
+            try:
+                callback(session_id, jti)
+            except Exception as error:  # noqa: BLE001 - one plane's failure must not keep the others' connections open
+                self._emit(DaemonEvent(self.clock.now().wall, "revocation_callback_failed", repr(error)))
+
+    def _tell(
+        self, now: Now, change: SessionChange, session: Session, caller: str, detail: str = ""
+    ) -> SessionEvent:
+        event = SessionEvent(
+            at=now.wall,
+            change=change,
+            session=session.id,
+            tenant=session.tenant,
+            subject=session.subject,
+            policy=session.policy,
+            caller=caller,
+            detail=detail,
+            state_version=self._database.version,
+        )
+        self._emit(event)
+        return event
+
+
+def _status(session: Session, now: Now) -> Status:
+    """Why a session is not alive, as its own values say."""
+    denied = alive(session, now)
+    if denied is None:
+        return Status.LIVE
+    if denied.reason is Reason.SESSION_REVOKED:
+        return Status.REVOKED
+    return Status.EXPIRED if denied.reason is Reason.SESSION_EXPIRED else Status.LAPSED
