@@ -6,6 +6,7 @@ reads: when the time is up the thread is free, whatever the server does.
 """
 
 import io
+import logging
 import socket
 import ssl
 from collections.abc import Iterator
@@ -171,6 +172,8 @@ def deadline_session(ca_file: Path | None, connections: int) -> requests.Session
     Raises:
         OSError: the CA file cannot be read.
     """
+    # urllib3 logs the answers that it cannot parse, and the path of every request.
+    logging.getLogger("urllib3").setLevel(logging.CRITICAL)
     session = requests.Session()
     session.trust_env = False
     session.verify = str(ca_file) if ca_file else True

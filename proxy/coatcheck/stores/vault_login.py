@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import hvac
-from hvac.exceptions import Forbidden, InvalidRequest, Unauthorized
+from hvac.exceptions import Forbidden, InternalServerError, InvalidRequest, Unauthorized
 
 from coatcheck.stores import SecretUnavailable
 
@@ -143,8 +143,8 @@ def renew(connect: Connect, token: VaultToken) -> VaultToken | None:
     """The same token with a new time to live, or None when Vault refuses to renew it. Blocks."""
     try:
         answer = connect(token.value).auth.token.renew_self()
-    except (InvalidRequest, Unauthorized, Forbidden):
-        return None
+    except (InvalidRequest, Unauthorized, Forbidden, InternalServerError):
+        return None  # OpenBao answers 500 to "past the max TTL, cannot renew"
     auth = mapping(mapping(answer).get("auth"))
     return token.renewed(seconds(auth.get("lease_duration")), auth.get("renewable") is True)
 
