@@ -1,0 +1,142 @@
+"""Rules that the whole tree keeps, so that nobody has to remember them."""
+
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from importlinter.cli import lint_imports
+
+pytestmark = pytest.mark.needs_debian("git")
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = Path("proxy/coatcheck")
+
+# Modules without a test file of their own, and the test file that exercises each. Words and values, or the
+# parts of one thing that is tested as a whole. A module whose own logic could fail unseen never joins it.
+COVERED_BY = {
+    "decision/message.py": "decision/test_policy.py",
+    "decision/session.py": "decision/test_policy.py",
+    "decision/verdict.py": "decision/test_policy.py",
+    "demo/anthropic_wire.py": "demo/test_origin.py",
+    "demo/event_stream.py": "demo/test_origin.py",
+    "demo/openai_wire.py": "demo/test_origin.py",
+    "demo/seen.py": "demo/test_origin.py",
+    "demo/server.py": "demo/test_origin.py",
+}
+
+# The only places where a secret leaves its wrapper. Everything else passes a Secret on, or has no business
+# with one.
+MAY_REVEAL = {
+    "call.py",  # puts secrets in right before the first upstream byte; tells the scrubber what to look for
+    "stores/",
+}
+
+LONGEST_FILE = 400
+"""Lines. Beyond this a file is no longer read in one breath; aim for 250."""
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """What git would hand to a reader. A file somebody is still writing is not judged yet."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--", *patterns], cwd=ROOT, check=True, capture_output=True
+    ).stdout
+    paths = [Path(name) for name in listed.decode().split("\0") if name]
+    return [path for path in paths if (ROOT / path).is_file()]
+
+
+def lines_with(pattern: str, paths: list[Path]) -> Iterator[str]:
+    """`file:line: text` wherever `pattern` is found."""
+    wanted = re.compile(pattern)
+    for path in paths:
+        text = (ROOT / path).read_bytes().decode("utf-8", "replace")
+        for found in wanted.finditer(text):
+            number = text.count("\n", 0, found.start()) + 1
+            yield f"{path}:{number}: {found.group()[:80]!r}"
+
+
+def modules() -> list[Path]:
+    return [path.relative_to(PACKAGE) for path in tracked(f"{PACKAGE}/*.py")]
+
+
+def test_dependencies_point_one_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cli > serve > planes | control > exchange > state | stores > decision (see pyproject.toml)."""
+    monkeypatch.chdir(ROOT)
+    assert lint_imports(no_cache=True) == 0
+
+
+def own_test(module: Path) -> Path:
+    return ROOT / "tests" / module.parent / f"test_{module.name}"
+
+
+def test_every_module_has_its_test_file() -> None:
+    """stores/vault.py is tested in tests/stores/test_vault.py, where a reader looks for it."""
+    plain = [path for path in modules() if path.name not in ("__init__.py", "__main__.py")]
+    without = {str(path) for path in plain if not own_test(path).is_file()}
+    assert sorted(without - COVERED_BY.keys()) == []
+
+
+def test_the_list_of_modules_without_a_test_file_is_true() -> None:
+    """A module that is gone or has its own test leaves it, and the test that stands in for one exists."""
+    known = {str(path) for path in modules()}
+    needless = {name for name in COVERED_BY if name not in known or own_test(Path(name)).is_file()}
+    missing = {name for name, test in COVERED_BY.items() if not (ROOT / "tests" / test).is_file()}
+    assert (sorted(needless), sorted(missing)) == ([], [])
+
+
+def test_no_private_key_is_in_the_tree() -> None:
+    """Keys are made where they are used; one in a repository is everybody's."""
+    pattern = r"-----BEGIN [A-Z ]*PRIVATE KEY-----(\s|\\n)*[A-Za-z0-9+/]{60}"
+    assert list(lines_with(pattern, tracked())) == []
+
+
+def test_no_address_of_a_registry_and_no_path_of_one_machine_is_in_the_tree() -> None:
+    """Which index and which directory is the business of the machine; the lock holds hashes only."""
+    registries = r"pypi\.org|pythonhosted\.org|registry\.npmjs|npmjs\.org|deb\.debian\.org|crates\.io"
+    machines = r"/work/(?:main|shared)|/root/|/opt/(?:pypi|wheels)"
+    assert list(lines_with(f"{registries}|{machines}", tracked())) == []
+
+
+def test_no_names_that_mislead() -> None:
+    """mitmproxy's pretty_host is what the client claims (its Host header), not where the request goes."""
+    assert list(lines_with(r"\.pretty_(?:host|url)\b", tracked("proxy/*.py"))) == []
+
+
+def test_proxy_is_no_package() -> None:
+    """`import proxy.coatcheck` would load every class a second time, and no isinstance would hold."""
+    assert not (ROOT / "proxy/__init__.py").exists()
+    assert list(lines_with(r"(?m)^\s*(?:from|import) proxy\b", tracked("*.py"))) == []
+
+
+def test_secrets_leave_their_wrapper_in_few_places() -> None:
+    """`reveal()` is greppable so that this list can be short and read by people."""
+    elsewhere = [path for path in modules() if not str(path).startswith(tuple(MAY_REVEAL))]
+    assert list(lines_with(r"\breveal\(\)", [PACKAGE / path for path in elsewhere])) == []
+
+
+def test_files_stay_short() -> None:
+    """A file is read in one breath, tests included."""
+    lengths = {path: (ROOT / path).read_text().count("\n") for path in tracked("*.py")}
+    assert {str(path): length for path, length in lengths.items() if length > LONGEST_FILE} == {}
+
+
+def test_the_lock_holds_versions_and_hashes_and_nothing_else() -> None:
+    """pip refuses what is not hashed; an address would bind every machine to ours."""
+    entry = re.compile(
+        r"[a-z0-9-]+==[0-9][\w.]*(?: ; [^\\\n]+?)? \\\n(?:    --hash=sha256:[0-9a-f]{64} \\\n)*"
+        r"    --hash=sha256:[0-9a-f]{64}\n"
+    )
+    lock = (ROOT / "requirements.lock").read_text()
+    assert entry.sub("", lock) == ""
+
+
+def test_everything_that_pyproject_names_is_locked() -> None:
+    """A dependency that was added without `make lock` would be missing on the next machine."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    wanted = [*project["dependencies"], *(name for extra in extras for name in extra)]
+    names = {re.split(r"[\[<>=~!;]", name)[0].lower().replace("_", "-").replace(".", "-") for name in wanted}
+    locked = set(re.findall(r"(?m)^([a-z0-9-]+)==", (ROOT / "requirements.lock").read_text()))
+    assert names - locked == set()
