@@ -38,11 +38,21 @@ class Patterns:
     it is bounded whatever bytes an upstream sends.
     """
 
-    __slots__ = ("_heads", "_longest", "_patterns", "_short_heads", "_stride", "_table", "_words")
+    __slots__ = (
+        "_heads",
+        "_longest",
+        "_lower_case",
+        "_patterns",
+        "_short_heads",
+        "_stride",
+        "_table",
+        "_words",
+    )
 
     def __init__(self, patterns: Iterable[bytes]) -> None:
         """Compile `patterns` as they are; `of` makes them from secrets. Each has 16 bytes or more."""
         self._patterns = sorted(set(patterns))
+        self._lower_case: Patterns | None = None
         lengths = [len(pattern) for pattern in self._patterns] or [MIN_SECRET_BYTES]
         if min(lengths) < MIN_SECRET_BYTES:
             raise SecretTooShort(f"a secret has {min(lengths)} bytes; scrubbing needs {MIN_SECRET_BYTES}")
@@ -71,6 +81,13 @@ class Patterns:
             raw = secret.encode("utf-8") if isinstance(secret, str) else secret
             found.update(encodings(raw, usernames) if len(raw) >= MIN_SECRET_BYTES else (raw,))
         return cls(found)
+
+    @property
+    def lower_case(self) -> "Patterns":
+        """The same forms in lower case, for header names, which planes deliver so."""
+        if self._lower_case is None:
+            self._lower_case = Patterns(pattern.lower() for pattern in self._patterns)
+        return self._lower_case
 
     def __bool__(self) -> bool:
         return bool(self._patterns)

@@ -1,0 +1,218 @@
+"""What must happen to a response before the sandbox sees it (I1, I3, I7). Plans; a plane applies.
+
+The rules about single headers are in `response_headers`; here is what decides about the whole.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from coatcheck.decision.content_coding import DECODABLE, parse_codings
+from coatcheck.decision.message import Edits, Headers, RequestHead, ResponseHead
+from coatcheck.decision.response_headers import (
+    HEAD_ONLY,
+    HeaderRefused,
+    checked_headers,
+    content_length,
+    end_to_end,
+    masked,
+    tokens,
+    without,
+)
+from coatcheck.decision.scrub import Patterns
+from coatcheck.decision.verdict import Deny, Reason
+
+
+class Framing(StrEnum):
+    """How the plane frames the body towards the sandbox."""
+
+    NONE = "none"
+    """No body follows, whatever Content-Length says (HEAD, 304): a body byte that comes aborts."""
+    KEEP = "keep"
+    """By the Content-Length in the plan's headers."""
+    CHUNKED = "chunked"
+    """Length unknown: chunked on HTTP/1.1, DATA frames on HTTP/2. An abort then shows as an abort."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsePlan:
+    """What to send. `headers` replaces all headers and never holds Transfer-Encoding.
+
+    The plane sends the status's standard reason phrase, never the upstream's (it could hold an echo).
+    """
+
+    headers: Headers
+    framing: Framing
+    scrub_body: bool
+    """True: every body byte goes through `BodyScrubber(patterns, codings)`."""
+    codings: tuple[str, ...] = ()
+    """What to undo before scrubbing, in the order applied."""
+    hits: int = 0
+    """Echoes taken out of the headers."""
+
+
+# Statements about the exact bytes of a body (RFC 9530, 1864): a client would find them false once an
+# echo was masked, and at the head of a stream nobody knows yet whether one will be. ETag and
+# Last-Modified stay: they name the upstream's version, which If-Match and If-None-Match need.
+_BODY_DIGESTS = frozenset({"content-md5", "digest", "content-digest", "repr-digest", "accept-ranges"})
+
+_TRACES = frozenset({"TRACE", "TRACK"})
+
+# A coding and its weight (RFC 9110 12.4.2).
+_ACCEPTED_CODING = re.compile(
+    r"(?P<name>[a-z-]+)(?:[ \t]*;[ \t]*q=(?P<weight>0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?))?"
+)
+
+
+def plan_response(
+    request: RequestHead,
+    response: ResponseHead,
+    *,
+    injected: bool,
+    patterns: Patterns | None,
+    keep_set_cookie: bool = False,
+    websocket: bool = False,
+) -> ResponsePlan | Deny:
+    """The plan for `response`, or UPSTREAM_RESPONSE_REFUSED. Never raises on what an upstream sent.
+
+    `injected`: the request carried a credential. `patterns`: every secret that was fetched for the
+    session and is to be scrubbed; None or empty: there is none. `keep_set_cookie` is the credential's,
+    `websocket` the rule's.
+    """
+    try:
+        return _plan(request, response, injected, patterns or None, keep_set_cookie, websocket)
+    except HeaderRefused as refused:
+        return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, str(refused))
+
+
+def plan_trailers(trailers: Headers, patterns: Patterns | None) -> tuple[Headers, int] | Deny:
+    """HTTP/2 trailers without secrets and without fields that may not stand there (RFC 9110 6.5.1), and
+    the hits. On HTTP/1 the plane drops trailers."""
+    try:
+        kept = without(end_to_end(checked_headers(trailers), 200), HEAD_ONLY)
+        return masked(kept, patterns) if patterns else (kept, 0)
+    except HeaderRefused as refused:
+        return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, str(refused))
+
+
+def _plan(
+    request: RequestHead,
+    response: ResponseHead,
+    injected: bool,
+    patterns: Patterns | None,
+    keep_set_cookie: bool,
+    websocket: bool,
+) -> ResponsePlan:
+    response = replace(response, headers=checked_headers(response.headers))
+    length = content_length(response)
+    _check_status(request, response, injected, websocket)
+    headers = end_to_end(response.headers, response.status)
+    if injected and not keep_set_cookie:
+        headers = without(headers, frozenset({"set-cookie", "set-cookie2"}))
+    hits = 0
+    if patterns is not None:
+        headers, hits = masked(headers, patterns)
+
+    if response.status in (101, 204):
+        if length:
+            raise HeaderRefused(f"status {response.status} has no body but a Content-Length")
+        headers = without(headers, frozenset({"content-length"}))
+    if request.method == "HEAD" or response.status in (101, 204, 304) or length == 0:
+        return ResponsePlan(headers, Framing.NONE, False, (), hits)
+
+    framing = Framing.CHUNKED if length is None else Framing.KEEP
+    if patterns is None:
+        return ResponsePlan(headers, framing, False, (), hits)
+    codings = _readable_codings(response)
+    headers = without(headers, _BODY_DIGESTS)
+    if codings:
+        headers = _decoded(headers)
+        framing = Framing.CHUNKED
+    return ResponsePlan(headers, framing, True, codings, hits)
+
+
+def _check_status(request: RequestHead, response: ResponseHead, injected: bool, websocket: bool) -> None:
+    status = response.status
+    if not 100 <= status <= 599:
+        raise HeaderRefused("the status code is not between 100 and 599")
+    if status == 101:
+        _check_upgrade(request, response, websocket)
+    elif status < 200:
+        # mitmproxy would take it for the final response, and the two sides would disagree from there.
+        raise HeaderRefused(f"interim response {status}")
+    if injected and status in (206, 226):
+        # A range (or a delta, RFC 3229) may begin inside an echo of the secret, which no pattern finds.
+        raise HeaderRefused(f"{status} to a request that carried a credential and asked for no part")
+    if injected and request.method.upper() in _TRACES:
+        raise HeaderRefused(f"{request.method.upper()} echoes the request, credential included")
+
+
+def _check_upgrade(request: RequestHead, response: ResponseHead, websocket: bool) -> None:
+    """RFC 6455 4.1 and 4.2.2: asked for, allowed, and answered with nothing that hides messages from us."""
+    asked = (
+        tokens(request.get_all("upgrade")) == ("websocket",)
+        and "upgrade" in tokens(request.get_all("connection"))
+        and request.get_all("sec-websocket-version") == ("13",)
+    )
+    if not websocket or not asked:
+        raise HeaderRefused("101 that was not asked for or is not allowed")
+    if tokens(response.get_all("upgrade")) != ("websocket",):
+        raise HeaderRefused("101 to another protocol than websocket")
+    for extension in ",".join(response.get_all("sec-websocket-extensions")).split(","):
+        if extension.partition(";")[0].strip(" \t").lower() not in ("", "permessage-deflate"):
+            raise HeaderRefused("101 with an unknown WebSocket extension")
+
+
+def _readable_codings(response: ResponseHead) -> tuple[str, ...]:
+    codings = parse_codings(response.get_all("content-encoding"))
+    if codings is None:
+        raise HeaderRefused("Content-Encoding that cannot be undone, so secrets could not be found")
+    if codings and response.status == 206:
+        raise HeaderRefused("206 with a Content-Encoding: a part of it cannot be decoded")
+    media = (response.get("content-type") or "").strip(" \t").lower()
+    if media.startswith("application/grpc") and tokens(response.get_all("grpc-encoding")) not in (
+        (),
+        ("identity",),
+    ):
+        raise HeaderRefused("gRPC messages that are compressed one by one")
+    return codings
+
+
+def _decoded(headers: Headers) -> Headers:
+    """Headers of a body whose codings are undone. Its ETag becomes weak, as a strong one would claim
+    the coded bytes (RFC 9110 8.8.3.3; nginx's gzip filter does the same the other way)."""
+    kept = without(headers, frozenset({"content-encoding", "content-length"}))
+    return tuple(
+        (name, f"W/{value}") if name == "etag" and value.startswith('"') else (name, value)
+        for name, value in kept
+    )
+
+
+def plan_request_for_scrubbing(request: RequestHead, *, injected: bool) -> Edits:
+    """What a request must lose so that its response can be scrubbed.
+
+    An injected one loses Range and If-Range, since a range may begin inside an echo. Accept-Encoding is
+    narrowed to what we can undo, in the client's order; if it offered nothing, nothing is added.
+    """
+    gone = {"a-im", "grpc-accept-encoding"}
+    if injected:
+        gone |= {"range", "if-range"}
+    if not request.http_version.startswith("HTTP/2") or tokens(request.get_all("te")) != ("trailers",):
+        gone.add("te")  # gRPC servers want `te: trailers`; HTTP/1 trailers cannot be sent on
+    offered = request.get_all("accept-encoding")
+    accept: Headers = ()
+    if offered:
+        # A part of a coded body cannot be decoded: a range that stays is asked for without coding.
+        ranged = not injected and request.get("range") is not None
+        accept = (("accept-encoding", "identity" if ranged else _narrowed(offered)),)
+    present = {name for name, _ in request.headers}
+    return Edits(set_headers=accept, remove_headers=tuple(sorted(gone & present)))
+
+
+def _narrowed(offered: tuple[str, ...]) -> str:
+    kept = []
+    for item in ",".join(offered).lower().split(","):
+        found = _ACCEPTED_CODING.fullmatch(item.strip(" \t"))
+        if found and found["name"] in DECODABLE and (found["weight"] or "1").strip("0."):
+            kept.append(found[0])
+    return ", ".join(kept) or "identity"
