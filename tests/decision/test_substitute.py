@@ -20,6 +20,7 @@ from coatcheck.decision.policy import (
     PathInjection,
     QueryInjection,
     SecretRef,
+    Shape,
     SigV4Injection,
 )
 from coatcheck.decision.substitute import body_limit, check_secret, substitute
@@ -364,6 +365,15 @@ class TestSecret:
         assert refused(result) is Reason.SECRET_MISSING
 
 
+@pytest.mark.parametrize("handle", [HANDLE, "sk-ant-" + HANDLE])
+def test_a_shaped_handle_goes_with_its_shape(handle: str) -> None:
+    """`sk-ant-<handle>` is replaced whole, whether the plan names the bare handle or all of it."""
+    shaped = replace(credential(HeaderInjection("x-api-key")), shape=Shape("sk-ant-"))
+    head = request(headers=(("x-api-key", f"sk-ant-{HANDLE}"),))
+    result = edits(substitute(head, None, (Injection(shaped, handle),), {"api": SECRET}))
+    assert result.set_headers == (("x-api-key", SECRET),)
+
+
 class TestSeveral:
     def test_two_credentials_go_to_their_two_places(self) -> None:
         """A header and a query parameter of one request."""
@@ -377,7 +387,7 @@ class TestSeveral:
 
     def test_two_credentials_for_one_header_are_refused(self) -> None:
         """Which of them wins must not depend on the order of a tuple."""
-        kinds = (HeaderInjection("Authorization"), BasicInjection("me"))
+        kinds: tuple[InjectionKind, ...] = (HeaderInjection("Authorization"), BasicInjection("me"))
         pair = tuple(Injection(credential(kind, name=f"c{at}"), None) for at, kind in enumerate(kinds))
         assert refused(substitute(request(), None, pair, {"c0": SECRET, "c1": SECRET})) is Reason.PLANE_CANNOT
 

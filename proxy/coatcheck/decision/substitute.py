@@ -20,15 +20,13 @@ from coatcheck.decision.policy import (
     PathInjection,
     QueryInjection,
 )
+from coatcheck.decision.search import MARK
 from coatcheck.decision.substitute_body import substitute_body
 from coatcheck.decision.substitute_pair import substitute_pair
 from coatcheck.decision.verdict import Deny, Injection, Reason
 
 SHORTEST_SCRUBBED_SECRET = 16
 """Bytes. A shorter one would be taken out of answers where it stands by chance (DESIGN 5, Scrubbing)."""
-
-SIGNED_HANDLE_MARK = "cch_eyJ"
-"""How every signed handle goes on: the prefix, then base64url of `{"`."""
 
 _PCHAR = "!$&'()*+,;=:@"
 """What a path segment may hold unencoded besides letters, digits and `-._~` (RFC 3986, 3.3). Telegram's
@@ -53,7 +51,7 @@ def substitute(
     target = head.target
     new_body: bytes | None = None
     for injection in injections:
-        credential, handle = injection.credential, injection.handle
+        credential, handle = injection.credential, _as_sent(injection)
         secret = secrets.get(credential.name)
         if secret is None:
             return Deny(Reason.SECRET_MISSING, f"credential {credential.name}: no value was fetched")
@@ -124,6 +122,14 @@ def check_secret(credential: Credential, secret: str) -> Deny | None:
             "out of answers safely; store a longer one, or write `scrub: off` with a reason in the policy",
         )
     return None
+
+
+def _as_sent(injection: Injection) -> str | None:
+    """The handle as its client wrote it: with its credential's prefix shape before it."""
+    handle, shape = injection.handle, injection.credential.shape
+    if handle is None or shape is None or shape.length or handle.startswith(shape.prefix):
+        return handle
+    return shape.prefix + handle
 
 
 def _header(
@@ -227,7 +233,7 @@ def _leftover(
     if "%" in target:
         rest.append(unquote(target))
     text = "\n".join(rest)
-    found = SIGNED_HANDLE_MARK in text
+    found = MARK in text
     for injection in injections:
         found = found or (injection.handle is not None and injection.handle in text)
     if found:
