@@ -1,0 +1,33 @@
+"""YAML bytes of a security team -> strict frozen models -> `decision.policy` values.
+
+1. reading    bytes -> plain data, every value with its line and column
+2. fields     one text -> one decision value, or what is wrong with it and what to write instead
+3. models     what a file may hold; `json_schema` for editors comes from here
+4. review     what only shows when parts are seen together: credentials nobody can tell apart, hosts
+              that no rule allows, tunnels that would carry secrets
+5. building   models -> Policy
+6. loading    all of it in one call, for one file or a directory of files, all or nothing
+7. samples    requests with the answers that their authors expect
+
+Nothing here logs, watches or swaps: a caller keeps its old policies when `PolicyError` comes.
+"""
+
+from coatcheck.policyfile.loading import CheckedPolicy, check_policy, load_directory, load_policy
+from coatcheck.policyfile.models import json_schema
+from coatcheck.policyfile.problem import Level, PolicyError, Problem
+from coatcheck.policyfile.samples import Failure, Sample, read_samples, run_samples
+
+__all__ = [
+    "CheckedPolicy",
+    "Failure",
+    "Level",
+    "PolicyError",
+    "Problem",
+    "Sample",
+    "check_policy",
+    "json_schema",
+    "load_directory",
+    "load_policy",
+    "read_samples",
+    "run_samples",
+]

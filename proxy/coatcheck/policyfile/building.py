@@ -1,0 +1,109 @@
+"""Reviewed models -> decision values. Nothing can go wrong here that `review` did not look at."""
+
+from types import MappingProxyType
+
+from coatcheck.decision.policy import (
+    BasicInjection,
+    BodyInjection,
+    Credential,
+    HeaderInjection,
+    InjectionKind,
+    Limit,
+    LimitKind,
+    PathInjection,
+    Policy,
+    QueryInjection,
+    Rule,
+    Shape,
+    SigV4Injection,
+)
+from coatcheck.decision.session import DEFAULT_ORIGIN_CLASSES
+from coatcheck.policyfile.header_fields import SECRET
+from coatcheck.policyfile.models import CredentialSpec, Document, InjectSpec, LimitsSpec, RuleSpec
+
+
+def build_policy(name: str, sha256: str, document: Document) -> Policy:
+    """The policy that `document` describes."""
+    return Policy(
+        name=name,
+        owner=document.owner,
+        sha256=sha256,
+        credentials=MappingProxyType(
+            {key: build_credential(key, spec) for key, spec in document.credentials.items()}
+        ),
+        rules=tuple(build_rule(spec) for spec in document.rules),
+    )
+
+
+def build_credential(name: str, spec: CredentialSpec) -> Credential:
+    return Credential(
+        name=name,
+        secret=spec.secret,
+        hosts=tuple(spec.hosts),
+        inject=build_injection(spec.inject),
+        methods=frozenset(spec.methods),
+        paths=tuple(spec.paths),
+        env=spec.env,
+        shape=Shape(spec.shape.prefix, spec.shape.length or 0) if spec.shape else None,
+        handle_required=spec.handle == "required",
+        origins=frozenset(spec.origins) or DEFAULT_ORIGIN_CLASSES,
+        isolation=spec.isolation,
+        plain_http=spec.plain_http is not None,
+        keep_set_cookie=spec.keep_set_cookie,
+        scrub=spec.scrub is None,
+        revoke_on_theft=spec.revoke_on_theft,
+    )
+
+
+def build_injection(spec: InjectSpec) -> InjectionKind:
+    """The one way that `spec` names."""
+    if spec.header is not None:
+        return HeaderInjection(spec.header, spec.value or SECRET)
+    if spec.basic is not None:
+        return BasicInjection(spec.basic.username)
+    if spec.query is not None:
+        return QueryInjection(spec.query)
+    if spec.path is not None:
+        return PathInjection(spec.path.prefix)
+    if spec.body is not None:
+        return BodyInjection(spec.body.field, max_bytes=spec.body.max)
+    if spec.sigv4 is not None:
+        return SigV4Injection(frozenset(spec.sigv4.services), frozenset(spec.sigv4.regions))
+    raise ValueError("inject names no way; review should have said so")
+
+
+def build_rule(spec: RuleSpec) -> Rule:
+    return Rule(
+        name=spec.name,
+        hosts=tuple(spec.hosts),
+        methods=frozenset(spec.methods),
+        paths=tuple(spec.paths),
+        ports=frozenset(rule_ports(spec)),
+        credentials=tuple(spec.credentials),
+        limits=tuple(limit for limits in spec.limits for limit in build_limits(limits)),
+        plain_http=spec.plain_http,
+        websocket=spec.websocket,
+        http2=spec.http2,
+        tunnel=spec.tunnel,
+        handles_in_body=spec.handles_in_body,
+        max_request_bytes=spec.max_request or 0,
+        max_response_bytes=spec.max_response or 0,
+    )
+
+
+def rule_ports(spec: RuleSpec) -> list[int]:
+    return spec.ports or ([80, 443] if spec.plain_http else [443])
+
+
+def build_limits(spec: LimitsSpec) -> list[Limit]:
+    """One limit a kind. Bytes may come at once: a large answer is one event to its reader."""
+    found: list[Limit] = []
+    if spec.requests:
+        burst = spec.burst or spec.requests.count
+        found.append(Limit(LimitKind.REQUESTS, spec.requests.count, spec.requests.period, burst, spec.per))
+    if spec.concurrent:
+        found.append(Limit(LimitKind.CONCURRENT, spec.concurrent, 1.0, spec.concurrent, spec.per))
+    for kind, rate in ((LimitKind.BYTES_UP, spec.bytes_up), (LimitKind.BYTES_DOWN, spec.bytes_down)):
+        if rate:
+            found.append(Limit(kind, rate.count, rate.period, rate.count, spec.per))
+    return found

@@ -1,0 +1,238 @@
+"""What a policy file may hold: strict frozen models whose fields are parsed by `fields`.
+
+The field's descriptions are the policy reference: `json_schema` carries them to editors.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from coatcheck.decision.message import OriginClass
+from coatcheck.decision.policy import HandlesInBody, HostPattern, LimitScope, PathPattern, SecretRef
+from coatcheck.decision.session import Isolation
+from coatcheck.policyfile import fields, header_fields, quantities
+from coatcheck.policyfile.problem import Wrong
+from coatcheck.policyfile.quantities import Rate
+
+IN_THE_CLEAR = "i-accept-that-the-secret-travels-in-the-clear"
+
+
+@dataclass(frozen=True, slots=True)
+class FromText:
+    """A field that is written as text and parsed by `parse`, which raises Wrong."""
+
+    parse: Callable[[str], object]
+    example: str
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._validate)
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"type": "string", "examples": [self.example]}
+
+    def _validate(self, value: object) -> object:
+        try:
+            if not isinstance(value, str):
+                raise Wrong("text is needed here", f'write it in quotes, such as "{self.example}"')
+            return self.parse(value)
+        except Wrong as wrong:
+            context = {"message": wrong.message, "instead": wrong.instead}
+            raise PydanticCustomError("wrong", "{message}", context) from None
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """A field that is one word of a closed set."""
+
+    words: type[StrEnum]
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._validate)
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"enum": [word.value for word in self.words]}
+
+    def _validate(self, value: object) -> object:
+        for word in self.words:
+            if value == word.value:
+                return word
+        context = {
+            "message": f"{value!r} is none of the known words",
+            "instead": fields.closest(str(value), tuple(self.words)),
+        }
+        raise PydanticCustomError("wrong", "{message}", context)
+
+
+type Name = Annotated[str, FromText(fields.name, "openai")]
+type Line = Annotated[str, FromText(fields.line_of_text, "platform-security")]
+type Host = Annotated[HostPattern, FromText(fields.host_pattern, "api.openai.com")]
+type Path = Annotated[PathPattern, FromText(fields.path_pattern, "/v1/chat/completions")]
+type Method = Annotated[str, FromText(fields.method, "POST")]
+type Secret = Annotated[SecretRef, FromText(fields.secret_ref, "vault:secret/openai#api_key")]
+type Env = Annotated[str, FromText(header_fields.env_name, "OPENAI_API_KEY")]
+type HeaderName = Annotated[str, FromText(header_fields.header_name, "Authorization")]
+type Template = Annotated[str, FromText(header_fields.template, "Bearer {secret}")]
+type Prefix = Annotated[str, FromText(fields.handle_prefix, "sk-ant-")]
+type PathPrefix = Annotated[str, FromText(fields.path_prefix, "bot")]
+type Parameter = Annotated[str, FromText(fields.parameter, "key")]
+type Token = Annotated[str, FromText(fields.one_token, "x-access-token")]
+type Size = Annotated[int, FromText(quantities.size, "10MiB")]
+type RequestRate = Annotated[Rate, FromText(quantities.request_rate, "60/minute")]
+type ByteRate = Annotated[Rate, FromText(quantities.byte_rate, "1GiB/hour")]
+type Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+type Origin = Annotated[OriginClass, OneOf(OriginClass)]
+type LeastIsolation = Annotated[Isolation, OneOf(Isolation)]
+type Sharing = Annotated[LimitScope, OneOf(LimitScope)]
+type InBody = Annotated[HandlesInBody, OneOf(HandlesInBody)]
+
+
+def _one_or_more(value: object) -> object:
+    return [value] if isinstance(value, dict) else value
+
+
+class Strict(BaseModel):
+    """Unknown keys are errors, nothing is converted, nothing changes afterwards."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class BasicSpec(Strict):
+    username: Token | None = Field(None, description="User name to send; left out, the client's own is kept.")
+
+
+class PathSpec(Strict):
+    prefix: PathPrefix = Field("", description="What stands before the handle in its path segment.")
+
+
+class BodySpec(Strict):
+    field: Token = Field(description="Field of a JSON or form body in which the handle stands.")
+    max: Size = Field(1 << 20, description="Larger bodies are refused: the body is buffered. Default 1MiB.")
+
+
+class SigV4Spec(Strict):
+    services: Annotated[list[Parameter], Field(min_length=1)] = Field(
+        [], description="May be signed for; default all."
+    )
+    regions: Annotated[list[Parameter], Field(min_length=1)] = Field(
+        [], description="May be signed for; default all."
+    )
+
+
+class InjectSpec(Strict):
+    """Where in a request the secret is put: exactly one of these (header goes with value)."""
+
+    header: HeaderName | None = None
+    value: Template | None = Field(None, description="The header's value; default {secret}.")
+    basic: BasicSpec | None = Field(None, description="Authorization: Basic; the handle is the password.")
+    query: Parameter | None = Field(None, description="Name of the query parameter.")
+    path: PathSpec | None = None
+    body: BodySpec | None = None
+    sigv4: SigV4Spec | None = Field(None, description="AWS Signature Version 4.")
+
+
+class ShapeSpec(Strict):
+    prefix: Prefix = Field(description="What clients check that a key begins with.")
+    # 22 characters of 62 carry 131 bits: a reference handle must not be guessable.
+    length: Annotated[int, Field(ge=22, le=128)] | None = Field(
+        None, description="Characters after the prefix, where clients count them."
+    )
+
+
+class ScrubSpec(Strict):
+    off: Line = Field(description="Why answers need not be searched for this secret.")
+
+
+class CredentialSpec(Strict):
+    secret: Secret = Field(description="store:mount/path#field. A name, never a value.")
+    hosts: list[Host] = Field(min_length=1, description="The only hosts that this secret may be sent to.")
+    inject: InjectSpec
+    methods: Annotated[list[Method], Field(min_length=1)] = Field(
+        [], description="Default: what the rule allows."
+    )
+    paths: Annotated[list[Path], Field(min_length=1)] = Field(
+        [], description="Default: what the rule allows."
+    )
+    env: Env | None = Field(None, description="The variable in which the sandbox finds its handle.")
+    shape: ShapeSpec | None = None
+    handle: Literal["required", "optional"] = Field(
+        "required",
+        description="optional: the session's matching requests get the secret without showing a handle.",
+    )
+    origins: Annotated[list[Origin], Field(min_length=1)] = Field(
+        [], description="Accepted proofs of which sandbox asks. Default: all but bearer."
+    )
+    isolation: LeastIsolation = Field(Isolation.NONE, description="The least isolation a sandbox must have.")
+    plain_http: Literal["i-accept-that-the-secret-travels-in-the-clear"] | None = None
+    keep_set_cookie: bool = Field(False, description="Let cookies of authenticated answers through.")
+    scrub: ScrubSpec | None = Field(None, description="Needed for secrets under 16 bytes: {off: reason}.")
+    revoke_on_theft: bool = Field(False, description="End the session whose handle turns up elsewhere.")
+
+
+class LimitsSpec(Strict):
+    requests: RequestRate | None = None
+    burst: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
+        None, description="Requests at once; default: the rate's number."
+    )
+    concurrent: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    bytes_up: ByteRate | None = None
+    bytes_down: ByteRate | None = None
+    per: Sharing = Field(LimitScope.SESSION, description="Who shares the limit.")
+
+
+class RuleSpec(Strict):
+    name: Line = Field(description="Stands in refusals and audit records; unique in the file.")
+    hosts: list[Host] = Field(min_length=1)
+    methods: Annotated[list[Method], Field(min_length=1)] = Field(
+        [], description="Needed, except for tunnels."
+    )
+    paths: Annotated[list[Path], Field(min_length=1)] = Field(
+        [], description="/exact, /one/*/segment, /all/below/**. Default: every path."
+    )
+    ports: Annotated[list[Port], Field(min_length=1)] = Field(
+        [], description="Default 443, and 80 with plain_http."
+    )
+    credentials: Annotated[list[Name], Field(min_length=1)] = []
+    limits: Annotated[
+        list[LimitsSpec],
+        Field(min_length=1),
+        BeforeValidator(_one_or_more, json_schema_input_type=LimitsSpec | list[LimitsSpec]),
+    ] = []
+    plain_http: bool = False
+    websocket: bool = False
+    http2: bool = Field(False, description="Offer HTTP/2 to the upstream (gRPC needs it).")
+    tunnel: bool = Field(
+        False, description="Let TLS through unopened: exact hosts, no credentials, nothing is inspected."
+    )
+    handles_in_body: InBody = Field(
+        HandlesInBody.REPORT, description="What happens to a handle found in a body."
+    )
+    max_request: Size | None = Field(None, description="Bytes a request may stream up.")
+    max_response: Size | None = Field(None, description="Bytes an answer may stream down.")
+
+
+class Document(Strict):
+    """A Coatcheck policy: what sandboxes may reach, and which credentials go where. Default deny."""
+
+    version: Literal[1]
+    owner: Line = Field(description="The team that answers for this file.")
+    credentials: Annotated[dict[Name, CredentialSpec], Field(min_length=1)] = {}
+    rules: Annotated[list[RuleSpec], Field(min_length=1)] = Field(
+        [], description="The first that fits decides; what none fits is refused."
+    )
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a policy file, for editors; `check_policy` knows more than it can say."""
+    schema = Document.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -1,0 +1,62 @@
+"""What is wrong with a policy file, where, and what to write instead."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+type Location = tuple[str | int, ...]
+"""The keys and indexes that lead to a value, e.g. ("rules", 0, "hosts", 1)."""
+
+
+class Level(StrEnum):
+    ERROR = "error"
+    """The file is not loaded."""
+    WARNING = "warning"
+    """The file is loaded; a reviewer should look."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """One finding. `line` and `column` count from 1; 0 means the file as a whole."""
+
+    line: int
+    column: int
+    message: str
+    instead: str = ""
+    level: Level = Level.ERROR
+    file: str = ""
+
+    def __str__(self) -> str:
+        place = ":".join(str(part) for part in (self.file, self.line, self.column) if part)
+        hint = f"; {self.instead}" if self.instead else ""
+        return f"{place}: {self.level}: {self.message}{hint}" if place else f"{self.message}{hint}"
+
+
+class PolicyError(Exception):
+    """A policy file, or a directory of them, cannot be used. Whoever holds an older one keeps it."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(sorted(problems, key=lambda found: (found.file, found.line, found.column)))
+        super().__init__(self.problems)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.problems))
+
+
+class Wrong(ValueError):
+    """One value is not what it should be."""
+
+    def __init__(self, message: str, instead: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.instead = instead
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A problem whose place is a location in the data, not yet a line."""
+
+    location: Location
+    message: str
+    instead: str = ""
+    level: Level = Level.ERROR
