@@ -173,3 +173,15 @@ def _state_version(line: bytes) -> int:
     except ValueError:
         return 0
     return version if type(version) is int else 0
+
+
+def last_seq(path: Path) -> int:
+    """The greatest seq in a file of checkpoints; 0 when there is none. Torn lines are passed over."""
+    greatest = 0
+    if path.exists():
+        for line in lines(path):
+            try:
+                greatest = max(greatest, parse(line)["seq"])
+            except ValueError:
+                continue
+    return greatest

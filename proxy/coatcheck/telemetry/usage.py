@@ -34,7 +34,7 @@ class _Account:
     bytes_down: int = 0
     running: int = 0
     """Allowed requests that have not completed."""
-    ended_at: float | None = None
+    ended_at: float = 0.0
 
 
 class UsageLedger:
@@ -66,59 +66,65 @@ class UsageLedger:
     def __call__(self, event: Event) -> list[Usage]:
         """Count `event`; the usage of sessions whose last word this was."""
         with self._lock:
+            due: list[str] = []
             match event:
                 case Decision():
                     if account := self._accounts.get(event.session):
                         account.requests += 1
                         account.running += event.outcome is not Outcome.DENY
                 case Completion():
-                    self._completed(event)
+                    due += self._completed(event)
                 case SessionEvent(change=SessionChange.OPENED):
                     opened = _Account(event.tenant, event.subject, event.at)
                     self._accounts.setdefault(event.session, opened)
                 case SessionEvent() if event.change in _ENDS:
-                    if account := self._accounts.pop(event.session, None):
-                        account.ended_at = event.at
-                        self._ended[event.session] = account
+                    due += self._end(event)
                 case _:
                     pass
-            return self._due(event.at) if self._ended else []
+            return self._tell(due, event.at) if self._ended else []
 
     def close(self, at: float) -> list[Usage]:
         """The usage of sessions that ended and were still waiting for their last requests."""
         with self._lock:
-            return self._due(at + GRACE_SECONDS)
+            return self._tell(list(self._ended), at)
 
-    def _completed(self, event: Completion) -> None:
+    def _end(self, event: SessionEvent) -> list[str]:
+        account = self._accounts.pop(event.session, None)
+        if account is None:
+            return []
+        account.ended_at = event.at
+        self._ended[event.session] = account
+        return [event.session] if account.running == 0 else []
+
+    def _completed(self, event: Completion) -> list[str]:
         account = self._accounts.get(event.session) or self._ended.get(event.session)
-        if account:
-            account.bytes_up += event.bytes_up
-            account.bytes_down += event.bytes_down
-            account.running = max(0, account.running - 1)
+        if account is None:
+            return []
+        account.bytes_up += event.bytes_up
+        account.bytes_down += event.bytes_down
+        account.running = max(0, account.running - 1)
+        return [event.session] if account.running == 0 and event.session in self._ended else []
 
-    def _due(self, now: float) -> list[Usage]:
-        due = [
-            (session, account, account.ended_at)
-            for session, account in self._ended.items()
-            if account.ended_at is not None
-            and (account.running == 0 or now >= account.ended_at + GRACE_SECONDS)
-        ]
-        for session, _, _ in due:
-            del self._ended[session]
-        return [_usage(session, account, ended) for session, account, ended in due]
+    def _tell(self, due: list[str], now: float) -> list[Usage]:
+        for session, account in self._ended.items():
+            if now < account.ended_at + GRACE_SECONDS:
+                break  # they stand in the order of their ends: a mass revocation is not walked each time
+            if session not in due:
+                due.append(session)
+        return [_usage(session, self._ended.pop(session)) for session in due]
 
 
 def _count(value: object) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def _usage(session: str, account: _Account, ended_at: float) -> Usage:
+def _usage(session: str, account: _Account) -> Usage:
     return Usage(
-        at=ended_at,
+        at=account.ended_at,
         session=session,
         tenant=account.tenant,
         subject=account.subject,
-        seconds=max(0.0, ended_at - account.opened_at),
+        seconds=max(0.0, account.ended_at - account.opened_at),
         requests=account.requests,
         bytes_up=account.bytes_up,
         bytes_down=account.bytes_down,
