@@ -10,6 +10,7 @@ from coatcheck.private_files import (
     MAX_PRIVATE_FILE,
     PrivateFileError,
     check_private_directory,
+    lock_directory,
     read_private,
     read_public,
     write_atomically,
@@ -79,3 +80,12 @@ def test_a_missing_directory_is_an_error_with_a_command(tmp_path: Path) -> None:
     with pytest.raises(PrivateFileError, match="does not exist") as refusal:
         check_private_directory(tmp_path / "none")
     assert "mkdir -m 0700" in refusal.value.hint
+
+
+def test_a_locked_directory_is_waited_for_and_then_given_up(tmp_path: Path) -> None:
+    """A second caller is told after its time; once the first is done, it gets the lock."""
+    first = lock_directory(tmp_path, 0)
+    with pytest.raises(PrivateFileError, match="another process"):
+        lock_directory(tmp_path, 0.05)
+    os.close(first)
+    os.close(lock_directory(tmp_path, 0))

@@ -4,9 +4,11 @@ Keys at rest (DESIGN 5): a directory is 0700, a key 0600, both owned by us. What
 or a restore from backup loosened is refused at the next start: a key that others could read is burnt.
 """
 
+import fcntl
 import os
 import secrets
 import stat
+import time
 from pathlib import Path
 
 MAX_PRIVATE_FILE = 64 * 1024
@@ -68,6 +70,27 @@ def check_private_directory(path: Path) -> None:
             f"{parent}, which holds {path.name}, can be written by every user",
             f"chmod o-w {parent}, or choose another place",
         )
+
+
+def lock_directory(path: Path, seconds: float) -> int:
+    """Lock `path` against other callers of this, waiting up to `seconds` for them.
+
+    Returns a descriptor: close it to unlock; the kernel does so for a process that dies.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError as error:
+            if time.monotonic() >= deadline:
+                os.close(descriptor)
+                raise PrivateFileError(
+                    f"another process has been writing in {path} for {seconds:g} s",
+                    "find and end it, then run the same again",
+                ) from error
+            time.sleep(0.02)
 
 
 def read_private(path: Path) -> bytes:

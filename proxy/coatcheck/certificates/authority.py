@@ -4,8 +4,6 @@ Its key is an EC P-256 key that never leaves this process and its 0600 file; lea
 own (`leaf`), so that what the TLS stack of the plane holds cannot sign.
 """
 
-import fcntl
-import ipaddress
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -20,10 +18,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from coatcheck.certificates.name import canonical_san
+from coatcheck.certificates.name_constraints import constraints, permits
 from coatcheck.private_files import (
     PrivateFileError,
     check_private_directory,
+    lock_directory,
     open_private_directory,
     read_private,
     read_public,
@@ -162,7 +161,13 @@ class Authority:
             )
         )
         if name_constraints:
-            builder = builder.add_extension(_constraints(name_constraints), critical=True)
+            try:
+                builder = builder.add_extension(constraints(name_constraints), critical=True)
+            except ValueError as error:
+                raise CertificateError(
+                    str(error),
+                    "give plain lower-case domains such as example.com: each covers all names below it",
+                ) from error
         return cls(builder.sign(key, hashes.SHA256()), key)
 
     @property
@@ -180,17 +185,8 @@ class Authority:
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
     def permits(self, host: str) -> bool:
-        """Whether a client will believe this CA for canonical `host` (RFC 5280, 4.2.1.10)."""
-        try:
-            constraints = self.certificate.extensions.get_extension_for_class(x509.NameConstraints).value
-        except x509.ExtensionNotFound:
-            return True
-        if isinstance(canonical_san(host), x509.IPAddress):
-            return False  # `_constraints` excludes all of them
-        permitted = [
-            name.value for name in constraints.permitted_subtrees or () if isinstance(name, x509.DNSName)
-        ]
-        return any(host == domain or host.endswith("." + domain) for domain in permitted)
+        """Whether a client will believe this CA for canonical `host`."""
+        return permits(self.certificate, host)
 
     def _write(self, directory: Path, overwrite: bool) -> None:
         key_pem = self.key.private_bytes(
@@ -222,25 +218,6 @@ _CA_KEY_USAGE = x509.KeyUsage(
     encipher_only=False,
     decipher_only=False,
 )
-
-
-def _constraints(domains: tuple[str, ...]) -> x509.NameConstraints:
-    permitted: list[x509.GeneralName] = []
-    for domain in domains:
-        try:
-            name = canonical_san(domain)
-        except ValueError as error:
-            raise CertificateError(
-                f"{domain!r} cannot be a name constraint",
-                "give plain lower-case domains such as example.com: each covers all names below it",
-            ) from error
-        if isinstance(name, x509.IPAddress):
-            raise CertificateError(f"{domain} is an address", "name constraints are domains here")
-        permitted.append(name)
-    # Constraints bind only the forms they mention (RFC 5280, 4.2.1.10): without this a CA limited to
-    # example.com could still sign for every address.
-    every_address = [ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0")]
-    return x509.NameConstraints(permitted, [x509.IPAddress(network) for network in every_address])
 
 
 def _check(
@@ -290,22 +267,10 @@ def _directory_lock(directory: Path) -> Iterator[None]:
     """Two processes that make a CA at once must not end with one's key and the other's certificate."""
     try:
         open_private_directory(directory)
+        lock = lock_directory(directory, LOCK_SECONDS)
     except PrivateFileError as error:
         raise CertificateError(str(error), error.hint) from error
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    deadline = time.monotonic() + LOCK_SECONDS
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:
-                if time.monotonic() > deadline:
-                    raise CertificateError(
-                        f"another process has been making a CA in {directory} for {LOCK_SECONDS:.0f} s",
-                        "find and end it, then run the same again",
-                    ) from error
-                time.sleep(0.02)
         yield
     finally:
-        os.close(descriptor)
+        os.close(lock)
