@@ -19,6 +19,9 @@ _PERCENT_SAFE = ("", "/", "!'()*", "!$&'()*+,;=:@", "!#$&'()*+,/:;=?@")
 # What is written as \uXXXX besides what JSON demands: nothing, Go's encoding/json, .NET's System.Text.Json.
 _JSON_ESCAPED = ("", "<>&", "<>&'\"+`")
 
+# Most API keys and their base64: no writer escapes any of it, so it has one form.
+_UNESCAPED = re.compile(rb"[A-Za-z0-9_.-]+")
+
 
 def encodings(secret: bytes, basic_usernames: Iterable[str] = ()) -> frozenset[bytes]:
     """All byte strings as which `secret` may stand in a response."""
@@ -26,6 +29,8 @@ def encodings(secret: bytes, basic_usernames: Iterable[str] = ()) -> frozenset[b
     for raw in {secret, *_other_charset(secret)}:
         for form in {raw, *_base64_forms(raw, basic_usernames)}:
             found.add(form)
+            if _UNESCAPED.fullmatch(form):
+                continue
             found.update(_percent_forms(form))
             found.update(_escaped_forms(form))
     return frozenset(found)
@@ -77,7 +82,11 @@ def _escaped_forms(form: bytes) -> Iterator[bytes]:
         return
     for ascii_only in (True, False):
         for wanted in _JSON_ESCAPED:
-            plain = _json_string(text, wanted, ascii_only)
+            plain = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
+            for character in wanted:
+                # a quote never stands bare in a JSON string, so these two bytes are always one escape
+                written = '\\"' if character == '"' else character
+                plain = plain.replace(written, f"\\u{ord(character):04x}")
             for slashes in {plain, plain.replace("/", "\\/")}:
                 yield slashes.encode("utf-8")
                 yield re.sub(r"\\u[0-9a-f]{4}", _upper_hex, slashes).encode("utf-8")
@@ -85,16 +94,6 @@ def _escaped_forms(form: bytes) -> Iterator[bytes]:
     yield page.encode("utf-8")
     yield page.replace("&#x27;", "&#39;").replace("&quot;", "&#34;").encode("utf-8")
     yield escape(text, quote=False).encode("utf-8")
-
-
-def _json_string(text: str, wanted: str, ascii_only: bool) -> str:
-    written = []
-    for character in text:
-        if character in wanted:
-            written.append(f"\\u{ord(character):04x}")
-        else:
-            written.append(json.dumps(character, ensure_ascii=ascii_only)[1:-1])
-    return "".join(written)
 
 
 def _upper_hex(found: re.Match[str]) -> str:

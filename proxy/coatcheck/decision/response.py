@@ -4,7 +4,7 @@ The rules about single headers are in `response_headers`; here is what decides a
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from coatcheck.decision.content_coding import DECODABLE, parse_codings
@@ -103,7 +103,7 @@ def _plan(
     keep_set_cookie: bool,
     websocket: bool,
 ) -> ResponsePlan:
-    response = replace(response, headers=checked_headers(response.headers))
+    response = ResponseHead(response.status, checked_headers(response.headers), response.http_version)
     length = content_length(response)
     _check_status(request, response, injected, websocket)
     headers = end_to_end(response.headers, response.status)

@@ -39,11 +39,12 @@ class HeaderRefused(Exception):
 
 def tokens(values: Iterable[str]) -> tuple[str, ...]:
     """The members of a comma-separated list, lower-case."""
-    return tuple(item for value in values for part in value.split(",") if (item := part.strip(" \t").lower()))
+    found = [part.strip(" \t").lower() for value in values for part in value.split(",")]
+    return tuple([item for item in found if item])
 
 
 def without(headers: Headers, names: frozenset[str]) -> Headers:
-    return tuple(header for header in headers if header[0] not in names)
+    return tuple([header for header in headers if header[0] not in names])
 
 
 def checked_headers(headers: Headers) -> Headers:
@@ -91,7 +92,7 @@ def content_length(response: ResponseHead) -> int | None:
 def end_to_end(headers: Headers, status: int) -> Headers:
     """Without what is meant for us alone. Of Connection only `close` and `keep-alive` stay, which tell
     the plane about the upstream's connection; a 101 keeps its upgrade; one Content-Length is left."""
-    options = tokens(value for name, value in headers if name == "connection")
+    options = tokens([value for name, value in headers if name == "connection"])
     if not HEAD_ONLY.isdisjoint(options):
         raise HeaderRefused("a Connection option names a header that is not between neighbours")
     gone = _HOP.union(options)

@@ -182,6 +182,8 @@ class Scrubber:
 
 def scrub_bytes(patterns: Patterns, data: bytes) -> tuple[bytes, int]:
     """A whole message (a binary WebSocket message, a buffered body) without secrets, and the hits."""
+    if not patterns.occurrences(data):
+        return data, 0
     scrubber = Scrubber(patterns)
     return scrubber.feed(data) + scrubber.finish(), scrubber.hits
 
