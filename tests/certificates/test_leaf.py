@@ -116,8 +116,8 @@ def test_the_leaf_key_is_not_the_cas() -> None:
     """The plane's TLS stack holds a key that cannot sign; another issuer holds another."""
     made = issuer()
     public = made.issue("api.example.test").certificate.public_key()
-    assert public == made.key.public_key() != made.authority.certificate.public_key()
-    assert LeafIssuer(made.authority).key.public_key() != public
+    assert public == made.private_key.public_key() != made.authority.certificate.public_key()
+    assert LeafIssuer(made.authority).private_key.public_key() != public
     stored = serialization.load_pem_private_key(made.key_pem, password=None)
     assert stored.public_key() == public
 

@@ -110,7 +110,7 @@ from coatcheck.certificates.leaf import LeafIssuer
 issuer = LeafIssuer(Authority.ephemeral("CA", datetime.timedelta(days=1)))
 context = SSL.Context(SSL.TLS_METHOD)
 context.use_certificate(issuer.issue("api.example.test").certificate)
-context.use_privatekey(issuer.key)
+context.use_privatekey(issuer.private_key)
 context.set_alpn_select_callback(lambda connection, offers: offers[0])
 server, client = SSL.Connection(context), SSL.Connection(SSL.Context(SSL.TLS_METHOD))
 client.set_alpn_protos([b"http/1.1"])

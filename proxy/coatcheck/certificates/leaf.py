@@ -27,7 +27,7 @@ MAX_ENTRIES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A signed certificate for one host. Its key is the issuer's `key`; its issuer is a root, so that
+    """A signed certificate for one host. Its key is the issuer's `private_key`; its issuer is a root, so that
     the chain to send is the leaf alone."""
 
     host: str
@@ -56,7 +56,7 @@ class LeafIssuer:
         if max_entries < 1:
             raise ValueError("max_entries must be at least 1")
         self.authority = authority
-        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.private_key = ec.generate_private_key(ec.SECP256R1())
         self._clock = clock
         self._max_entries = max_entries
         self._leaves: OrderedDict[str, Leaf] = OrderedDict()
@@ -64,7 +64,7 @@ class LeafIssuer:
         self._authority_key = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(
             extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
         )
-        self._subject_key = x509.SubjectKeyIdentifier.from_public_key(self.key.public_key())
+        self._subject_key = x509.SubjectKeyIdentifier.from_public_key(self.private_key.public_key())
 
     def __len__(self) -> int:
         return len(self._leaves)
@@ -72,7 +72,7 @@ class LeafIssuer:
     @property
     def key_pem(self) -> bytes:
         """The leaves' private key, unencrypted PKCS 8. Never the CA's. For TLS stacks that want PEM."""
-        return self.key.private_bytes(
+        return self.private_key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
 
@@ -124,7 +124,7 @@ class LeafIssuer:
             x509.CertificateBuilder()
             .subject_name(x509.Name(common_name))
             .issuer_name(authority.certificate.subject)
-            .public_key(self.key.public_key())
+            .public_key(self.private_key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(not_before)
             .not_valid_after(not_after)
