@@ -1,3 +1,3 @@
 """What every test may use; the plugins say what for."""
 
-pytest_plugins = ["pytester", "tests.debian", "tests.secret_grep"]
+pytest_plugins = ["pytester", "tests.debian", "tests.secret_grep", "tests.upstreams"]

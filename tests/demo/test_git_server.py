@@ -1,25 +1,14 @@
 import asyncio
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from coatcheck.demo.git_server import git_server, make_repository
 from coatcheck.demo.seen import fingerprint
 from coatcheck.demo.server import TlsServer
-from tests.known_secrets import known_secret
+from tests.upstreams import UpstreamTls
 
 pytestmark = pytest.mark.needs_debian("git")
-
-
-@pytest.fixture
-async def host(tls: tuple[Path, Path, Path], tmp_path: Path) -> AsyncIterator[TlsServer]:
-    repository = tmp_path / "private.git"
-    make_repository(repository, {"README": "private\n", "src/main.c": "int main(void) { return 0; }\n"})
-    token = known_secret("the git host's token", prefix="ghp_", length=36)
-    async with git_server(tls[0], tls[1], repository, token) as running:
-        yield running
 
 
 class Git:
@@ -55,30 +44,32 @@ class Git:
 
 
 @pytest.fixture
-def git(host: TlsServer, tls: tuple[Path, Path, Path], tmp_path: Path) -> Git:
-    return Git(tmp_path, tls[2], host)
+def git(git_host: TlsServer, upstream_tls: UpstreamTls, tmp_path: Path) -> Git:
+    return Git(tmp_path, upstream_tls.ca, git_host)
 
 
-async def test_clone_commit_push_and_clone_again(git: Git, host: TlsServer, tmp_path: Path) -> None:
+async def test_clone_commit_push_and_clone_again(
+    git: Git, git_host: TlsServer, git_token: str, tmp_path: Path
+) -> None:
     """The whole round with the real client: what was pushed is there for the next clone."""
-    token = known_secret("the git host's token")
     work = tmp_path / "work"
-    assert await git("clone", "--quiet", git.url(token), str(work)) == (0, "")
+    assert await git("clone", "--quiet", git.url(git_token), str(work)) == (0, "")
     assert (work / "src/main.c").read_text().startswith("int main")
     (work / "large").write_bytes(os.urandom(3 << 20))  # over http.postBuffer: pushed in chunks
     assert (await git("-C", str(work), "add", "large"))[0] == 0
     assert (await git("-C", str(work), "commit", "--quiet", "-m", "second"))[0] == 0
     assert (await git("-C", str(work), "push", "--quiet", "origin", "main"))[0] == 0
-    assert (await git("clone", "--quiet", git.url(token), str(tmp_path / "again")))[0] == 0
+    assert (await git("clone", "--quiet", git.url(git_token), str(tmp_path / "again")))[0] == 0
     assert (tmp_path / "again/large").stat().st_size == 3 << 20
-    assert {seen.genuine for seen in host.seen} == {"", "github"}
+    assert {seen.genuine for seen in git_host.seen} == {"", "github"}
 
 
-async def test_git_is_challenged_before_it_sends_the_token(git: Git, host: TlsServer, tmp_path: Path) -> None:
+async def test_git_is_challenged_before_it_sends_the_token(
+    git: Git, git_host: TlsServer, git_token: str, tmp_path: Path
+) -> None:
     """As at the real hosts: the first request carries nothing, the 401 makes git send what it holds."""
-    token = known_secret("the git host's token")
-    await git("clone", "--quiet", git.url(token), str(tmp_path / "work"))
-    assert [seen.fingerprint for seen in host.seen[:2]] == ["", fingerprint(token)]
+    await git("clone", "--quiet", git.url(git_token), str(tmp_path / "work"))
+    assert [seen.fingerprint for seen in git_host.seen[:2]] == ["", fingerprint(git_token)]
 
 
 @pytest.mark.parametrize("token", ["wrong", "x"])
@@ -89,8 +80,8 @@ async def test_a_wrong_token_clones_nothing(git: Git, tmp_path: Path, token: str
     assert not (tmp_path / "work").exists()
 
 
-async def test_only_the_smart_protocol_is_served(git: Git, host: TlsServer, tmp_path: Path) -> None:
+async def test_only_the_smart_protocol_is_served(git: Git, git_token: str, tmp_path: Path) -> None:
     """No path leads out of the repository, with the real token either."""
-    url = git.url(known_secret("the git host's token")).removesuffix("private.git") + "other.git"
+    url = git.url(git_token).removesuffix("private.git") + "other.git"
     code, output = await git("clone", "--quiet", url, str(tmp_path / "work"))
     assert code != 0 and "not found" in output

@@ -61,9 +61,9 @@ async def test_the_echo_goes_into_headers(client: httpx.AsyncClient) -> None:
     assert (await client.get("/echo?in=location")).headers["location"] == f"/echo?key={secret}"
 
 
-async def test_the_echo_goes_into_a_trailer(server: TlsServer, trust: ssl.SSLContext) -> None:
+async def test_the_echo_goes_into_a_trailer(origin_server: TlsServer, trust: ssl.SSLContext) -> None:
     """Read as bytes: few clients show trailers at all."""
-    reader, writer = await asyncio.open_connection("localhost", server.port, ssl=trust)
+    reader, writer = await asyncio.open_connection("localhost", origin_server.port, ssl=trust)
     credential = known_secret("echoed").encode()
     writer.write(
         b"GET /echo?in=trailer HTTP/1.1\r\nHost: localhost\r\nx-api-key: " + credential + b"\r\n\r\n"

@@ -3,7 +3,6 @@ import json
 import ssl
 import sys
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
 import anthropic
 import httpx
@@ -12,26 +11,27 @@ import pytest
 
 from coatcheck.demo.seen import fingerprint
 from coatcheck.demo.server import TlsServer
+from tests.upstreams import UpstreamTls
 
 
 @pytest.fixture
 async def gpt(
-    url: Callable[[str], str], keys: dict[str, str], trust: ssl.SSLContext
+    url: Callable[[str], str], real_keys: dict[str, str], trust: ssl.SSLContext
 ) -> AsyncIterator[openai.AsyncOpenAI]:
     http = openai.DefaultAsyncHttpxClient(verify=trust, trust_env=False)
     async with openai.AsyncOpenAI(
-        api_key=keys["openai"], base_url=url("/v1"), http_client=http, max_retries=0
+        api_key=real_keys["openai"], base_url=url("/v1"), http_client=http, max_retries=0
     ) as sdk:
         yield sdk
 
 
 @pytest.fixture
 async def claude(
-    url: Callable[[str], str], keys: dict[str, str], trust: ssl.SSLContext
+    url: Callable[[str], str], real_keys: dict[str, str], trust: ssl.SSLContext
 ) -> AsyncIterator[anthropic.AsyncAnthropic]:
     http = anthropic.DefaultAsyncHttpxClient(verify=trust, trust_env=False)
     async with anthropic.AsyncAnthropic(
-        api_key=keys["anthropic"], base_url=url(""), http_client=http, max_retries=0
+        api_key=real_keys["anthropic"], base_url=url(""), http_client=http, max_retries=0
     ) as sdk:
         yield sdk
 
@@ -107,25 +107,25 @@ async def test_the_anthropic_sdk_streams_a_message(claude: anthropic.AsyncAnthro
 
 
 async def test_anything_but_the_real_key_is_refused_as_the_provider_would(
-    gpt: openai.AsyncOpenAI, claude: anthropic.AsyncAnthropic, keys: dict[str, str]
+    gpt: openai.AsyncOpenAI, claude: anthropic.AsyncAnthropic, real_keys: dict[str, str]
 ) -> None:
     """The SDKs raise their own authentication errors; another provider's real key is a wrong key too."""
-    for wrong in ("sk-wrong", "", keys["anthropic"], keys["openai"] + "x"):
+    for wrong in ("sk-wrong", "", real_keys["anthropic"], real_keys["openai"] + "x"):
         with pytest.raises(openai.AuthenticationError) as refused:
             await gpt.with_options(api_key=wrong or "none").models.list()
         assert refused.value.code == "invalid_api_key"
     with pytest.raises(anthropic.AuthenticationError, match="invalid x-api-key"):
-        await claude.with_options(api_key=keys["openai"]).models.list()
+        await claude.with_options(api_key=real_keys["openai"]).models.list()
 
 
 async def test_the_older_header_of_anthropic_counts_too(
-    url: Callable[[str], str], trust: ssl.SSLContext, keys: dict[str, str]
+    url: Callable[[str], str], trust: ssl.SSLContext, real_keys: dict[str, str]
 ) -> None:
     """SDKs before 2.0, curl and most other clients send X-Api-Key."""
-    headers = {"x-api-key": keys["anthropic"], "anthropic-version": "2023-06-01"}
+    headers = {"x-api-key": real_keys["anthropic"], "anthropic-version": "2023-06-01"}
     async with httpx.AsyncClient(verify=trust, trust_env=False) as client:
         assert (await client.get(url("/v1/models"), headers=headers)).status_code == 200
-        headers["x-api-key"] = keys["openai"]
+        headers["x-api-key"] = real_keys["openai"]
         assert (await client.get(url("/v1/models"), headers=headers)).status_code == 401
 
 
@@ -136,17 +136,17 @@ async def test_a_request_that_the_provider_would_refuse_is_refused(gpt: openai.A
 
 
 async def test_what_was_seen_tells_who_came_but_not_with_what(
-    server: TlsServer, gpt: openai.AsyncOpenAI, keys: dict[str, str]
+    origin_server: TlsServer, gpt: openai.AsyncOpenAI, real_keys: dict[str, str]
 ) -> None:
     """The record proves that the real key arrived, without holding it."""
     await gpt.models.list()
     with pytest.raises(openai.AuthenticationError):
         await gpt.with_options(api_key="sk-wrong").models.list()
-    first, second = server.seen
+    first, second = origin_server.seen
     assert (first.method, first.path, first.sni) == ("GET", "/v1/models", "localhost")
-    assert (first.genuine, first.fingerprint) == ("openai", fingerprint(keys["openai"]))
+    assert (first.genuine, first.fingerprint) == ("openai", fingerprint(real_keys["openai"]))
     assert (second.genuine, second.fingerprint) == ("", fingerprint("sk-wrong"))
-    assert keys["openai"] not in repr(server.seen)
+    assert real_keys["openai"] not in repr(origin_server.seen)
 
 
 async def test_another_host_is_misdirected(url: Callable[[str], str], trust: ssl.SSLContext) -> None:
@@ -157,19 +157,19 @@ async def test_another_host_is_misdirected(url: Callable[[str], str], trust: ssl
 
 
 async def test_as_a_program_it_takes_keys_from_standard_input_and_tells_what_it_sees(
-    tls: tuple[Path, Path, Path], trust: ssl.SSLContext, keys: dict[str, str]
+    upstream_tls: UpstreamTls, trust: ssl.SSLContext, real_keys: dict[str, str]
 ) -> None:
     """The demo starts it so; no key on a command line, where every process could read it."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "coatcheck.demo.origin", "--certificate", str(tls[0]), "--key", str(tls[1]),
+        sys.executable, "-m", "coatcheck.demo.origin", "--certificate", str(upstream_tls.certificate), "--key", str(upstream_tls.key),
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert process.stdin is not None and process.stdout is not None
     try:
-        process.stdin.write(json.dumps(keys).encode() + b"\n")
+        process.stdin.write(json.dumps(real_keys).encode() + b"\n")
         port = json.loads(await asyncio.wait_for(process.stdout.readline(), 30))["port"]
         async with httpx.AsyncClient(verify=trust, trust_env=False) as client:
-            bearer = {"Authorization": f"Bearer {keys['openai']}"}
+            bearer = {"Authorization": f"Bearer {real_keys['openai']}"}
             answer = await client.get(f"https://localhost:{port}/v1/models", headers=bearer)
         assert answer.status_code == 200
         seen = json.loads(await asyncio.wait_for(process.stdout.readline(), 5))
