@@ -33,6 +33,8 @@ def closest(word: str, known: tuple[str, ...] | list[str]) -> str:
 def name(text: str) -> str:
     """A credential's name: it becomes part of handles, URLs and audit records."""
     if not _NAME.fullmatch(text):
+        if _NAME.fullmatch(text.lower()):
+            raise Wrong(f'"{text}" is not a name', f'write "{text.lower()}"')
         raise Wrong(
             f'"{text}" is not a name', "write 1 to 63 of a-z, 0-9, - and _, beginning with a letter or digit"
         )
@@ -68,10 +70,11 @@ def _canonical(host: str, star: str) -> str:
     try:
         canonical = canonical_host(host)
     except HostRefused as refused:
-        meant = refused.instead or _host_in(host)
-        raise Wrong(
-            f'"{star}{host}": {refused}', f"write {star}{meant}" if meant else "write the plain host name"
-        ) from None
+        within = "" if refused.instead else _host_in(host)
+        meant = refused.instead or within
+        message = "this is more than a host name" if within else str(refused)
+        instead = f"write {star}{meant}" if meant else "write the plain host name"
+        raise Wrong(f'"{star}{host}": {message}', instead) from None
     if canonical != host:
         raise Wrong(f'"{star}{host}" is not in canonical form', f"write {star}{canonical}")
     return canonical

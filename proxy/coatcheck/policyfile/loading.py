@@ -146,4 +146,4 @@ def _in_file(problem: Problem, file: str) -> Problem:
 def _located(
     source: Source, location: tuple[str | int, ...], message: str, instead: str, level: Level
 ) -> Problem:
-    return Problem(*source.place(location), message, instead, level)
+    return Problem(*source.place(location, key=len(location) == 2), message, instead, level)

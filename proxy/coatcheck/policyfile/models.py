@@ -66,7 +66,7 @@ class OneOf:
             if value == word.value:
                 return word
         context = {
-            "message": f"{value!r} is none of the known words",
+            "message": f'"{value}" is none of the known words',
             "instead": fields.closest(str(value), tuple(self.words)),
         }
         raise PydanticCustomError("wrong", "{message}", context)

@@ -33,9 +33,7 @@ MAX_DEPTH = 12
 type Plain = str | int | bool | list["Plain"] | dict[str, "Plain"] | None
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
-_OTHER_NUMBER = re.compile(
-    r"[-+]?(0x[0-9a-fA-F]+|0o[0-7]+|0[0-9]+|\.?[0-9][0-9_]*(\.[0-9]*)?([eE][-+]?[0-9]+)?)"
-)
+_OTHER_NUMBER = re.compile(r"[-+]?(0x[0-9a-fA-F]+|0o[0-7]+|0[0-9]+|[0-9]+(_[0-9]+)+)|\+[0-9]+")
 
 
 @dataclass(slots=True)
@@ -48,14 +46,21 @@ class Source:
     problems: list[Problem] = field(default_factory=list)
 
     def place(self, location: Location, key: bool = False) -> tuple[int, int]:
-        """Line and column, from 1, of the value (or its key) at `location`, else of what holds it."""
+        """Line and column, from 1, of the value (or its key) at `location`, else of what holds it.
+
+        An index that is not in the file is passed over: `limits` may be one mapping or a list of them.
+        """
         first, second = (self.keys, self.values) if key else (self.values, self.keys)
-        while location:
-            found = first.get(location) or second.get(location)
-            if found is not None:
-                return found
-            location = location[:-1]
-        return (1, 1)
+        found = (1, 1)
+        walked: Location = ()
+        for part in location:
+            inner: Location = (*walked, part)
+            place = first.get(inner) or second.get(inner)
+            if place is not None:
+                found, walked = place, inner
+            elif isinstance(part, str):
+                break
+        return found
 
 
 def read(data: bytes) -> Source:
@@ -138,6 +143,9 @@ class _Reader:
                 self._wrong(event, "a merge key", "write the values out")
             self._source.keys.setdefault(inner, _place(event))
             found[key] = self._value(next(self._events), inner, depth + 1)
+            if found[key] is None:
+                # Nothing is written after the colon, so the parser's mark is where the next thing begins.
+                self._source.values[inner] = self._source.keys[inner]
         return found
 
     def _key(self, event: Event) -> str:

@@ -119,7 +119,12 @@ def _tunnel(place: Location, rule: RuleSpec) -> Iterator[Finding]:
         yield Finding(
             place, "a tunnel's bytes must be limited", "add max_request, such as `max_request: 10MiB`"
         )
-    yield Finding((*place, "tunnel"), f"{why}: paths, methods and leaks pass unseen", "", Level.WARNING)
+    yield Finding(
+        (*place, "tunnel"),
+        "nothing in this tunnel is inspected: methods, paths and leaks pass unseen",
+        "",
+        Level.WARNING,
+    )
 
 
 def _rule_credentials(place: Location, rule: RuleSpec, document: Document) -> Iterator[Finding]:

@@ -81,19 +81,20 @@ def _problem(details: ErrorDetails, source: Source, parts: Mapping[str, type[Bas
         case "list_type":
             message, instead = (
                 f"{_named(location)} needs a list",
-                f"write `{last}: [{_shown(details['input'])}]`",
+                f"write `{_as_list(last, details['input'])}`",
             )
         case "bool_type":
             message, instead = f"{last} is a yes or no", "write true or false"
-        case "int_type" | "greater_than_equal" | "less_than_equal":
-            bounds = [str(context[bound]) for bound in ("ge", "le") if bound in context]
+        case "int_type":
             message = f"{_shown(details['input'])} is not a number that {_named(location)} can be"
-            instead = (
-                f"write a whole number{' within the bound of ' + bounds[0] if bounds else ', without quotes'}"
-            )
+            instead = "write a whole number without quotes"
+        case "greater_than_equal" | "less_than_equal":
+            bound = f"at least {context['ge']}" if "ge" in context else f"at most {context['le']}"
+            message = f"{_shown(details['input'])} is not a number that {_named(location)} can be"
+            instead = f"write a whole number of {bound}"
         case "literal_error":
             expected = context["expected"].replace("'", "")
-            message, instead = f"{last} cannot be {_shown(details['input'])}", f"write `{last}: {expected}`"
+            message, instead = f"{last} cannot be {_shown(details['input'])}", f"write {expected}"
     return Problem(*source.place(location, key), message, instead)
 
 
@@ -110,5 +111,11 @@ def _named(location: Location) -> str:
     return next((part for part in reversed(location) if isinstance(part, str)), "the file")
 
 
+def _as_list(key: str, value: object) -> str:
+    return _EXAMPLES.get(key, f"{key}: […]") if value is None else f"{key}: [{_shown(value)}]"
+
+
 def _shown(value: object) -> str:
-    return "nothing" if value is None else str(value)[:60]
+    if value is None:
+        return "nothing"
+    return str(value).lower() if isinstance(value, bool) else str(value)[:60]

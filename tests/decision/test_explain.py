@@ -1,0 +1,109 @@
+"""`policy explain` says which rule, which credential, and why not the others."""
+
+from coatcheck.decision.explain import explain, render
+from coatcheck.decision.message import Destination, RequestHead
+from coatcheck.decision.policy import (
+    Credential,
+    HeaderInjection,
+    HostPattern,
+    PathPattern,
+    Policy,
+    Rule,
+    SecretRef,
+)
+from coatcheck.decision.verdict import Reason
+
+API = (HostPattern("api.example.org"),)
+
+
+def credential(name: str, *hosts: str, optional: bool = False) -> Credential:
+    return Credential(
+        name,
+        SecretRef("vault", "secret", name, "key"),
+        tuple(map(HostPattern, hosts)),
+        HeaderInjection("authorization"),
+        handle_required=not optional,
+    )
+
+
+POLICY = Policy(
+    "team",
+    "security",
+    "0" * 64,
+    {
+        "api": credential("api", "api.example.org"),
+        "bare": credential("bare", "api.example.org", optional=True),
+        "elsewhere": credential("elsewhere", "other.example.org"),
+        "unlisted": credential("unlisted", "api.example.org"),
+    },
+    (
+        Rule("other", (HostPattern("other.example.org"),), frozenset({"GET"}), ()),
+        Rule("writes", API, frozenset({"POST"}), ()),
+        Rule(
+            "models", API, frozenset({"GET"}), (PathPattern(("v1", "models"), True),), ports=frozenset({8443})
+        ),
+        Rule(
+            "reads",
+            API,
+            frozenset({"GET"}),
+            (PathPattern(("v1",), True),),
+            credentials=("api", "bare", "elsewhere"),
+        ),
+        Rule("later", API, frozenset({"GET"}), ()),
+    ),
+)
+HERE = Destination("https", "api.example.org", 443)
+
+
+def test_an_allowed_request_names_its_rule_and_its_credentials() -> None:
+    """Every other rule and credential says why it is not the one."""
+    found = explain(
+        POLICY, {"api", "elsewhere", "unlisted"}, HERE, RequestHead("GET", "/v1/models?key=x", ())
+    )
+    assert found.denied is None
+    assert [(view.name, view.chosen, view.reason) for view in found.rules] == [
+        ("other", False, Reason.HOST_NOT_ALLOWED),
+        ("writes", False, Reason.METHOD_NOT_ALLOWED),
+        ("models", False, Reason.PORT_NOT_ALLOWED),
+        ("reads", True, None),
+        ("later", False, None),
+    ]
+    assert render(found) == (
+        "GET https://api.example.org/v1/models: allowed by 'reads' of policy team\n"
+        "rules, in the order in which they are tried:\n"
+        "     other: it is for other.example.org\n"
+        "     writes: it allows POST\n"
+        "     models: it allows ports 8443\n"
+        "  -> reads: it is the first that fits\n"
+        "     later: it fits, but an earlier rule decides\n"
+        "credentials:\n"
+        "  -> api: put in where its handle stands\n"
+        "     bare: the session was not granted it\n"
+        "     elsewhere: it may not be sent here: host\n"
+        "     unlisted: 'reads' does not list it\n"
+    )
+
+
+def test_a_refused_request_says_what_is_in_the_way() -> None:
+    """The reason comes first, and no credential is usable."""
+    found = explain(POLICY, {"api"}, HERE, RequestHead("GET", "/v1//models", ()))
+    assert found.denied is not None and found.denied.reason is Reason.PATH_FORM_REFUSED
+    assert not any(view.usable for view in found.credentials)
+    text = render(found)
+    assert text.startswith(
+        "GET https://api.example.org/v1//models: refused by policy team: path_form_refused\n"
+    )
+    assert "later: it fits, but the request was refused first" in text
+
+
+def test_an_optional_handle_is_told() -> None:
+    """The session's own requests get it without showing anything."""
+    found = explain(POLICY, {"bare"}, HERE, RequestHead("GET", "/v1/x", ()))
+    assert [view.why for view in found.credentials if view.usable] == ["put in without a handle"]
+
+
+def test_an_empty_policy_explains_itself() -> None:
+    """No rules, so nothing is allowed."""
+    empty = Policy("empty", "security", "0" * 64)
+    text = render(explain(empty, (), HERE, RequestHead("GET", "/", ())))
+    assert "host_not_allowed" in text and "credentials:" not in text
