@@ -4,13 +4,16 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import jwt
 import pytest
+import trustme
+from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -134,29 +137,60 @@ async def test_jwt_login_reads_the_platforms_token_anew(
     assert await read(store) == known_secret("login")
 
 
-async def test_kubernetes_login_sends_the_pods_token(
+@asynccontextmanager
+async def cluster(reviewed: list[str]) -> AsyncIterator[str]:
+    """A Kubernetes API's TokenReview, which finds every token to be the pod's; notes what it was shown."""
+
+    async def review(request: web.Request) -> web.Response:
+        asked = await request.json()
+        reviewed.append(asked["spec"]["token"])
+        user = {"username": "system:serviceaccount:agents:coatcheck", "uid": "uid-1", "groups": []}
+        status = {"authenticated": True, "user": user, "audiences": asked["spec"].get("audiences", [])}
+        return web.json_response(asked | {"status": status}, status=201)
+
+    app = web.Application()
+    app.router.add_post("/apis/authentication.k8s.io/v1/tokenreviews", review)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def test_kubernetes_login_shows_the_pods_token(
     bao: EmbeddedVault, role: str, make_store: MakeStore, write_file: WriteFile
 ) -> None:
-    """OpenBao's kubernetes method accepts the same login by its `jwt` sibling's rules: role and token file.
+    """OpenBao's kubernetes method shows the file's token to the cluster's TokenReview, and logs us in."""
+    pod = {"namespace": "agents", "serviceaccount": {"name": "coatcheck", "uid": "uid-1"}}
+    claims = {
+        "sub": "system:serviceaccount:agents:coatcheck",
+        "iss": "https://kubernetes.default.svc",
+        "exp": int(time.time()) + 300,
+        "kubernetes.io": pod,
+    }
+    token = jwt.encode(claims, ec.generate_private_key(ec.SECP256R1()), algorithm="ES256")
+    reviewed: list[str] = []
+    async with cluster(reviewed) as url:
 
-    The method itself needs a cluster's TokenReview; what we send to it is what the JWT method takes, so
-    a JWT mount stands at the path and answers for real.
-    """
-    key = ec.generate_private_key(ec.SECP256R1())
-    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+        def prepare(client: Any) -> None:
+            client.sys.enable_auth_method("kubernetes", path=role)
+            client.auth.kubernetes.configure(
+                url,
+                token_reviewer_jwt=token,
+                kubernetes_ca_cert=trustme.CA().cert_pem.bytes().decode(),
+                disable_local_ca_jwt=True,
+                mount_point=role,
+            )
+            client.auth.kubernetes.create_role(
+                role, ["coatcheck"], ["agents"], policies=[role], mount_point=role
+            )
 
-    def prepare(client: Any) -> None:
-        client.sys.enable_auth_method("jwt", path=role)
-        client.auth.jwt.configure(jwt_validation_pubkeys=[public], path=role)
-        client.auth.jwt.create_role(
-            role, "sub", [], role_type="jwt", bound_audiences=["vault"], token_policies=[role], path=role
-        )
-
-    await bao.call(prepare)
-    claims = {"sub": "pod", "aud": "vault", "exp": int(time.time()) + 300, "nbf": int(time.time())}
-    file = write_file("sa-token", jwt.encode(claims, key, algorithm="ES256"))
-    store = make_store(login=KubernetesLogin(role, file, mount=role))
-    assert await read(store) == known_secret("login")
+        await bao.call(prepare)
+        store = make_store(login=KubernetesLogin(role, write_file("sa-token", token), mount=role))
+        assert await read(store) == known_secret("login")
+    assert reviewed == [token]
 
 
 async def test_our_token_is_renewed_before_it_expires(

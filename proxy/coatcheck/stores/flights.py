@@ -37,7 +37,9 @@ class Flights[K, V]:
         return len(self._flights)
 
     def get(self, key: K) -> Flight[V] | None:
-        return self._flights.get(key)
+        """The flight for `key` that is under way."""
+        flight = self._flights.get(key)
+        return None if flight is None or flight.task.done() else flight
 
     def start(self, key: K, fetch: Callable[[], Coroutine[object, object, V]]) -> Flight[V]:
         """The flight for `key`, begun with `fetch` if there is none.
@@ -45,15 +47,15 @@ class Flights[K, V]:
         Raises:
             SecretUnavailable: too many are under way.
         """
-        if (flight := self._flights.get(key)) is not None:
+        if (flight := self.get(key)) is not None:
             return flight
         if len(self._flights) >= self._limit:
             raise SecretUnavailable(f"{self._limit} reads of {self._what} are already under way")
         task = asyncio.get_running_loop().create_task(_outcome(fetch()))
         flight = Flight(task, time.monotonic() + self._seconds)
-        self._flights[key] = flight
-        # Added after the dict knows it: mitmproxy's loop runs tasks eagerly, so it may be done by now.
-        task.add_done_callback(lambda _: self._land(key, flight))
+        if not task.done():  # mitmproxy's loop runs new tasks eagerly
+            self._flights[key] = flight
+            task.add_done_callback(lambda _: self._land(key, flight))
         return flight
 
     async def join(self, key: K, fetch: Callable[[], Coroutine[object, object, V]]) -> V:
