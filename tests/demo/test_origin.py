@@ -160,10 +160,12 @@ async def test_as_a_program_it_takes_keys_from_standard_input_and_tells_what_it_
     upstream_tls: UpstreamTls, trust: ssl.SSLContext, real_keys: dict[str, str]
 ) -> None:
     """The demo starts it so; no key on a command line, where every process could read it."""
+    certificate, key = str(upstream_tls.certificate), str(upstream_tls.key)
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "coatcheck.demo.origin", "--certificate", str(upstream_tls.certificate), "--key", str(upstream_tls.key),
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+        *(sys.executable, "-m", "coatcheck.demo.origin", "--certificate", certificate, "--key", key),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
     assert process.stdin is not None and process.stdout is not None
     try:
         process.stdin.write(json.dumps(real_keys).encode() + b"\n")
