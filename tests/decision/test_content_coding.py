@@ -239,3 +239,14 @@ def test_a_body_without_bytes_is_complete() -> None:
 def test_codings_are_read_or_refused(values: list[str], codings: tuple[str, ...] | None) -> None:
     """What cannot be undone is None, never ignored."""
     assert parse_codings(values) == codings
+
+
+def test_a_bomb_stays_refused() -> None:
+    """Later bytes bring new credit, but what was cut out in between must not go unnoticed."""
+    decoder = Decoder(("gzip",), Expansion(ratio=10, floor=1000))
+    with pytest.raises(CodingRefused, match="expands too much"):
+        list(decoder.decode(gzip.compress(bytes(100_000))))
+    with pytest.raises(CodingRefused, match="refused before"):
+        list(decoder.decode(gzip.compress(b"x")))
+    with pytest.raises(CodingRefused, match="refused before"):
+        decoder.finish()
