@@ -161,6 +161,20 @@ def test_s3_uploads_stream_and_others_are_hashed(upstream: Recording) -> None:
     assert refused(run(upstream, item, body + b" ")) is Reason.SIGNATURE_REFUSED
 
 
+def test_a_declared_hash_is_checked_where_the_body_is_known(
+    upstream: Recording, listing: RequestHead
+) -> None:
+    """A body that streams is left to AWS, which gets the declared hash signed; a known one must fit."""
+    streamed = replace(listing, end_stream=False)
+    for digest, accepted in (
+        (None, True),
+        (sha256(b"").hexdigest(), True),
+        (sha256(b"x").hexdigest(), False),
+    ):
+        result = resign(streamed, upstream.destination, digest, HANDLE, TEMPORARY, ANY, time.time())
+        assert isinstance(result, Edits) if accepted else refused(result) is Reason.SIGNATURE_REFUSED
+
+
 @pytest.mark.parametrize("keys", [LONG_LIVED, TEMPORARY], ids=["long-lived", "temporary"])
 @pytest.mark.parametrize("operation", ["get_object", "put_object"])
 def test_a_presigned_url_is_signed_again_for_a_minute(

@@ -104,3 +104,19 @@ def test_iams_documented_example_comes_out() -> None:
     what = ToSign("us-east-1", "iam", "GET", iam, target, headers, EMPTY)
     want = "5d672d79c15b13162d9279b0855cfba6789a8edb4c82c400e06b5924a6f2b5d7"
     assert signature("wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "20150830T123600Z", what) == want
+
+
+@pytest.mark.parametrize(
+    ("sent", "canonical"),
+    [("/b/a(1),%7e", "/b/a%281%29%2C~"), ("/b?q=a,b&p=%2f:", "/b?p=%2F%3A&q=a%2Cb"), ("/b?acl", "/b?acl=")],
+)
+def test_odd_but_equal_writings_have_one_signature(sent: str, canonical: str) -> None:
+    """curl and others send what they do not encode as AWS does, and sign what AWS will make of it."""
+    assert sent != canonical
+    first, second = (
+        signature(S3_KEY, DAY, ToSign("us-east-1", "s3", "GET", S3, target, (HOST,), EMPTY))
+        for target in (sent, canonical)
+    )
+    assert first == second
+    other = ToSign("us-east-1", "s3", "GET", S3, sent + "1", (HOST,), EMPTY)
+    assert signature(S3_KEY, DAY, other) != first
