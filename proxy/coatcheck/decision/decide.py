@@ -1,0 +1,240 @@
+"""Steps 2 to 4 in one straight line: who, may it, is it genuine. The first Deny wins.
+
+Nothing here has an opinion of its own: `session`, `policy`, `search` and `handle` do.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from coatcheck.decision.body_search import BodySearch
+from coatcheck.decision.handle import Claims, judge
+from coatcheck.decision.message import Destination, Origin, Peer, RequestHead
+from coatcheck.decision.policy import (
+    BasicInjection,
+    BodyInjection,
+    Credential,
+    Policy,
+    Rule,
+    Shape,
+    credential_allows,
+    host_allowed,
+    match,
+)
+from coatcheck.decision.search import Found, find, stands_at
+from coatcheck.decision.session import Now, Session, identify, isolation_at_least
+from coatcheck.decision.verdict import Deny, Inject, Injection, Pass, Reason, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What is true at one moment, read once a request."""
+
+    now: Now
+    by_origin: Mapping[Origin, Session]
+    policies: Mapping[str, Policy]
+    claims_of: Callable[[str], Claims | Deny]
+    """What a handle's text says, if it is genuine."""
+    references: tuple[Shape, ...]
+    """Shapes of issued reference handles, of all sessions."""
+    known: Callable[[str], bool]
+    """Whether a text is an issued reference."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeedBody:
+    """Allowed so far; `decide_body` says the rest once the whole body is there."""
+
+    session: Session
+    rule: Rule
+    credentials: tuple[Credential, ...]
+    """Those whose handle may stand in the body."""
+    injections: tuple[Injection, ...]
+    """What the head already asks for."""
+    limit: int
+    """Bytes of body that may be buffered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identified:
+    """A Deny after the session was known: the session is recorded with it."""
+
+    session: Session
+    denial: Deny
+
+
+def decide(
+    peer: Peer, destination: Destination, head: RequestHead, world: World
+) -> Deny | Identified | Pass | Inject | NeedBody:
+    """The verdict on a request's head."""
+    session = identify(peer, world.by_origin, world.now)
+    if isinstance(session, Deny):
+        return session
+    policy = world.policies.get(session.policy)
+    if policy is None:
+        return Identified(session, Deny(Reason.POLICY_MISSING, f"policy {session.policy}"))
+    rule = match(policy, destination, head)
+    found = find(head, world.references, world.known)
+    if isinstance(rule, Deny):
+        return Identified(session, _with_handles(rule, found, session, world))
+    verdict = _credentials(session, policy, rule, destination, head, found, world)
+    return Identified(session, _named(verdict, rule)) if isinstance(verdict, Deny) else verdict
+
+
+def decide_connect(peer: Peer, host: str, port: int, world: World) -> Session | Deny | Identified:
+    """Whether a tunnel to `host:port` may be opened at all: before any name is resolved (I6)."""
+    session = identify(peer, world.by_origin, world.now)
+    if isinstance(session, Deny):
+        return session
+    policy = world.policies.get(session.policy)
+    if policy is None:
+        return Identified(session, Deny(Reason.POLICY_MISSING, f"policy {session.policy}"))
+    # A tunnel may carry plain HTTP or TLS; which one is seen, and judged, with its first request.
+    denial = host_allowed(policy, host, port, tls=True)
+    return session if denial is None else Identified(session, denial)
+
+
+def decide_body(need: NeedBody, body: bytes, world: World) -> Verdict:
+    """The verdict once the body is there: a declared handle in it is injected, others are inert (I4)."""
+    search = BodySearch(world.references, world.known)
+    search.feed(body)
+    search.close()
+    injections = list(need.injections)
+    by_name = {credential.name: credential for credential in need.credentials}
+    for text in search.take():
+        claims = world.claims_of(text)
+        if isinstance(claims, Deny) or claims.cred not in by_name:
+            continue
+        credential = by_name.pop(claims.cred)
+        denial = _may_use(claims, need.session, credential, world.now)
+        if denial is not None:
+            return _named(denial, need.rule)
+        injections.append(Injection(credential, text))
+    if not injections:
+        return _missing(need.rule, need.credentials)
+    return Inject(need.session, need.rule, tuple(injections))
+
+
+def _credentials(
+    session: Session,
+    policy: Policy,
+    rule: Rule,
+    destination: Destination,
+    head: RequestHead,
+    found: tuple[Found, ...],
+    world: World,
+) -> Verdict | NeedBody:
+    credentials = tuple(policy.credentials[name] for name in rule.credentials)
+    injections: dict[str, Injection] = {}
+    for item in found:
+        injection = _judge(item, session, policy, credentials, destination, head, world)
+        if isinstance(injection, Deny):
+            return injection
+        if injection.credential.name in injections:
+            return Deny(Reason.HANDLE_MISPLACED, "the same credential twice", alarm=True)
+        injections[injection.credential.name] = injection
+    in_body = tuple(
+        credential
+        for credential in credentials
+        if isinstance(credential.inject, BodyInjection) and credential.name not in injections
+    )
+    if in_body and not head.end_stream:
+        for credential in in_body:
+            denial = credential_allows(credential, destination, head)
+            if denial is not None:
+                return denial
+        limit = min(c.inject.max_bytes for c in in_body if isinstance(c.inject, BodyInjection))
+        return NeedBody(session, rule, in_body, tuple(injections.values()), limit)
+    if injections:
+        return Inject(session, rule, tuple(injections.values()))
+    return _without_handle(session, rule, credentials, destination, head)
+
+
+def _judge(
+    item: Found,
+    session: Session,
+    policy: Policy,
+    credentials: tuple[Credential, ...],
+    destination: Destination,
+    head: RequestHead,
+    world: World,
+) -> Injection | Deny:
+    """Whether one handle in the head counts where it stands."""
+    claims = world.claims_of(item.text)
+    if isinstance(claims, Deny):
+        return claims if claims.alarm else replace(claims, alarm=True)
+    credential = policy.credentials.get(claims.cred)
+    if claims.sid != session.id or credential is None:
+        return _stolen_or_unknown(claims, session)
+    denial = _may_use(claims, session, credential, world.now) or credential_allows(
+        credential, destination, head
+    )
+    if denial is not None:
+        return denial
+    if credential not in credentials:
+        return Deny(Reason.HANDLE_WRONG_HOST, f"credential {credential.name}: not in this rule", alarm=True)
+    if not stands_at(item, credential):
+        return Deny(Reason.HANDLE_MISPLACED, f"credential {credential.name} in {item.location}", alarm=True)
+    return Injection(credential, item.text)
+
+
+def _stolen_or_unknown(claims: Claims, session: Session) -> Deny:
+    if claims.sid != session.id:
+        detail = f"handle {claims.jti} of session {claims.sid}, used by session {session.id}"
+        return Deny(Reason.HANDLE_STOLEN, detail, alarm=True)
+    return Deny(Reason.HANDLE_OUT_OF_SCOPE, f"credential {claims.cred} is no longer in the policy")
+
+
+def _may_use(claims: Claims, session: Session, credential: Credential, now: Now) -> Deny | None:
+    return judge(claims, session, credential, now) or _origin_suffices(session, credential)
+
+
+def _origin_suffices(session: Session, credential: Credential) -> Deny | None:
+    if session.origin.kind not in credential.origins:
+        detail = f"credential {credential.name} over {session.origin.kind}"
+        return Deny(Reason.ORIGIN_CLASS_REFUSED, detail)
+    if not isolation_at_least(session.isolation, credential.isolation):
+        detail = f"credential {credential.name} wants {credential.isolation}, not {session.isolation}"
+        return Deny(Reason.ISOLATION_REFUSED, detail)
+    return None
+
+
+def _without_handle(
+    session: Session,
+    rule: Rule,
+    credentials: tuple[Credential, ...],
+    destination: Destination,
+    head: RequestHead,
+) -> Verdict:
+    """No handle in the head: free rules pass, `handle: optional` injects, the rest is told what lacks."""
+    if not credentials:
+        return Pass(session, rule)
+    for credential in credentials:
+        if credential.handle_required or credential.name not in session.credentials:
+            continue
+        denial = _origin_suffices(session, credential) or credential_allows(credential, destination, head)
+        return denial if denial is not None else Inject(session, rule, (Injection(credential, None),))
+    return _missing(rule, credentials)
+
+
+def _missing(rule: Rule, credentials: Iterable[Credential]) -> Deny:
+    """Git and Java send what they hold only after a challenge (nono #890, #1025)."""
+    challenge = next(
+        (f'Basic realm="{c.inject.realm}"' for c in credentials if isinstance(c.inject, BasicInjection)), None
+    )
+    return Deny(Reason.HANDLE_MISSING, rule=rule.name, challenge=challenge)
+
+
+def _with_handles(denial: Deny, found: tuple[Found, ...], session: Session, world: World) -> Deny:
+    """A refused request that carries a handle is an attempt to take it elsewhere: an alarm (I4)."""
+    if not found:
+        return denial
+    claims = world.claims_of(found[0].text)
+    if not isinstance(claims, Deny) and claims.sid != session.id:
+        return _stolen_or_unknown(claims, session)
+    if denial.reason is Reason.HOST_NOT_ALLOWED:
+        return Deny(Reason.HANDLE_WRONG_HOST, "a handle was sent to a host that no rule allows", alarm=True)
+    return replace(denial, alarm=True)
+
+
+def _named(denial: Deny, rule: Rule) -> Deny:
+    return denial if denial.rule is not None else replace(denial, rule=rule.name)

@@ -1,0 +1,122 @@
+"""Request heads that two parsers could read differently are refused before anything else (I7).
+
+What mitmproxy lets through and why each matters: notes/mitmproxy 4.2.
+"""
+
+from coatcheck.decision.message import RequestHead
+from coatcheck.decision.verdict import Deny, Reason
+
+MAX_HEADERS = 128
+"""Header fields a request; common servers stop at 100 (Apache, nginx by size)."""
+MAX_HEADER_BYTES = 65_536
+"""All names and values together; SigV4, cookies and a few handles fit with room to spare."""
+
+ONCE = frozenset(
+    {
+        "host",
+        "content-length",
+        "transfer-encoding",
+        "content-type",
+        "content-encoding",
+        "authorization",
+        "proxy-authorization",
+        "expect",
+        "upgrade",
+        "range",
+        "if-range",
+        "te",
+        "trailer",
+        "x-amz-security-token",
+        "x-amz-date",
+        "x-amz-content-sha256",
+    }
+)
+"""Fields whose repetition proxies and servers resolve differently: first, last, joined."""
+
+CONNECTION_OPTIONS = frozenset({"close", "keep-alive", "upgrade", "te"})
+"""Any other option names a header that a later hop would drop: a way to unmake what we decided."""
+
+HOP_BY_HOP = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "proxy-authorization",
+        "proxy-authenticate",
+        "te",
+        "http2-settings",
+    }
+)
+"""Never forwarded: they speak about this connection only (RFC 9110 7.6.1), or to us."""
+
+_TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
+_METHOD = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ-")
+_REFUSED_METHODS = frozenset({"TRACE", "TRACK", "CONNECT", "PRI"})
+"""TRACE echoes the injected header by design; PRI is HTTP/2's preface in an HTTP/1 line."""
+
+
+def check_head(head: RequestHead, *, http2: bool) -> Deny | None:
+    """None for a head with one reading. `http2`: what the connection negotiated, not what the line says."""
+    if head.http_version != "HTTP/2.0" if http2 else head.http_version not in ("HTTP/1.1", "HTTP/1.0"):
+        return Deny(Reason.FRAMING_REFUSED, "HTTP version differs from the negotiated protocol")
+    if not head.method or len(head.method) > 32 or not _METHOD.issuperset(head.method):
+        return Deny(Reason.HEADER_FORM_REFUSED, "malformed method")
+    if head.method in _REFUSED_METHODS:
+        return Deny(Reason.METHOD_NOT_ALLOWED, f"{head.method} is never forwarded")
+    if len(head.headers) > MAX_HEADERS:
+        return Deny(Reason.HEADER_FORM_REFUSED, "too many header fields")
+    return _check_fields(head)
+
+
+def _check_fields(head: RequestHead) -> Deny | None:
+    seen: set[str] = set()
+    size = 0
+    for name, value in head.headers:
+        size += len(name) + len(value)
+        if not name or not _TOKEN.issuperset(name):
+            return Deny(Reason.HEADER_FORM_REFUSED, "malformed header name")
+        # isprintable() is false for all of C0, DEL, C1 and NBSP: the slow look is for those only.
+        if not value.isprintable() and _has_control(value):
+            return Deny(Reason.HEADER_FORM_REFUSED, f"control character in {name}")
+        if name in ONCE:
+            if name in seen:
+                return Deny(Reason.HEADER_FORM_REFUSED, f"repeated {name}")
+            seen.add(name)
+    if size > MAX_HEADER_BYTES:
+        return Deny(Reason.HEADER_FORM_REFUSED, "header fields are too large")
+    return _check_framing(head, seen)
+
+
+def _has_control(value: str) -> bool:
+    return any(ord(char) < 0x20 and char != "\t" or ord(char) == 0x7F for char in value)
+
+
+def _check_framing(head: RequestHead, seen: set[str]) -> Deny | None:
+    if "transfer-encoding" in seen:
+        if "content-length" in seen:
+            return Deny(Reason.FRAMING_REFUSED, "both Content-Length and Transfer-Encoding (RFC 9112 6.1)")
+        if head.http_version != "HTTP/1.1" or head.get("transfer-encoding") != "chunked":
+            return Deny(Reason.FRAMING_REFUSED, "Transfer-Encoding other than exactly `chunked`")
+    if "content-length" in seen:
+        length = head.get("content-length") or ""
+        if not (length.isascii() and length.isdigit()) or len(length) > 15 or str(int(length)) != length:
+            return Deny(Reason.FRAMING_REFUSED, "malformed Content-Length")
+    if "trailer" in seen:
+        return Deny(Reason.FRAMING_REFUSED, "request trailers are not forwarded")
+    if "expect" in seen and (head.get("expect") or "").lower() != "100-continue":
+        return Deny(Reason.FRAMING_REFUSED, "unknown expectation")
+    return _check_connection(head)
+
+
+def _check_connection(head: RequestHead) -> Deny | None:
+    upgrade = head.get("upgrade")
+    if upgrade is not None and upgrade.strip().lower() != "websocket":
+        return Deny(Reason.PROTOCOL_REFUSED, "upgrade to something other than websocket")
+    if upgrade is not None and (head.method != "GET" or head.get("sec-websocket-version") != "13"):
+        # A 101 without version 13 would turn the connection into an unseen byte pipe (notes 1.5).
+        return Deny(Reason.PROTOCOL_REFUSED, "malformed websocket upgrade")
+    for value in head.get_all("connection"):
+        for option in value.lower().split(","):
+            if option.strip() and option.strip() not in CONNECTION_OPTIONS:
+                return Deny(Reason.HEADER_FORM_REFUSED, "unexpected Connection option")
+    return None

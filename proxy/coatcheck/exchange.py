@@ -1,0 +1,358 @@
+"""One request, as a straight line: who, may it, is it genuine, how often, secret, put in, take out, tell.
+
+    receive -> decide -> limits -> (await secrets) -> audit -> commit -> ... -> respond -> ... -> complete
+
+Every plane calls this and nothing else of ours; it knows no proxy's types. Whatever goes wrong in here
+becomes a Deny: the absence of a verdict is Deny (I3).
+"""
+
+import logging
+import secrets as random
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from coatcheck.call import Call, SessionSecrets
+from coatcheck.decision.decide import Identified, NeedBody, World, decide, decide_body, decide_connect
+from coatcheck.decision.head import check_head
+from coatcheck.decision.message import Destination, Peer, RequestHead
+from coatcheck.decision.policy import SecretRef, SigV4Injection
+from coatcheck.decision.search import mask
+from coatcheck.decision.session import Session, alive
+from coatcheck.decision.verdict import EXPLANATIONS, Deny, Inject, Pass, Reason, Verdict
+from coatcheck.sigv4.covered import LARGEST_HASHED_BODY, needs_body_hash
+from coatcheck.state.buckets import Buckets
+from coatcheck.state.state import State
+from coatcheck.stores import Secret, SecretMissing, SecretUnavailable
+from coatcheck.telemetry.audit import AuditUnavailable
+from coatcheck.telemetry.events import Alarm, Decision, Event, Outcome
+
+logger = logging.getLogger(__name__)
+
+
+MAX_REPORTED = 100_000
+"""(session, credential) pairs remembered as reported: ten times the sessions a daemon may hold."""
+
+
+class CachedSecrets(Protocol):
+    """A store with a fast path: `peek` never waits."""
+
+    def peek(self, ref: SecretRef) -> Secret | None: ...
+
+    async def fetch(self, ref: SecretRef) -> Secret: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeSettings:
+    """Bounds of the request path; seconds and bytes."""
+
+    secret_timeout: float = 10.0
+    """How long a request waits for the store before it is refused."""
+    max_waiting: int = 1000
+    """Requests that may wait for the store at once; each holds its head and up to 256 KiB of body."""
+    max_calls: int = 5000
+    """Requests running at once; above it new ones get 503, so that revocation stays fast (I5)."""
+
+
+class Exchange:
+    """The request path of one plane. Belongs to the plane's event loop."""
+
+    def __init__(
+        self,
+        state: State,
+        store: CachedSecrets,
+        emit: Callable[[Event], None],
+        settings: ExchangeSettings | None = None,
+    ) -> None:
+        self.state = state
+        self.emit = emit
+        self.draining = False
+        self.buckets = Buckets()
+        self.calls: set[Call] = set()
+        self.secrets = SessionSecrets()
+        self.revoke_for_theft: Callable[[str, str], None] = lambda session_id, why: None
+        self._store = store
+        self._settings = settings or ExchangeSettings()
+        self._waiting = 0
+        self._reported: set[tuple[str, str]] = set()
+        self._boot = random.token_hex(4)
+        self._count = 0
+
+    # --- the way in ---------------------------------------------------------------------------------
+
+    def receive(
+        self, peer: Peer, destination: Destination, head: RequestHead, *, http2: bool
+    ) -> tuple[Call, Coroutine[Any, Any, None] | None]:
+        """Judge a request's head. The Call says `denial` or may go on; a coroutine, when there is one,
+        must be awaited first (the store has to be asked)."""
+        call = self._call(peer, destination, head)
+        try:
+            if self.draining:
+                call.deny(Deny(Reason.DRAINING, retry_after=5.0))
+            elif len(self.calls) >= self._settings.max_calls:
+                call.deny(Deny(Reason.CAPACITY, "too many requests are running", retry_after=1.0))
+            else:
+                malformed = check_head(head, http2=http2)
+                verdict = malformed or decide(peer, destination, head, self.world())
+                if malformed is not None:
+                    verdict = self._identified(peer, malformed)
+                return call, self._proceed(call, verdict)
+        except Exception:
+            logger.exception("request %s: no verdict", call.request_id)
+            call.deny(Deny(Reason.INTERNAL_ERROR, "the decision failed"))
+        self._tell(call)
+        return call, None
+
+    def receive_body(self, call: Call, body: bytes) -> Coroutine[Any, Any, None] | None:
+        """The second half of the verdict, for a call whose `need` asked for the body."""
+        assert call.need is not None  # noqa: S101 - a plane's bug, not the world's
+        try:
+            verdict = decide_body(call.need, body, self.world())
+            return self._proceed(
+                call, Identified(call.need.session, verdict) if isinstance(verdict, Deny) else verdict
+            )
+        except Exception:
+            logger.exception("request %s: no verdict on its body", call.request_id)
+            call.deny(Deny(Reason.INTERNAL_ERROR, "the decision failed"))
+            self._tell(call)
+            return None
+
+    def connect(self, peer: Peer, host: str, port: int) -> Session | Deny:
+        """Whether a tunnel may be opened. A refusal is recorded here; what is allowed is recorded with
+        the requests inside."""
+        destination = Destination("https", host, port)
+        call = self._call(peer, destination, RequestHead("CONNECT", "", ()))
+        verdict: Session | Deny | Identified
+        try:
+            verdict = (
+                Deny(Reason.DRAINING, retry_after=5.0)
+                if self.draining
+                else decide_connect(peer, host, port, self.world())
+            )
+        except Exception:
+            logger.exception("tunnel %s: no verdict", call.request_id)
+            verdict = Deny(Reason.INTERNAL_ERROR, "the decision failed")
+        if isinstance(verdict, Session):
+            return verdict
+        if isinstance(verdict, Identified):
+            call.session, verdict = verdict.session, verdict.denial
+        call.deny(verdict)
+        self._tell(call)
+        return call.denial or verdict
+
+    def refused(self, peer: Peer, destination: Destination, head: RequestHead, denial: Deny) -> Call:
+        """Record a refusal that a plane made before there was a call (say, SNI differs from CONNECT)."""
+        call = self._call(peer, destination, head)
+        call.session = self.session_of(peer)
+        call.deny(denial)
+        self._tell(call)
+        return call
+
+    def late_refusal(self, call: Call, denial: Deny) -> None:
+        """A request that was allowed, and recorded so, was refused before its first upstream byte."""
+        call.deny(denial)
+        self._tell(call)
+
+    # --- the straight line --------------------------------------------------------------------------
+
+    def _proceed(
+        self, call: Call, verdict: Deny | Identified | Pass | Inject | NeedBody
+    ) -> Coroutine[Any, Any, None] | None:
+        if isinstance(verdict, Deny | Identified):
+            if isinstance(verdict, Identified):
+                call.session, verdict = verdict.session, verdict.denial
+            call.deny(verdict)
+            self._tell(call)
+            return None
+        call.session, call.rule = verdict.session, verdict.rule
+        if isinstance(verdict, NeedBody):
+            call.need = verdict
+            return None
+        call.verdict = verdict
+        self.calls.add(call)
+        if isinstance(verdict, Inject) and isinstance(
+            verdict.injections[0].credential.inject, SigV4Injection
+        ):
+            call.hashes_body = LARGEST_HASHED_BODY if needs_body_hash(call.head) else 0
+        call.credentials = (
+            tuple(i.credential.name for i in verdict.injections) if isinstance(verdict, Inject) else ()
+        )
+        refused = self.buckets.take(
+            verdict.session, verdict.rule, call.credentials, self.state.clock.now().monotonic
+        )
+        if refused is not None:
+            call.deny(refused)
+            self._tell(call)
+            return None
+        call.entered = True
+        if isinstance(verdict, Pass):
+            self._tell(call)
+            return None
+        for injection in verdict.injections:
+            secret = self._store.peek(injection.credential.secret)
+            if secret is None:
+                return self._fetch(call, verdict)
+            call.hold(injection.credential, secret)
+        self._tell(call)
+        return None
+
+    async def _fetch(self, call: Call, verdict: Inject) -> None:
+        """The only await of a request: ask the store for what is not at hand."""
+        if self._waiting >= self._settings.max_waiting:
+            call.deny(
+                Deny(Reason.SECRET_UNAVAILABLE, "too many requests wait for the store", retry_after=1.0)
+            )
+            self._tell(call)
+            return
+        self._waiting += 1
+        try:
+            for injection in verdict.injections:
+                call.hold(injection.credential, await self._store.fetch(injection.credential.secret))
+        except SecretMissing as missing:
+            call.deny(Deny(Reason.SECRET_MISSING, str(missing)))
+        except SecretUnavailable as unavailable:
+            call.deny(Deny(Reason.SECRET_UNAVAILABLE, str(unavailable), retry_after=2.0))
+        except Exception:
+            logger.exception("request %s: the store failed", call.request_id)
+            call.deny(Deny(Reason.INTERNAL_ERROR, "the secret store failed"))
+        finally:
+            self._waiting -= 1
+        self._tell(call)
+
+    def _tell(self, call: Call) -> None:
+        """The audit record, before the first upstream byte; what cannot be recorded does not leave (I8)."""
+        try:
+            self.emit(self._decision(call))
+        except AuditUnavailable as unavailable:
+            call.deny(Deny(Reason.AUDIT_UNAVAILABLE, str(unavailable)))
+        except Exception:
+            logger.exception("request %s could not be recorded", call.request_id)
+            call.deny(Deny(Reason.AUDIT_UNAVAILABLE, "the record could not be made"))
+        if call.denial is not None and call.denial.alarm:
+            self._alarm(call, call.denial)
+
+    def _decision(self, call: Call) -> Decision:
+        denial, session = call.denial, call.session
+        policy = self.state.policies.get(session.policy) if session is not None else None
+        if denial is not None:
+            outcome = Outcome.DENY
+        else:
+            outcome = Outcome.INJECT if isinstance(call.verdict, Inject) else Outcome.PASS
+        path = call.head.path
+        if denial is not None or "cch" in path or "%" in path or self.state.genuine.references:
+            path = mask(path, self.state.genuine.references)
+        return Decision(
+            at=self.state.clock.now().wall,
+            request_id=call.request_id,
+            session=session.id if session else "",
+            tenant=session.tenant if session else "",
+            subject=session.subject if session else "",
+            policy=session.policy if session else "",
+            policy_hash=policy.sha256 if policy else "",
+            outcome=outcome,
+            reason=denial.reason if denial else None,
+            detail=denial.detail if denial else "",
+            rule=(denial.rule if denial and denial.rule else call.rule.name if call.rule else ""),
+            credentials=call.credentials,
+            method=call.head.method,
+            destination=call.destination.url,
+            path=path,
+            origin=session.origin.kind if session else "",
+            alarm=denial.alarm if denial else False,
+            added_seconds=time.perf_counter() - call.started,
+        )
+
+    def _alarm(self, call: Call, denial: Deny) -> None:
+        session = call.session
+        credential = call.credentials[0] if call.credentials else ""
+        try:
+            self.emit(
+                Alarm(
+                    at=self.state.clock.now().wall,
+                    reason=denial.reason,
+                    session=session.id if session else "",
+                    tenant=session.tenant if session else "",
+                    credential=credential,
+                    detail=denial.detail,
+                )
+            )
+        except Exception:
+            logger.exception("an alarm could not be recorded")
+        if denial.reason is Reason.HANDLE_STOLEN:
+            self._theft(call)
+
+    def _theft(self, call: Call) -> None:
+        """A handle of one sandbox shown by another: the policy may end the victim's session."""
+        for claims in call.foreign_claims(self.world()):
+            victim = self.state.sessions.by_id.get(claims.sid)
+            policy = self.state.policies.get(victim.policy) if victim else None
+            credential = policy.credentials.get(claims.cred) if policy else None
+            if credential is not None and credential.revoke_on_theft:
+                self.revoke_for_theft(claims.sid, f"handle {claims.jti} was used by another sandbox")
+
+    def tell(self, event: Event) -> None:
+        """Record something that has happened already: failing to must not undo it."""
+        try:
+            self.emit(event)
+        except Exception:
+            logger.exception("%s could not be recorded", type(event).__name__)
+
+    def first_report(self, session_id: str, credential: str) -> bool:
+        """True once a session and credential: a handle in a body is reported, not shouted (I4)."""
+        key = (session_id, credential)
+        if key in self._reported:
+            return False
+        if len(self._reported) >= MAX_REPORTED:
+            self._reported.clear()  # rather tell twice than never
+        self._reported.add(key)
+        return True
+
+    def is_over(self, session_id: str) -> bool:
+        """Whether a session may do nothing any more."""
+        session = self.state.sessions.by_id.get(session_id)
+        return session is None or alive(session, self.state.clock.now()) is not None
+
+    def session_ended(self, session_id: str) -> None:
+        """Forget what was kept for a session."""
+        self.secrets.forget(session_id)
+
+    # --- small things -------------------------------------------------------------------------------
+
+    def world(self) -> World:
+        state = self.state
+        return World(
+            now=state.clock.now(),
+            by_origin=state.sessions.by_origin,
+            policies=state.policies,
+            claims_of=state.genuine.claims_of,
+            references=state.genuine.references,
+            known=state.genuine.is_reference,
+        )
+
+    def _call(self, peer: Peer, destination: Destination, head: RequestHead) -> Call:
+        self._count += 1
+        return Call(self, f"{self._boot}-{self._count:x}", peer, destination, head)
+
+    def session_of(self, peer: Peer) -> Session | None:
+        """Whose connection it is, dead or alive: for records and look-ups, never for a verdict."""
+        by_origin = self.state.sessions.by_origin
+        return next((by_origin[origin] for origin in peer.origins if origin in by_origin), None)
+
+    def _identified(self, peer: Peer, denial: Deny) -> Deny | Identified:
+        session = self.session_of(peer)
+        return denial if session is None else Identified(session, denial)
+
+
+def _signs(verdict: Pass | Inject) -> bool:
+    return isinstance(verdict, Inject) and any(
+        isinstance(injection.credential.inject, SigV4Injection) for injection in verdict.injections
+    )
+
+
+def status_of(denial: Deny) -> int:
+    """The HTTP status that a Deny is answered with."""
+    return 401 if denial.challenge is not None else EXPLANATIONS[denial.reason].status
+
+
+__all__ = ["Call", "Exchange", "ExchangeSettings", "Verdict", "status_of"]

@@ -1,0 +1,116 @@
+"""Where a request goes, read once from all the places that could say so, which must agree (I7)."""
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mitmproxy import http
+
+from coatcheck.decision.host import HostRefused, split_authority
+from coatcheck.decision.message import Destination, RequestHead
+from coatcheck.decision.verdict import Deny, Reason
+
+if TYPE_CHECKING:
+    from coatcheck.planes.connection import EgressConnection
+
+
+def tunnel_target(request: http.Request) -> tuple[str, int] | Deny:
+    """CONNECT's target; its port must be there (RFC 9110 9.3.6), and a Host header must say the same."""
+    try:
+        target = split_authority(request.data.authority.decode("latin-1"), None)
+        for value in request.headers.get_all("host"):
+            # curl sends `host:port`, some clients only the name
+            if split_authority(value, target[1]) != target:
+                return Deny(Reason.AUTHORITY_MISMATCH, "Host differs from the CONNECT target")
+    except HostRefused as refused:
+        return Deny(Reason.HOST_FORM_REFUSED, str(refused))
+    return target
+
+
+def destination_of(
+    request: http.Request,
+    head: RequestHead,
+    link: "EgressConnection",
+    reverse_host: Callable[["EgressConnection", str], str | None],
+) -> tuple[Destination, RequestHead] | Deny:
+    """The one destination of a request, and its head in origin form."""
+    try:
+        if link.tunnel is not None:
+            return _in_tunnel(request, head, link)
+        if request.data.authority:
+            return _absolute(request, head)
+        return _reverse(head, link, reverse_host)
+    except HostRefused as refused:
+        return Deny(Reason.HOST_FORM_REFUSED, str(refused))
+
+
+def _in_tunnel(
+    request: http.Request, head: RequestHead, link: "EgressConnection"
+) -> tuple[Destination, RequestHead] | Deny:
+    assert link.tunnel is not None
+    secure = bool(link.client.tls)
+    default = 443 if secure else 80
+    http2 = link.client.alpn == b"h2"
+    authority = request.data.authority.decode("latin-1")
+    if authority and not http2:
+        # Servers prefer an absolute-form target to Host (RFC 9112 3.2.2), policies looked at Host.
+        return Deny(Reason.AUTHORITY_MISMATCH, "absolute-form request inside a tunnel")
+    named = [*([authority] if authority else []), *head.get_all("host")]
+    if not named:
+        return Deny(Reason.AUTHORITY_MISMATCH, "no Host")
+    for name in named:
+        if split_authority(name, default) != link.tunnel:
+            return Deny(Reason.AUTHORITY_MISMATCH, "Host differs from the CONNECT target", alarm=True)
+    host, port = link.tunnel
+    return Destination("https" if secure else "http", host, port), head
+
+
+def _absolute(request: http.Request, head: RequestHead) -> tuple[Destination, RequestHead] | Deny:
+    if request.data.scheme != b"http":
+        return Deny(Reason.PROTOCOL_REFUSED, "absolute-form https without CONNECT: use a tunnel")
+    authority = request.data.authority.decode("latin-1")
+    target = split_authority(authority, 80)
+    for value in head.get_all("host"):
+        if split_authority(value, 80) != target:
+            return Deny(Reason.AUTHORITY_MISMATCH, "Host differs from the request target", alarm=True)
+    request.data.authority = b""  # origin form: some servers do not take the absolute one
+    if not head.get_all("host"):
+        request.headers["host"] = authority
+    return Destination("http", *target), head
+
+
+def _reverse(
+    head: RequestHead,
+    link: "EgressConnection",
+    reverse_host: Callable[["EgressConnection", str], str | None],
+) -> tuple[Destination, RequestHead] | Deny:
+    """`/NAME/rest` on the proxy itself. The Host that reaches the upstream is the upstream's."""
+    name, _, rest = head.target.removeprefix("/").partition("/")
+    host = reverse_host(link, name)
+    if host is None:
+        return Deny(
+            Reason.HOST_NOT_ALLOWED,
+            "origin-form request whose first path segment names no credential of the session",
+        )
+    headers = tuple((key, host if key == "host" else value) for key, value in head.headers)
+    return Destination("https", host, 443), replace(head, target="/" + rest, headers=headers)
+
+
+def proxy_credential(request: http.Request) -> str | None:
+    """The SHA-256 of a Proxy-Authorization credential: Basic's password, or Bearer's token."""
+    value = request.headers.get("proxy-authorization")
+    if value is None:
+        return None
+    scheme, _, rest = value.partition(" ")
+    if scheme.lower() == "bearer":
+        return hashlib.sha256(rest.strip().encode()).hexdigest()
+    if scheme.lower() != "basic":
+        return None
+    try:
+        decoded = base64.b64decode(rest.strip().encode("latin-1"), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return hashlib.sha256(decoded.partition(b":")[2]).hexdigest()

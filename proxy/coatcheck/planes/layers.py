@@ -1,0 +1,178 @@
+"""mitmproxy's HTTP layer, told to use our streams and our bounded parsers."""
+
+import logging
+from typing import TYPE_CHECKING, override
+
+from mitmproxy.connection import ConnectionState, Server
+from mitmproxy.proxy import commands, events, layer, tunnel
+from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.layers import http as mitm_http
+from mitmproxy.proxy.layers import tls
+from mitmproxy.proxy.layers.http import HTTPMode
+from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Server
+from mitmproxy.proxy.layers.http._http2 import Http2Client, Http2Server
+
+from coatcheck.decision.head import MAX_HEADER_BYTES
+from coatcheck.decision.verdict import Reason
+from coatcheck.planes.refusal import error_page
+from coatcheck.planes.stream import EgressStream
+
+if TYPE_CHECKING:
+    from coatcheck.planes.connection import EgressConnection
+
+logger = logging.getLogger(__name__)
+
+type Generator = layer.CommandGenerator[None]
+
+
+class BoundedHttp1Server(Http1Server):
+    """The client's HTTP/1 parser; a head that does not end within MAX_HEADER_BYTES is refused."""
+
+    def __init__(self, context: Context, link: "EgressConnection") -> None:
+        super().__init__(context)
+        self._link = link
+
+    @override
+    def read_headers(self, event: events.ConnectionEvent) -> Generator:
+        yield from super().read_headers(event)
+        # `==`, not `is`: bound methods are made anew at each look.
+        if self.state == self.read_headers:
+            if len(self.buf) > MAX_HEADER_BYTES:
+                yield commands.SendData(self.conn, error_page(400))
+                yield commands.CloseConnection(self.conn)
+                self.state = self.done
+            elif self._link.head_since is None:
+                self._link.await_head()
+        else:
+            self._link.head_since = None
+
+
+class BoundedHttp1Client(Http1Client):
+    """The upstream's HTTP/1 parser; an answer's head that does not end is an error, not a buffer."""
+
+    @override
+    def read_headers(self, event: events.ConnectionEvent) -> Generator:
+        yield from super().read_headers(event)
+        if self.state == self.read_headers and len(self.buf) > MAX_HEADER_BYTES:
+            assert self.stream_id is not None
+            yield commands.CloseConnection(self.conn)
+            yield mitm_http.ReceiveHttp(
+                mitm_http.ResponseProtocolError(
+                    self.stream_id, "endless headers", mitm_http.ErrorCode.GENERIC_SERVER_ERROR
+                )
+            )
+            self.state = self.done
+
+
+class EgressHttpClient(layer.Layer):
+    """Opens one upstream connection and speaks what TLS negotiated on it."""
+
+    def __init__(self, context: Context, link: "EgressConnection") -> None:
+        super().__init__(context)
+        self._link = link
+
+    @override
+    def _handle_event(self, event: events.Event) -> Generator:
+        err = yield commands.OpenConnection(self.context.server)
+        if not err:
+            if self.context.server.alpn == b"h2":
+                child: layer.Layer = Http2Client(self.context)
+                self._link.h2[self.context.server] = child.h2_conn  # type: ignore[attr-defined]
+            else:
+                child = BoundedHttp1Client(self.context)
+            self._handle_event = child.handle_event  # type: ignore[method-assign]
+            yield from child.handle_event(event)
+        yield mitm_http.RegisterHttpConnection(self.context.server, err)
+
+
+class EgressHttpLayer(mitm_http.HttpLayer):
+    """One client connection's requests. Upstream connections are always lazy and always ours to dial."""
+
+    def __init__(self, context: Context, mode: HTTPMode, link: "EgressConnection") -> None:
+        super().__init__(context, mode)
+        self._link = link
+
+    @override
+    def _handle_event(self, event: events.Event) -> Generator:
+        if isinstance(event, events.Start):
+            client = self.context.client
+            if client.alpn == b"h2":
+                parser: layer.Layer = Http2Server(self.context.fork())
+                self._link.h2[client] = parser.h2_conn  # type: ignore[attr-defined]
+            else:
+                parser = BoundedHttp1Server(self.context.fork(), self._link)
+            self.connections[client] = parser
+            yield from self.event_to_child(parser, event)
+            return
+        if isinstance(event, events.ConnectionEvent) and event.connection not in self.connections:
+            return  # closed and forgotten
+        yield from super()._handle_event(event)
+
+    @override
+    def make_stream(self, stream_id: int) -> Generator:
+        stream = EgressStream(self.context.fork(), stream_id, self._link)
+        self.streams[stream_id] = stream
+        yield from self.event_to_child(stream, events.Start())
+
+    @override
+    def get_connection(self, event: mitm_http.GetHttpConnection, *, reuse: bool = True) -> Generator:
+        """Reuse or open. Unlike the stock method it forgets closed connections (notes 2.3: a leak), and
+        takes the name to verify from the destination that policy allowed, never from the client's SNI."""
+        if reuse and (yield from self._reuse(event)):
+            return
+        context = self.context.fork()
+        context.server = Server(address=event.address)
+        stack = tunnel.LayerStack()
+        if event.tls:
+            context.server.sni = event.address[0]
+            stack /= tls.ServerTLSLayer(context)
+        stack /= EgressHttpClient(context, self._link)
+        self.connections[context.server] = stack[0]
+        self.waiting_for_establishment[context.server].append(event)
+        self._link.waiting_for_upstream(+1)
+        yield from self.event_to_child(stack[0], events.Start())
+
+    def _reuse(self, event: mitm_http.GetHttpConnection) -> layer.CommandGenerator[bool]:
+        for connection in list(self.connections):
+            if connection is self.context.client:
+                continue
+            if connection in self.waiting_for_establishment:
+                if event.connection_spec_matches(connection):
+                    self.waiting_for_establishment[connection].append(event)
+                    return True
+            elif connection.state is ConnectionState.CLOSED:
+                del self.connections[connection]
+            elif connection.connected and event.connection_spec_matches(connection):
+                if self.context.client.alpn == b"h2" and connection.alpn != b"h2":
+                    continue  # one HTTP/1 connection cannot carry two streams at once
+                stream = self.command_sources.pop(event)
+                yield from self.event_to_child(
+                    stream, mitm_http.GetHttpConnectionCompleted(event, (connection, None))
+                )
+                return True
+        return False
+
+    @override
+    def register_connection(self, command: mitm_http.RegisterHttpConnection) -> Generator:
+        self._link.waiting_for_upstream(-1)
+        self._link.last_failed = command.connection if command.err else None  # type: ignore[assignment]
+        yield from super().register_connection(command)
+
+
+def next_layer(context: Context, data: bytes, link: "EgressConnection") -> layer.Layer | Reason | None:
+    """The only layers there are: HTTP, and TLS with HTTP in it. A Reason says why none fits; None asks
+    for more bytes. Nothing ever becomes a raw TCP, UDP or DNS layer (notes 1.5: CONNECT x:53 would)."""
+    if not data:
+        return None
+    if data[0] == 0x16:
+        if len(data) < 3:
+            return None
+        if data[1] != 0x03 or link.tunnel is None or context.client.tls:
+            return Reason.PROTOCOL_REFUSED
+        return tls.ClientTLSLayer(context)
+    if context.client.tls and context.client.alpn == b"h2":
+        return EgressHttpLayer(context, HTTPMode.transparent, link)
+    if not (0x41 <= data[0] <= 0x5A or 0x61 <= data[0] <= 0x7A or data[0] in b"\r\n"):
+        return Reason.PROTOCOL_REFUSED
+    mode = HTTPMode.regular if link.tunnel is None else HTTPMode.transparent
+    return EgressHttpLayer(context, mode, link)

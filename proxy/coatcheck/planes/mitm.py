@@ -1,0 +1,298 @@
+"""The mitmproxy plane: an addon on an embedded Master that translates, and never decides.
+
+The Master carries a short, explicit list of addons: `Proxyserver` (its options only; it listens
+nowhere) and this plane. None of the thirty default addons is loaded: some of them would record flows
+after substitution (DESIGN 8).
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from mitmproxy import http, options, tls
+from mitmproxy.addons import proxyserver
+from mitmproxy.connection import Connection, Server
+from mitmproxy.master import Master
+from mitmproxy.proxy import layer
+from mitmproxy.proxy.layers.http import HttpRequestHeadersHook, HttpRequestHook
+from mitmproxy.proxy.layers.tls import TlsClienthelloHook, TlsStartClientHook, TlsStartServerHook
+from OpenSSL import SSL
+
+from coatcheck.certificates.authority import CertificateError
+from coatcheck.decision.host import HostRefused, canonical_host
+from coatcheck.decision.message import Destination, RequestHead
+from coatcheck.decision.policy import rules_for_host
+from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.exchange import Call, Exchange
+from coatcheck.planes.connection import EgressConnection, Hooks
+from coatcheck.planes.destination import destination_of, proxy_credential, tunnel_target
+from coatcheck.planes.layers import next_layer
+from coatcheck.planes.refusal import replace_mitmproxy_error_pages
+from coatcheck.planes.tls import ClientTls, UpstreamTls
+from coatcheck.planes.translate import request_head
+from coatcheck.planes.upstream import Upstream
+
+logger = logging.getLogger(__name__)
+
+HEAD_SECONDS = 30.0
+"""How long a request head or a TLS handshake may take (slow headers). curl and SDKs need milliseconds."""
+IDLE_SECONDS = 300.0
+"""How long a kept connection without requests is kept. Longer than clients keep theirs."""
+ANSWER_SECONDS = 900.0
+"""How long an open request may pass without a byte in either direction; models think for minutes."""
+SWEEP_SECONDS = 1.0
+
+
+class MitmPlane:
+    """Holds what all connections share. Belongs to one event loop."""
+
+    def __init__(
+        self, exchange: Exchange, upstream: Upstream, client_tls: ClientTls, upstream_tls: UpstreamTls
+    ) -> None:
+        self.exchange = exchange
+        self.upstream = upstream
+        self.connections: set[EgressConnection] = set()
+        self.failures = 0
+        """Connections or requests refused because something of ours failed (fail-closed count)."""
+        self._client_tls = client_tls
+        self._upstream_tls = upstream_tls
+        self._calls: WeakKeyDictionary[http.HTTPFlow, Call] = WeakKeyDictionary()
+        self._tls: WeakKeyDictionary[Connection, tuple[str, bool, SSL.Connection]] = WeakKeyDictionary()
+        self._links: dict[str, EgressConnection] = {}
+        replace_mitmproxy_error_pages()
+        self.options = options.Options()
+        self.master = Master(self.options)
+        self.master.addons.add(proxyserver.Proxyserver(), self)
+        self.options.update(
+            server=False,
+            connection_strategy="lazy",
+            rawtcp=False,
+            websocket=True,
+            http3=False,
+            validate_inbound_headers=True,
+            store_streamed_bodies=False,
+            upstream_cert=False,
+            ssl_insecure=False,
+        )
+        # It turns every log record of the process into a call through all addons (notes 2.2).
+        self.master._legacy_log_events.uninstall()
+        # mitmproxy logs what peers send; ours are the words in which anything is told (I1).
+        logging.getLogger("mitmproxy").setLevel(logging.CRITICAL)
+        self.hooks: Hooks = {
+            layer.NextLayerHook: self.next_layer,
+            TlsClienthelloHook: self.tls_clienthello,
+            TlsStartClientHook: self.tls_start_client,
+            TlsStartServerHook: self.tls_start_server,
+            HttpRequestHeadersHook: self.requestheaders,
+            HttpRequestHook: self.request,
+        }
+
+    async def run(self) -> None:
+        """The Master's life, and the sweeper of slow connections. Ends with `stop`."""
+        sweeper = asyncio.create_task(self._sweep())
+        try:
+            await self.master.run()
+        finally:
+            sweeper.cancel()
+
+    def stop(self) -> None:
+        self.master.shutdown()
+
+    # --- connections --------------------------------------------------------------------------------
+
+    def register(self, link: EgressConnection) -> None:
+        self.connections.add(link)
+        self._links[link.client.id] = link
+
+    def forget(self, link: EgressConnection) -> None:
+        for call in tuple(link.calls):
+            call.complete(Reason.CLIENT_GONE)
+        self.connections.discard(link)
+        self._links.pop(link.client.id, None)
+
+    def abort_session(self, session_id: str) -> None:
+        """A session or one of its handles was revoked: end what depends on it, now (I5)."""
+        over = self.exchange.is_over(session_id)
+        for link in tuple(self.connections):
+            calls = [c for c in link.calls if c.session is not None and c.session.id == session_id]
+            idle_tunnel = link.tunnel_session == session_id and not link.calls
+            if any(call.permitted() is not None for call in calls) or (idle_tunnel and over):
+                link.abort(Reason.SESSION_REVOKED)
+
+    def failed_closed(self) -> None:
+        self.failures += 1
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            now = time.monotonic()
+            for link in tuple(self.connections):
+                try:
+                    self._check(link, now)
+                except Exception:
+                    logger.exception("sweeping a connection failed")
+                    link.abort(Reason.INTERNAL_ERROR)
+
+    def _check(self, link: EgressConnection, now: float) -> None:
+        if not link.calls:
+            if link.head_since is not None and now - link.head_since > HEAD_SECONDS:
+                link.abort(Reason.FRAMING_REFUSED)
+            elif now - link.last_activity > IDLE_SECONDS:
+                link.abort(Reason.UPSTREAM_TIMEOUT)
+            return
+        if now - link.last_activity > ANSWER_SECONDS:
+            link.abort(Reason.UPSTREAM_TIMEOUT)
+            return
+        # A lease that lapses calls nobody: streams that carry no chunk end here.
+        for call in tuple(link.calls):
+            denial = call.permitted() if call.committed else None
+            if denial is not None:
+                link.abort(denial.reason)
+                return
+
+    # --- hooks: layers and TLS ----------------------------------------------------------------------
+
+    def next_layer(self, next_: layer.NextLayer) -> None:
+        link = self._links[next_.context.client.id]
+        chosen = next_layer(next_.context, next_.data_client(), link)
+        if isinstance(chosen, Reason):
+            self._refuse_connection(link, Deny(chosen, "neither HTTP nor TLS where it may be"))
+            raise ConnectionError(chosen.value)
+        next_.layer = chosen
+
+    def tls_clienthello(self, data: tls.ClientHelloData) -> None:
+        """SNI and CONNECT target must be one name (I7): domain fronting ends here, without a handshake."""
+        link = self._links[data.context.client.id]
+        host = link.tunnel[0] if link.tunnel else ""
+        sni = data.context.client.sni
+        literal = host.replace(".", "").isdigit() or ":" in host
+        try:
+            same = canonical_host(sni) == host if sni is not None else literal
+        except HostRefused:
+            same = False
+        if not same:
+            detail = "the TLS server name differs from the CONNECT target" if sni else "no TLS server name"
+            self._refuse_connection(link, Deny(Reason.AUTHORITY_MISMATCH, detail, alarm=True))
+            link.tls_refused = True
+
+    def tls_start_client(self, data: tls.TlsData) -> None:
+        """Without `ssl_conn` mitmproxy closes the connection before any byte of a handshake."""
+        link = self._links[data.context.client.id]
+        if link.tls_refused or link.tunnel is None:
+            return
+        host = link.tunnel[0]
+        try:
+            data.ssl_conn = self._client_tls.connection(host, http2=self._http2(link, host))
+        except CertificateError as error:
+            self._refuse_connection(link, Deny(Reason.INTERNAL_ERROR, f"no certificate: {error}"))
+
+    def tls_start_server(self, data: tls.TlsData) -> None:
+        """The name to verify is the destination that policy allowed; ALPN is policy's, too."""
+        link = self._links[data.context.client.id]
+        server = data.conn
+        assert isinstance(server, Server)
+        assert server.address is not None
+        host = server.address[0]
+        http2 = self._http2(link, host)
+        data.ssl_conn = self._upstream_tls.connection(server, host, http2=http2)
+        self._tls[server] = (host, http2, data.ssl_conn)
+
+    def upstream_answered(self, server: Server) -> None:
+        """TLS 1.3 sends its tickets with the first data: keep one for the next connection."""
+        entry = self._tls.pop(server, None)
+        if entry is not None:
+            self._upstream_tls.remember(*entry)
+
+    def upstream_closed(self, server: Connection) -> None:
+        entry = self._tls.pop(server, None)
+        if entry is not None and server.error:
+            self._upstream_tls.forget(entry[0])
+
+    def _http2(self, link: EgressConnection, host: str) -> bool:
+        """HTTP/2 only where a rule asks for it (gRPC): it costs more, and h2 to h1 loses keep-alive."""
+        session = self.exchange.session_of(link.peer)
+        policy = self.exchange.state.policies.get(session.policy) if session else None
+        return policy is not None and any(rule.http2 for rule in rules_for_host(policy, host))
+
+    # --- hooks: requests ----------------------------------------------------------------------------
+
+    def connect(self, link: EgressConnection, flow: http.HTTPFlow) -> Deny | None:
+        """CONNECT: allowed hosts and ports only, before anything is resolved or minted."""
+        credential = proxy_credential(flow.request)
+        if credential is not None:
+            link.present(credential)
+        target = tunnel_target(flow.request)
+        if isinstance(target, Deny):
+            return target
+        session = self.exchange.connect(link.peer, *target)
+        if isinstance(session, Deny):
+            link.recorded = True
+            return session
+        link.tunnel, link.tunnel_session = target, session.id
+        link.await_head()
+        return None
+
+    def requestheaders(self, flow: http.HTTPFlow) -> Coroutine[Any, Any, None] | None:
+        """The decision on one request. Whatever fails in here leaves no Call, which is a Deny."""
+        link = self._links[flow.client_conn.id]
+        link.head_since = None
+        credential = proxy_credential(flow.request)
+        if credential is not None and link.tunnel is None:
+            link.present(credential)
+        head = request_head(flow.request, end_stream=not flow.request.stream)
+        found = destination_of(flow.request, head, link, self._reverse_host)
+        if isinstance(found, Deny):
+            self._calls[flow] = self.exchange.refused(link.peer, Destination("https", "", 0), head, found)
+            return None
+        destination, head = found
+        call, waiting = self.exchange.receive(link.peer, destination, head, http2=link.client.alpn == b"h2")
+        self._calls[flow] = call
+        link.calls.add(call)
+        call.on_end(link.calls.discard)
+        request = flow.request
+        request.data.host, request.data.port = destination.host, destination.port
+        request.data.scheme = destination.scheme.encode()
+        request.data.path = head.target.encode("latin-1")
+        return waiting
+
+    def request(self, flow: http.HTTPFlow) -> Coroutine[Any, Any, None] | None:
+        """The whole body of a request whose credential stands in it."""
+        call = self._calls.get(flow)
+        if call is None or call.need is None:
+            return None
+        return self.exchange.receive_body(call, flow.request.raw_content or b"")
+
+    def take_call(self, flow: http.HTTPFlow) -> Call | None:
+        return self._calls.get(flow)
+
+    def _reverse_host(self, link: EgressConnection, name: str) -> str | None:
+        """`http://proxy/NAME/…` for clients that take a base URL: NAME is one of the session's
+        credentials, and its first exact host is where the request goes."""
+        session = self.exchange.session_of(link.peer)
+        policy = self.exchange.state.policies.get(session.policy) if session else None
+        credential = policy.credentials.get(name) if policy else None
+        if session is None or credential is None or name not in session.credentials:
+            return None
+        return next((host.suffix for host in credential.hosts if not host.wildcard), None)
+
+    # --- refusals -----------------------------------------------------------------------------------
+
+    def refused(self, link: EgressConnection, flow: http.HTTPFlow, call: Call | None, denial: Deny) -> str:
+        """Record a refusal that is about to be answered, unless its decision was recorded already."""
+        if call is not None:
+            if call.denial is None:
+                self.exchange.late_refusal(call, denial)
+            call.complete(denial.reason)
+            return call.request_id
+        if link.recorded:
+            link.recorded = False
+            return "-"
+        head = RequestHead(flow.request.method, "", ())
+        return self.exchange.refused(link.peer, Destination("https", "", 0), head, denial).request_id
+
+    def _refuse_connection(self, link: EgressConnection, denial: Deny) -> None:
+        host, port = link.tunnel or ("", 0)
+        self.exchange.refused(link.peer, Destination("https", host, port), RequestHead("-", "", ()), denial)

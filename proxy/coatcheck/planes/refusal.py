@@ -1,0 +1,74 @@
+"""How a Deny looks to the sandbox: JSON that an agent understands, and nothing of mitmproxy's own texts."""
+
+import json
+
+from mitmproxy import http
+from mitmproxy.net.http import http1
+from mitmproxy.proxy.layers.http import _http1, _http2
+
+from coatcheck.decision.verdict import EXPLANATIONS, Deny, Reason
+
+
+def refusal_body(denial: Deny, request_id: str) -> bytes:
+    """The body of every refusal (DESIGN 5). It holds no `detail`: that is for the operator."""
+    explanation = EXPLANATIONS[denial.reason]
+    error = {
+        "reason": denial.reason.value,
+        "message": f"Coatcheck refused this request: {explanation.message}.",
+        "hint": explanation.hint,
+        "request_id": request_id,
+    }
+    return json.dumps({"error": error}).encode() + b"\n"
+
+
+def refusal(denial: Deny, request_id: str) -> http.Response:
+    """A complete response for `denial`."""
+    body = refusal_body(denial, request_id)
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"coatcheck-reason", denial.reason.value.encode()),
+        (b"cache-control", b"no-store"),
+    ]
+    status = EXPLANATIONS[denial.reason].status
+    if denial.challenge is not None:
+        status = 401
+        headers.append((b"www-authenticate", denial.challenge.encode("latin-1")))
+    if status == 407:
+        headers.append((b"proxy-authenticate", b'Basic realm="coatcheck"'))
+    if denial.retry_after is not None:
+        headers.append((b"retry-after", b"%d" % max(1, int(denial.retry_after + 0.999))))
+    response = http.Response.make(status, body, http.Headers(headers))
+    response.http_version = "HTTP/1.1"
+    return response
+
+
+def refusal_bytes(denial: Deny, request_id: str = "-") -> bytes:
+    """The whole HTTP/1.1 answer, for where no parser is running. The connection ends after it."""
+    response = refusal(denial, request_id)
+    response.headers["connection"] = "close"
+    raw: bytes = http1.assemble_response(response)
+    return raw
+
+
+_REASON_OF_STATUS = {
+    400: Reason.FRAMING_REFUSED,
+    413: Reason.BODY_TOO_LARGE,
+    502: Reason.UPSTREAM_RESPONSE_REFUSED,
+}
+
+
+def error_page(status_code: int, message: str = "") -> bytes:
+    """In place of mitmproxy's HTML: its texts quote bytes of the peer, which may be an echoed secret."""
+    return refusal_bytes(Deny(_REASON_OF_STATUS.get(status_code, Reason.INTERNAL_ERROR)))
+
+
+def _format_error(status_code: int, message: str) -> bytes:
+    return refusal_body(Deny(_REASON_OF_STATUS.get(status_code, Reason.INTERNAL_ERROR)), "-")
+
+
+def replace_mitmproxy_error_pages() -> None:
+    """Both functions are looked up in these modules at each call; there is no other seam for parse
+    errors, which never reach a hook (I1: mitmproxy's own error texts never reach a client)."""
+    _http1.make_error_response = error_page
+    _http2.format_error = _format_error

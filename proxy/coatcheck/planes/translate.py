@@ -1,0 +1,69 @@
+"""Between mitmproxy's message types and `decision.message`. Translation only."""
+
+from mitmproxy import http
+
+from coatcheck.decision.message import Edits, Headers, RequestHead, ResponseHead
+from coatcheck.decision.response import Framing, ResponsePlan
+
+
+def headers_of(message: http.Message) -> Headers:
+    """Names lower-case, values latin-1, in order."""
+    return tuple(
+        (name.lower().decode("latin-1"), value.decode("latin-1")) for name, value in message.headers.fields
+    )
+
+
+def request_head(request: http.Request, *, end_stream: bool) -> RequestHead:
+    return RequestHead(
+        method=request.data.method.decode("latin-1"),
+        target=request.data.path.decode("latin-1"),
+        headers=headers_of(request),
+        http_version=request.data.http_version.decode("latin-1"),
+        end_stream=end_stream,
+    )
+
+
+def response_head(response: http.Response) -> ResponseHead:
+    return ResponseHead(
+        status=response.status_code,
+        headers=headers_of(response),
+        http_version=response.data.http_version.decode("latin-1"),
+    )
+
+
+def apply_edits(request: http.Request, edits: Edits) -> None:
+    """Change the request in place, right before it leaves."""
+    for name in edits.remove_headers:
+        request.headers.pop(name, None)
+    for name, value in edits.set_headers:
+        request.headers[name.encode("latin-1")] = value.encode("latin-1")
+    if edits.target is not None:
+        request.data.path = edits.target.encode("latin-1")
+    if edits.body is not None:
+        request.headers.pop("transfer-encoding", None)
+        request.headers["content-length"] = str(len(edits.body))
+
+
+def set_response_headers(
+    response: http.Response, plan: ResponsePlan, *, end_stream: bool, to_h2: bool, to_http10: bool
+) -> None:
+    """Give the answer the plan's headers and a framing that the client's protocol has.
+
+    An HTTP/1.1 client gets chunks wherever the length is unknown: an end of connection is no proof of a
+    complete body, a last chunk is (RFC 9112 8).
+    """
+    response.headers = http.Headers(
+        [(name.encode("latin-1"), value.encode("latin-1")) for name, value in plan.headers]
+    )
+    if response.status_code == 101:
+        return
+    if plan.framing is Framing.CHUNKED:
+        response.headers.pop("content-length", None)
+    if to_h2 or to_http10:
+        response.headers.pop("transfer-encoding", None)
+    elif not end_stream and "content-length" not in response.headers:
+        response.headers["transfer-encoding"] = "chunked"
+    if not to_h2:
+        response.http_version = "HTTP/1.1"
+    if to_http10 and "content-length" not in response.headers:
+        response.headers["connection"] = "close"

@@ -1,0 +1,116 @@
+"""WebSocket messages on allowed routes: relayed fragment by fragment, scrubbed towards the sandbox.
+
+Not mitmproxy's WebsocketLayer: that one buffers whole messages without a bound, keeps every message,
+and relays ping payloads and close reasons unseen (notes/mitmproxy 1.5). Extensions are not negotiated
+(the request loses `Sec-WebSocket-Extensions`), so no frame is compressed and none can be a bomb.
+"""
+
+import codecs
+from typing import TYPE_CHECKING, Any, override
+
+import wsproto
+from mitmproxy import http
+from mitmproxy.connection import Connection
+from mitmproxy.proxy import commands, events, layer
+from mitmproxy.proxy.context import Context
+from wsproto.events import BytesMessage, CloseConnection, Message, Ping, Pong, TextMessage
+from wsproto.utilities import ProtocolError
+
+from coatcheck.decision.verdict import Deny, Reason
+
+if TYPE_CHECKING:
+    from coatcheck.call import Call, MessageFilter
+
+type Generator = layer.CommandGenerator[None]
+
+
+class _Side:
+    """One direction's receiving end."""
+
+    def __init__(self, kind: wsproto.ConnectionType, conn: Connection) -> None:
+        self.ws = wsproto.Connection(kind)
+        self.conn = conn
+        self.filter: MessageFilter | None = None
+        self.decoder = codecs.getincrementaldecoder("utf-8")(errors="strict")
+
+
+class EgressWebsocket(layer.Layer):
+    """Relays between the two sides until one closes, or the session's right to it ends."""
+
+    def __init__(self, context: Context, flow: http.HTTPFlow, call: "Call") -> None:
+        super().__init__(context)
+        self._flow = flow
+        self._call = call
+        self._client = _Side(wsproto.ConnectionType.SERVER, context.client)
+        self._server = _Side(wsproto.ConnectionType.CLIENT, context.server)
+
+    @override
+    def _handle_event(self, event: events.Event) -> Generator:
+        if not isinstance(event, (events.DataReceived, events.ConnectionClosed)):
+            return
+        from_client = event.connection is self.context.client
+        source, target = (self._client, self._server) if from_client else (self._server, self._client)
+        try:
+            data = event.data if isinstance(event, events.DataReceived) else None
+            source.ws.receive_data(data)
+            for received in source.ws.events():
+                sent = self._relay(received, source, from_client)
+                if isinstance(sent, Deny):
+                    yield from self._end(sent.reason)
+                    return
+                if sent is not None:
+                    yield commands.SendData(target.conn, target.ws.send(sent))
+                if isinstance(received, CloseConnection):
+                    yield commands.SendData(source.conn, source.ws.send(received.response()))
+                    yield from self._end(None)
+                    return
+        except (ProtocolError, UnicodeError):
+            yield from self._end(Reason.PROTOCOL_REFUSED)
+
+    def _relay(
+        self, received: wsproto.events.Event, source: _Side, from_client: bool
+    ) -> wsproto.events.Event | Deny | None:
+        if isinstance(received, Message):
+            return self._fragment(received, source, from_client)
+        if isinstance(received, Ping | Pong):
+            payload = self._call.websocket_control(bytes(received.payload), from_client=from_client)
+            if isinstance(payload, Deny):
+                return payload
+            return type(received)(payload=payload)
+        if isinstance(received, CloseConnection):
+            reason = self._call.websocket_control((received.reason or "").encode(), from_client=from_client)
+            if isinstance(reason, Deny):
+                return reason
+            return CloseConnection(code=received.code, reason=reason.decode(errors="replace") or None)
+        return None
+
+    def _fragment(
+        self, received: Message[Any], source: _Side, from_client: bool
+    ) -> wsproto.events.Event | Deny:
+        """One fragment in, one fragment out; a message's filter lives as long as the message."""
+        if source.filter is None:
+            source.filter = self._call.websocket_message(from_client=from_client)
+        is_text = isinstance(received.data, str)
+        raw = received.data.encode() if isinstance(received.data, str) else bytes(received.data)
+        out = source.filter.feed(raw)
+        if isinstance(out, Deny):
+            return out
+        if received.message_finished:
+            rest = source.filter.finish()
+            if isinstance(rest, Deny):
+                return rest
+            out, source.filter = out + rest, None
+        if is_text:
+            text = source.decoder.decode(out, received.message_finished)
+            return TextMessage(data=text, message_finished=received.message_finished)
+        return BytesMessage(data=out, message_finished=received.message_finished)
+
+    def _end(self, reason: Reason | None) -> Generator:
+        self._call.complete(reason)
+        self._flow.live = False
+        self._handle_event = self._done  # type: ignore[method-assign,assignment]
+        yield commands.CloseConnection(self.context.server)
+        yield commands.CloseConnection(self.context.client)
+
+    def _done(self, _: events.Event) -> Generator:
+        yield from ()

@@ -1,0 +1,370 @@
+"""The composition root: the only file that knows every concrete class. Start, reload, drain, stop."""
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from coatcheck.certificates.authority import Authority
+from coatcheck.certificates.leaf import LeafIssuer
+from coatcheck.certificates.trust import TrustFiles, write_trust_files
+from coatcheck.decision.address import parse_networks
+from coatcheck.decision.host import split_authority
+from coatcheck.decision.policy import Policy
+from coatcheck.decision.verdict import Reason
+from coatcheck.exchange import Exchange
+from coatcheck.planes.listener import Listeners, SharedListener
+from coatcheck.planes.mitm import MitmPlane
+from coatcheck.planes.tls import ClientTls, UpstreamTls
+from coatcheck.planes.upstream import Upstream, UpstreamSettings
+from coatcheck.policyfile.loading import load_directory, load_policy
+from coatcheck.policyfile.problem import PolicyError
+from coatcheck.settings import Settings, notify_socket
+from coatcheck.state.errors import StateError
+from coatcheck.state.sessions import StateSettings
+from coatcheck.state.state import State
+from coatcheck.state_directory import StateDirectory
+from coatcheck.stores import SecretStore
+from coatcheck.stores.cache import CachedStore
+from coatcheck.stores.file import FileStore
+from coatcheck.stores.router import Stores
+from coatcheck.stores.vault import VaultConfig, VaultStore
+from coatcheck.stores.vault_login import AppRoleLogin, JwtLogin, KubernetesLogin, Login, TokenLogin
+from coatcheck.systemd import notify
+from coatcheck.telemetry.audit import AuditLog
+from coatcheck.telemetry.checkpoint import CheckpointSigner
+from coatcheck.telemetry.events import DaemonEvent, PolicyEvent
+from coatcheck.telemetry.metrics import Metrics
+from coatcheck.telemetry.sinks import Telemetry
+from coatcheck.telemetry.usage import UsageLedger
+
+logger = logging.getLogger("coatcheck.serve")
+
+SWEEP_SECONDS = 1.0
+"""How often lapsed sessions are closed in the books; a lapsed one is refused at once in any case."""
+WATCH_SECONDS = 1.0
+"""How often policy files are looked at for changes: a stat of each, cheap and the same everywhere."""
+
+
+class Daemon:
+    """All parts, wired. `start` it, then `stop` it; in between `reload`, `drain`."""
+
+    def __init__(self, settings: Settings, stores: Mapping[str, SecretStore] | None = None) -> None:
+        """Opens the state directory and everything in it. `stores` replaces those that settings name."""
+        self.settings = settings
+        self.directory = StateDirectory.open(settings.state_dir)
+        self.metrics = Metrics()
+        self.audit = AuditLog(
+            self.directory.audit / "audit.jsonl",
+            signer=CheckpointSigner.load_or_create(self.directory.audit / "checkpoint-key.pem"),
+            second_sink=settings.audit_checkpoints,
+        )
+        self.telemetry = Telemetry(self.audit, self.metrics, UsageLedger())
+        self.state = State.open(
+            self.directory.sessions,
+            emit=self.telemetry.emit,
+            settings=StateSettings(
+                max_age=settings.session_max_age,
+                lease=settings.session_lease,
+                max_lease=max(600.0, settings.session_lease),
+                max_sessions=settings.max_sessions,
+            ),
+            seen_version=self.audit.last_state_version(),
+        )
+        self.authority = Authority.load_or_create(self.directory.ca)
+        self.trust: TrustFiles = self._write_trust()
+        self._policy_stamp: object = None
+        self._last_refused = ""
+        self.store = CachedStore(
+            Stores(stores if stores is not None else make_stores(settings)),
+            ttl=settings.secret_ttl,
+            max_stale=settings.secret_max_stale,
+        )
+        self.exchange = Exchange(self.state, self.store, self.telemetry.emit)
+        self.exchange.revoke_for_theft = self._revoke_for_theft
+        self.plane: MitmPlane | None = None
+        self.listeners: Listeners | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.ready = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._wire_metrics()
+
+    # --- starting ------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Load the policies (PolicyError if they are bad: a daemon does not start on a bad policy),
+        start the plane and open the listeners."""
+        self.loop = asyncio.get_running_loop()
+        self._install(self._read_policies())
+        upstream = Upstream(upstream_settings(self.settings))
+        self.plane = MitmPlane(
+            self.exchange,
+            upstream,
+            ClientTls(LeafIssuer(self.authority)),
+            UpstreamTls(self.settings.upstream_ca_file),
+        )
+        self.listeners = Listeners(self.plane, self.settings.runtime)
+        self.state.on_revoked(self._revoked)
+        self._tasks.append(asyncio.create_task(self.plane.run(), name="plane"))
+        self._tasks.append(asyncio.create_task(self._keep_house(), name="housekeeping"))
+        if self.settings.proxy_port is not None:
+            shared = SharedListener(
+                "proxy",
+                self.settings.proxy_host,
+                self.settings.proxy_port,
+                self.settings.proxy_trust_addresses,
+                mtls_context(self.settings),
+            )
+            self.proxy_address = await self.listeners.open_shared(shared)
+        for session in tuple(self.state.sessions.by_id.values()):
+            if not self.exchange.is_over(session.id) and session.origin.value == session.id:
+                await self.listeners.open_unix(session.id)
+        self.ready = True
+        self.telemetry.emit(DaemonEvent(time.time(), "ready"))
+
+    # --- policies ------------------------------------------------------------------------------------
+
+    def reload(self) -> bool:
+        """Read the policies again. A bad one changes nothing: the old ones stay, loudly (I6)."""
+        try:
+            policies = self._read_policies()
+        except (PolicyError, OSError) as error:
+            if str(error) != self._last_refused:  # told once, not once a second
+                self._last_refused = str(error)
+                logger.error("policy not reloaded, the old one stays in force:\n%s", error)
+                self.exchange.tell(PolicyEvent(time.time(), str(self.settings.policy), "", False, str(error)))
+            return False
+        self._last_refused = ""
+        self._install(policies)
+        return True
+
+    def _read_policies(self) -> Mapping[str, Policy]:
+        path = self.settings.policy
+        self._policy_stamp = _stamp(path)
+        if path.is_dir():
+            return load_directory(path)
+        return {path.stem: load_policy(path.stem, path.read_bytes())}
+
+    def _install(self, policies: Mapping[str, Policy]) -> None:
+        for policy in policies.values():
+            old = self.state.policies.get(policy.name)
+            if old is None or old.sha256 != policy.sha256:
+                self.exchange.tell(PolicyEvent(time.time(), policy.name, policy.sha256, True, policy.owner))
+        self.state.swap_policies(policies)
+        self.metrics.pulled.policies_in_force({p.name: p.sha256 for p in policies.values()})
+
+    # --- living --------------------------------------------------------------------------------------
+
+    async def _keep_house(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            try:
+                events = await loop.run_in_executor(None, self.state.sweep)
+                for event in events:
+                    self._session_over(event.session)
+                if _stamp(self.settings.policy) != self._policy_stamp:
+                    self.reload()
+            except Exception:
+                logger.exception("housekeeping failed; it will be tried again")
+
+    def _revoked(self, session_id: str, jti: str | None) -> None:
+        """Called in the revoker's thread, after the revocation is visible: end what runs, now (I5)."""
+        if self.loop is None or self.plane is None:
+            return
+        self.loop.call_soon_threadsafe(self.plane.abort_session, session_id)
+        if jti is None:
+            self.loop.call_soon_threadsafe(self._session_over, session_id)
+
+    def _session_over(self, session_id: str) -> None:
+        if not self.exchange.is_over(session_id):
+            return
+        if self.listeners is not None:
+            self.listeners.close_session(session_id)
+        self.exchange.session_ended(session_id)
+
+    def _revoke_for_theft(self, session_id: str, why: str) -> None:
+        def revoke() -> None:
+            try:
+                self.state.revoke(session_id, "policy:revoke_on_theft", why)
+            except StateError as error:
+                logger.error("a stolen session could not be revoked: %s", error)
+
+        if self.loop is not None:
+            self.loop.run_in_executor(None, revoke)
+
+    # --- ending --------------------------------------------------------------------------------------
+
+    async def drain(self) -> None:
+        """Refuse what is new, let what runs finish, up to the deadline."""
+        self.ready = False
+        self.exchange.draining = True
+        self.telemetry.emit(DaemonEvent(time.time(), "draining"))
+        if self.listeners is not None:
+            self.listeners.stop_accepting()
+        deadline = time.monotonic() + self.settings.drain_seconds
+        while self.exchange.calls and time.monotonic() < deadline:  # noqa: ASYNC110 - bounded by the deadline
+            await asyncio.sleep(0.05)
+
+    async def stop(self) -> None:
+        self.ready = False
+        if self.listeners is not None:
+            self.listeners.stop_accepting()
+        if self.plane is not None:
+            for link in tuple(self.plane.connections):
+                link.abort(Reason.DRAINING)
+            self.plane.stop()
+        await asyncio.sleep(0)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.store.close()
+        self.exchange.tell(DaemonEvent(time.time(), "stopped"))
+        self.state.close()
+        self.telemetry.close(time.time())
+
+    # --- wiring --------------------------------------------------------------------------------------
+
+    def _write_trust(self) -> TrustFiles:
+        """The public half of the CA, where sandboxes' launchers can read it: not in the state directory."""
+        directory = self.settings.runtime / "trust"
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        return write_trust_files(directory, self.authority.pem)
+
+    def _wire_metrics(self) -> None:
+        pulled = self.metrics.pulled
+        pulled.sessions = lambda: float(
+            sum(not self.exchange.is_over(session_id) for session_id in self.state.sessions.by_id)
+        )
+        pulled.active_connections = lambda: float(len(self.plane.connections)) if self.plane else 0.0
+        pulled.ca_expiry = lambda: self.authority.not_after.timestamp()
+        pulled.credentials = lambda: {
+            name for policy in self.state.policies.values() for name in policy.credentials
+        }
+        pulled.secret_ages = self._secret_ages
+
+    def _secret_ages(self) -> dict[str, float]:
+        ages = self.store.ages()
+        return {
+            credential.name: ages[str(credential.secret)]
+            for policy in self.state.policies.values()
+            for credential in policy.credentials.values()
+            if str(credential.secret) in ages
+        }
+
+
+async def run(settings: Settings, stores: Mapping[str, SecretStore] | None = None) -> None:
+    """The daemon as a process: until SIGTERM or SIGINT; SIGHUP reloads the policies.
+
+    A second SIGTERM ends a drain early. Raises what `Daemon` and `start` raise.
+    """
+    protect_process()
+    daemon = Daemon(settings, stores)
+    loop = asyncio.get_running_loop()
+    ending = asyncio.Event()
+    hurry = asyncio.Event()
+
+    def end() -> None:
+        (hurry if ending.is_set() else ending).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end)
+    loop.add_signal_handler(signal.SIGHUP, daemon.reload)
+    try:
+        await daemon.start()
+        notify("READY=1", notify_socket())
+        await ending.wait()
+        notify("STOPPING=1", notify_socket())
+        draining = asyncio.ensure_future(daemon.drain())
+        hurrying = asyncio.ensure_future(hurry.wait())
+        await asyncio.wait((draining, hurrying), return_when=asyncio.FIRST_COMPLETED)
+        hurrying.cancel()
+        draining.cancel()
+    finally:
+        await daemon.stop()
+
+
+def make_stores(settings: Settings) -> dict[str, SecretStore]:
+    """The stores that the settings name. Without one, every credential is refused: SECRET_MISSING."""
+    stores: dict[str, SecretStore] = {}
+    if settings.vault_url is not None:
+        stores["vault"] = VaultStore(
+            VaultConfig(
+                url=settings.vault_url,
+                login=vault_login(settings),
+                ca_file=settings.vault_ca_file,
+                namespace=settings.vault_namespace,
+                timeout_seconds=settings.vault_timeout,
+            )
+        )
+    if settings.secrets_dir is not None:
+        stores["file"] = FileStore(settings.secrets_dir)
+    return stores
+
+
+def vault_login(settings: Settings) -> Login:
+    """How the daemon proves itself to Vault. ValueError says which setting is missing."""
+    mount = settings.vault_mount
+    match settings.vault_login:
+        case "token":
+            token = settings.vault_token.get_secret_value() if settings.vault_token else None
+            if token is None and settings.vault_token_file is None:
+                raise ValueError("vault_login is token: set COATCHECK_VAULT_TOKEN_FILE")
+            return TokenLogin(file=settings.vault_token_file, token=token)
+        case "approle":
+            if not settings.vault_role_id or settings.vault_secret_id_file is None:
+                raise ValueError(
+                    "vault_login is approle: set COATCHECK_VAULT_ROLE_ID and COATCHECK_VAULT_SECRET_ID_FILE"
+                )
+            return AppRoleLogin(settings.vault_role_id, settings.vault_secret_id_file, mount or "approle")
+        case "jwt":
+            if settings.vault_jwt_file is None:
+                raise ValueError("vault_login is jwt: set COATCHECK_VAULT_JWT_FILE")
+            return JwtLogin(settings.vault_role, settings.vault_jwt_file, mount or "jwt")
+        case "kubernetes":
+            if settings.vault_jwt_file is not None:
+                return KubernetesLogin(settings.vault_role, settings.vault_jwt_file, mount or "kubernetes")
+            return KubernetesLogin(settings.vault_role, mount=mount or "kubernetes")
+
+
+def upstream_settings(settings: Settings) -> UpstreamSettings:
+    return UpstreamSettings(
+        allowed_networks=parse_networks(settings.allowed_networks),
+        connect_to={name: split_authority(to, None) for name, to in settings.connect_to.items()},
+        name_servers=settings.name_servers,
+    )
+
+
+def mtls_context(settings: Settings) -> ssl.SSLContext | None:
+    """The shared listener's TLS: it demands a certificate of the sandboxes' CA."""
+    if settings.proxy_tls_certificate is None or settings.proxy_client_ca is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(settings.proxy_tls_certificate)
+    context.load_verify_locations(settings.proxy_client_ca)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def protect_process(warn: Callable[[str], None] = logger.warning) -> None:
+    """No core dumps; other processes of our user cannot read our memory; swap is warned about (I1)."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.umask(0o077)
+    swaps = Path("/proc/swaps")
+    if swaps.is_file() and len(swaps.read_text().splitlines()) > 1:
+        warn("swap is on: secrets in memory may be written to it. Turn it off, or encrypt it.")
+
+
+def _stamp(path: Path) -> object:
+    """What changes when a policy file does: names, sizes, inodes and times."""
+    try:
+        files = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
+        return [(file.name, s.st_mtime_ns, s.st_size, s.st_ino) for file in files for s in (file.stat(),)]
+    except OSError as error:
+        return str(error)

@@ -1,0 +1,173 @@
+"""Settings of the daemon: `COATCHECK_…` variables and one TOML file. The only reader of the environment.
+
+Each has a unit, a default and a reason; unknown keys are errors. What a *team* may do is policy, not a
+setting.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from coatcheck.decision.address import parse_networks
+
+PREFIX = "COATCHECK_"
+
+
+class Settings(BaseSettings):
+    """Everything that differs from one deployment to the next."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, extra="forbid", frozen=True, validate_default=True, env_nested_delimiter=None
+    )
+
+    # --- where things are ---
+    state_dir: Path = Field(Path("var/coatcheck"), description="Keys, sessions, CA and audit log; 0700.")
+    runtime_dir: Path | None = Field(
+        None, description="Sockets. Default: `run` below the state directory; systemd gives /run/coatcheck."
+    )
+    policy: Path = Field(Path("policies"), description="Directory of policy files, or one file.")
+
+    # --- listeners ---
+    proxy_host: str = Field("127.0.0.1", description="Address of the shared proxy listener.")
+    proxy_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="Port of the shared proxy listener; unset: none.",
+    )
+    proxy_trust_addresses: bool = Field(
+        False,
+        description="Nobody can spoof a source address there: class `address`.",
+    )
+    proxy_tls_certificate: Path | None = Field(
+        None, description="PEM certificate and key of the shared listener; with client CA: class `mtls`."
+    )
+    proxy_client_ca: Path | None = Field(None, description="PEM roots that sign sandboxes' certificates.")
+    control_socket: Path | None = Field(
+        None, description="Unix socket of the control API. Default: `control.sock` in the runtime directory."
+    )
+    control_uids: tuple[int, ...] = Field(
+        (), description="User ids that are callers with every grant, besides the daemon's own."
+    )
+    control_host: str = Field("127.0.0.1", description="Address of the control API over TCP.")
+    control_port: int | None = Field(
+        None, ge=0, le=65535, description="Port of the control API over TCP; unset: Unix socket only."
+    )
+    control_grants: Path | None = Field(
+        None, description="TOML file of callers: who may open which sessions, revoke, or read."
+    )
+
+    # --- Vault ---
+    vault_url: str | None = Field(None, description="https://… of Vault or OpenBao.")
+    vault_ca_file: Path | None = Field(None, description="PEM roots for Vault; unset: public ones.")
+    vault_namespace: str | None = Field(None, description="Vault Enterprise or OpenBao namespace.")
+    vault_login: Literal["token", "approle", "jwt", "kubernetes"] = Field(
+        "token", description="How the daemon logs in."
+    )
+    vault_token: SecretStr | None = Field(None, description="For `token`; better a file.")
+    vault_token_file: Path | None = Field(None, description="For `token`: read anew at each login.")
+    vault_role: str = Field("coatcheck", description="For `jwt` and `kubernetes`.")
+    vault_role_id: str = Field("", description="For `approle`.")
+    vault_secret_id_file: Path | None = Field(None, description="For `approle`: read anew at each login.")
+    vault_jwt_file: Path | None = Field(None, description="For `jwt` and `kubernetes`: read at each login.")
+    vault_mount: str | None = Field(None, description="Where the login method is mounted, if elsewhere.")
+    vault_timeout: float = Field(5.0, gt=0, description="Seconds for a whole answer.")
+    secrets_dir: Path | None = Field(None, description="Directory for `file:` secrets; unset: none.")
+    secret_ttl: float = Field(60.0, gt=0, description="Seconds until a rotated secret is picked up.")
+    secret_max_stale: float = Field(
+        300.0, ge=0, description="Seconds past that an old value serves while Vault is down."
+    )
+
+    # --- upstream ---
+    upstream_ca_file: Path | None = Field(None, description="PEM roots for upstreams; unset: public ones.")
+    allowed_networks: tuple[str, ...] = Field(
+        (), description="Private ranges (CIDR) that may be dialled; metadata services never."
+    )
+    connect_to: dict[str, str] = Field(
+        {}, description="`host:port` -> `address:port`, as curl's --connect-to; the name is still verified."
+    )
+    name_servers: tuple[str, ...] = Field((), description="DNS servers; unset: the system's.")
+
+    # --- sessions ---
+    session_max_age: float = Field(43_200, gt=0, description="Seconds; a working day.")
+    session_lease: float = Field(120, gt=0, description="Seconds; handles outlive a sandbox by at most this.")
+    max_sessions: int = Field(10_000, gt=0, description="Live sessions; about 10 kB each.")
+
+    # --- telling ---
+    log_format: Literal["human", "json"] = Field("human", description="Of stderr.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Of stderr.")
+    audit_checkpoints: Path | None = Field(
+        None, description="Second place for signed checkpoints, best on another disk or host."
+    )
+    drain_seconds: float = Field(30.0, ge=0, description="How long streams may finish after SIGTERM.")
+
+    @field_validator("allowed_networks")
+    @classmethod
+    def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        parse_networks(value)
+        return value
+
+    @model_validator(mode="after")
+    def _together(self) -> "Settings":
+        if (self.proxy_client_ca is None) != (self.proxy_tls_certificate is None):
+            raise ValueError("proxy_tls_certificate and proxy_client_ca belong together: set both or neither")
+        return self
+
+    @property
+    def runtime(self) -> Path:
+        return self.runtime_dir or self.state_dir / "run"
+
+    @property
+    def control(self) -> Path:
+        return self.control_socket or self.runtime / "control.sock"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        file = os.environ.get(PREFIX + "CONFIG")
+        toml = (TomlConfigSettingsSource(settings_cls, Path(file)),) if file else ()
+        return (init_settings, env_settings, *toml)
+
+
+class UnknownSetting(ValueError):
+    """A `COATCHECK_…` variable that is no setting: a typo would silently leave a default in force."""
+
+
+def load(**overrides: Any) -> Settings:
+    """The settings from the command line, the environment and the file, in that order of strength.
+
+    Raises UnknownSetting, pydantic.ValidationError, or OSError when COATCHECK_CONFIG names no file.
+    """
+    known = {PREFIX + name.upper() for name in Settings.model_fields} | {PREFIX + "CONFIG"}
+    for name in os.environ:
+        if name.startswith(PREFIX) and name not in known:
+            raise UnknownSetting(f"{name} is no setting of coatcheck; see `coatcheck serve --help`")
+    file = os.environ.get(PREFIX + "CONFIG")
+    if file and not Path(file).is_file():
+        raise FileNotFoundError(f"COATCHECK_CONFIG names {file}, which is not a file")
+    return Settings(**overrides)
+
+
+def process_environment() -> Mapping[str, str]:
+    """The environment for children that are the user's own command (`coatcheck run`)."""
+    return dict(os.environ)
+
+
+def notify_socket() -> str | None:
+    """systemd's readiness socket, if it started us."""
+    return os.environ.get("NOTIFY_SOCKET")
