@@ -1,0 +1,86 @@
+"""What is written is what is built."""
+
+from pathlib import Path
+
+import pytest
+
+from coatcheck.decision.message import OriginClass
+from coatcheck.decision.policy import (
+    BasicInjection,
+    BodyInjection,
+    HandlesInBody,
+    HeaderInjection,
+    HostPattern,
+    Limit,
+    LimitKind,
+    LimitScope,
+    PathInjection,
+    PathPattern,
+    QueryInjection,
+    SecretRef,
+    Shape,
+    SigV4Injection,
+)
+from coatcheck.decision.session import DEFAULT_ORIGIN_CLASSES, Isolation
+from coatcheck.policyfile import load_policy
+from coatcheck.policyfile.building import build_injection
+from coatcheck.policyfile.models import InjectSpec
+
+FILE = Path(__file__).parent / "working_everything.yaml"
+POLICY = load_policy("everything", FILE.read_bytes())
+RULES = {rule.name: rule for rule in POLICY.rules}
+
+
+def test_every_way_to_inject_is_built() -> None:
+    """One value a way."""
+    assert {name: credential.inject for name, credential in POLICY.credentials.items()} == {
+        "header": HeaderInjection("x-api-key", "{secret}"),
+        "basic": BasicInjection("x-access-token"),
+        "query": QueryInjection("key"),
+        "path": PathInjection("bot"),
+        "body": BodyInjection("token", max_bytes=2 << 20),
+        "sigv4": SigV4Injection(frozenset({"s3"}), frozenset({"eu-central-1"})),
+    }
+    with pytest.raises(ValueError, match="names no way"):
+        build_injection(InjectSpec.model_validate({}))
+
+
+def test_a_credential_keeps_all_that_was_written() -> None:
+    """And what was not written has the default that denies most."""
+    full, bare = POLICY.credentials["header"], POLICY.credentials["basic"]
+    assert full.secret == SecretRef("vault", "secret", "team/header", "api_key")
+    assert HostPattern("2001:db8::1") in full.hosts and HostPattern("api.example.org", True) in full.hosts
+    assert full.methods == {"GET", "POST"} and PathPattern(("v1",), True) in full.paths
+    assert full.env == "HEADER_KEY" and full.shape == Shape("ghp_", 36)
+    assert full.origins == {OriginClass.SOCKET, OriginClass.MTLS, OriginClass.BEARER}
+    assert full.isolation is Isolation.EMULATED
+    assert full.handle_required and full.keep_set_cookie and full.revoke_on_theft and not full.scrub
+    assert bare.origins == DEFAULT_ORIGIN_CLASSES and OriginClass.BEARER not in bare.origins
+    assert bare.handle_required and bare.scrub and not bare.plain_http and not bare.keep_set_cookie
+    assert bare.isolation is Isolation.NONE and bare.shape is None and bare.env is None
+    assert not POLICY.credentials["query"].handle_required
+    assert POLICY.credentials["body"].plain_http
+
+
+def test_a_rule_keeps_all_that_was_written() -> None:
+    """Ports follow plain HTTP unless they are given."""
+    rule = RULES["the api"]
+    assert rule.ports == {443, 8443} and rule.websocket and not rule.http2 and not rule.plain_http
+    assert rule.credentials == ("header", "query", "path")
+    assert rule.handles_in_body is HandlesInBody.MASK
+    assert (rule.max_request_bytes, rule.max_response_bytes) == (10 << 20, 1 << 30)
+    assert RULES["git"].ports == {443} and RULES["git"].http2
+    assert RULES["old"].ports == {80, 443} and RULES["old"].plain_http
+    assert RULES["pinned"].tunnel and RULES["pinned"].methods == frozenset()
+
+
+def test_limits_are_one_value_a_kind() -> None:
+    """A burst that is not written is the rate's own number."""
+    session, tenant = LimitScope.SESSION, LimitScope.TENANT
+    assert RULES["the api"].limits == (
+        Limit(LimitKind.REQUESTS, 60, 60.0, 10, session),
+        Limit(LimitKind.CONCURRENT, 4, 1.0, 4, session),
+        Limit(LimitKind.REQUESTS, 10, 1.0, 10, tenant),
+        Limit(LimitKind.BYTES_UP, 10 << 20, 3600.0, 10 << 20, tenant),
+        Limit(LimitKind.BYTES_DOWN, 1 << 30, 86400.0, 1 << 30, tenant),
+    )

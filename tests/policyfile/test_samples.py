@@ -1,0 +1,81 @@
+"""The shipped policies answer as their authors say, and a wrong expectation is found."""
+
+from pathlib import Path
+
+import pytest
+
+from coatcheck.policyfile import Failure, PolicyError, load_directory, load_policy, read_samples, run_samples
+from coatcheck.policyfile.problem import Wrong
+from coatcheck.policyfile.samples import sample_request
+
+POLICIES = Path(__file__).parents[2] / "policies"
+SAMPLES = sorted((POLICIES / "samples").glob("*.yaml"))
+DEFAULT = load_policy("default", (POLICIES / "default.yaml").read_bytes())
+
+
+@pytest.mark.parametrize("file", SAMPLES, ids=lambda file: file.stem)
+def test_the_shipped_policy_answers_as_its_samples_say(file: Path) -> None:
+    """Each sample file is named like its policy."""
+    assert run_samples(load_directory(POLICIES)[file.stem], read_samples(file.read_bytes())) == []
+
+
+def test_every_shipped_policy_has_samples_and_no_warning() -> None:
+    """An allowed and a refused one at least."""
+    assert {file.stem for file in SAMPLES} == set(load_directory(POLICIES))
+    for file in SAMPLES:
+        assert {sample.expect for sample in read_samples(file.read_bytes())} == {"allow", "deny"}
+
+
+def test_a_sample_that_is_answered_otherwise_fails() -> None:
+    """With what was expected and what came."""
+    data = b"""samples:
+  - {request: "GET https://api.openai.com/v1/models", expect: deny, reason: host_not_allowed}
+  - {name: named, request: "GET https://api.openai.com/v1/models", expect: allow, rule: openai model calls}
+  - {request: "GET https://api.openai.com/v1/models", expect: allow, credentials: [anthropic]}
+  - {request: "GET https://evil.test/", expect: allow}
+  - {request: "GET https://127.1/", expect: deny, reason: host_not_allowed}
+"""
+    assert run_samples(DEFAULT, read_samples(data)) == [
+        Failure("GET https://api.openai.com/v1/models", "deny host_not_allowed", "allow"),
+        Failure("named", "allow by openai model calls", "allow by openai model list"),
+        Failure("GET https://api.openai.com/v1/models", "allow with anthropic", "allow with openai"),
+        Failure("GET https://evil.test/", "allow", "deny host_not_allowed"),
+        Failure("GET (refused host)/", "deny host_not_allowed", "deny host_form_refused"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        'request: "GET https://a.org/", expect: deny',
+        'request: "GET https://a.org/", expect: allow, reason: host_not_allowed',
+        'request: "GET https://a.org/", expect: deny, reason: host_not_allowed, rule: x',
+        'request: "GET https://a.org/", expect: deny, reason: because',
+        'request: "GET https://a.org/", expect: maybe',
+        'request: "GET a.org", expect: allow',
+        'expect: allow',
+        'request: "GET https://a.org/", expects: allow',
+    ],
+)  # fmt: skip
+def test_a_sample_that_makes_no_sense_is_refused(sample: str) -> None:
+    """A sample that cannot fail is no test."""
+    with pytest.raises(PolicyError) as refused:
+        read_samples(f"samples:\n  - {{{sample}}}\n".encode())
+    assert all(problem.line == 2 and problem.instead for problem in refused.value.problems)
+
+
+def test_samples_there_must_be() -> None:
+    """An empty file passes nothing."""
+    for data in (b"", b"samples: []\n", b"samplez: []\n"):
+        with pytest.raises(PolicyError):
+            read_samples(data)
+
+
+def test_a_request_is_taken_apart_and_not_repaired() -> None:
+    """Otherwise samples could not show what is refused."""
+    request = sample_request("GET https://api.example.org:8443/a/../b?x=1")
+    assert request.target == "/a/../b?x=1"
+    assert request.destination is not None and request.destination.url == "https://api.example.org:8443"
+    assert sample_request("GET http://api.example.org").target == "/"
+    with pytest.raises(Wrong):
+        sample_request("https://api.example.org/")
