@@ -79,16 +79,6 @@ def find(head: RequestHead, references: tuple[Shape, ...] = (), known: Known = n
     return tuple(found)
 
 
-def locate(found: tuple[Found, ...], credential: Credential) -> Found | None:
-    """The one handle that stands where the policy declares `credential`, None when there is none.
-
-    Also None when there are two (a repeated parameter, a header and a parameter): which of them counts
-    would be a matter of reading. They are then handles out of place.
-    """
-    here = [item for item in found if stands_at(item, credential)]
-    return here[0] if len(here) == 1 else None
-
-
 def stands_at(found: Found, credential: Credential) -> bool:
     """Whether a found handle stands exactly where the policy declares `credential`."""
     if found.decoded:

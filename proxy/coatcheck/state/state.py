@@ -18,7 +18,6 @@ from typing import Final
 
 from coatcheck.decision.policy import Credential, Policy
 from coatcheck.decision.session import Now, Session, alive
-from coatcheck.decision.verdict import Reason
 from coatcheck.private_files import open_private_directory
 from coatcheck.state.clock import Clock
 from coatcheck.state.database import Database, IssuedHandle, Status
@@ -26,6 +25,7 @@ from coatcheck.state.errors import Problem, StateError
 from coatcheck.state.genuine import GenuineHandles
 from coatcheck.state.issued import IssuedHandles, MintedHandle, mint
 from coatcheck.state.journal import Journal
+from coatcheck.state.registry import Registry, Revoked, status_of
 from coatcheck.state.sessions import NewSession, Sessions, StateSettings, new_session, renewed
 from coatcheck.state.signing_keys import SigningKeys
 from coatcheck.telemetry.events import DaemonEvent, Event, SessionChange, SessionEvent
@@ -34,22 +34,10 @@ DATABASE_NAME: Final = "sessions.db"
 HIGH_WATER_SECONDS: Final = 10.0
 """How far the persisted clock may be behind: as much as a clock set back during a restart could win."""
 
-type Revoked = Callable[[str, str | None], None]
-"""Called with a session's id, and a handle's id when only that handle was revoked."""
-
-_CHANGES: Final = {
-    Status.REVOKED: SessionChange.REVOKED,
-    Status.ENDED: SessionChange.ENDED,
-    Status.LAPSED: SessionChange.LAPSED,
-    Status.EXPIRED: SessionChange.EXPIRED,
-}
-
 
 class State:
     """Open it with `State.open`; call `sweep` about once a second; `close` it last."""
 
-    sessions: Sessions
-    """The snapshot. Read it once a request."""
     policies: Mapping[str, Policy]
     """By name; replaced whole by `swap_policies`."""
 
@@ -69,15 +57,13 @@ class State:
         self._database = database
         self._journal = Journal(database)
         self._keys = keys
-        self._emit = emit
         self._lock = RLock()
-        self._callbacks: list[Revoked] = []
         self._tidied_at = float("-inf")
         self._issued = IssuedHandles(database.handles())
-        self._closed: dict[str, tuple[Status, float]] = {}
         self.genuine = GenuineHandles(keys, self._issued)
         self.policies = MappingProxyType({})
-        self.sessions = Sessions().having(*self._load())
+        now = clock.now()
+        self._registry = Registry(database, self._journal, self._issued, emit, settings.max_sessions, now)
 
     @classmethod
     def open(
@@ -132,19 +118,19 @@ class State:
 
     # --- reading, in any thread, without a lock ---------------------------------------------------
 
+    @property
+    def sessions(self) -> Sessions:
+        """The snapshot. Read it once a request."""
+        return self._registry.sessions
+
     def session(self, session_id: str) -> Session:
         """StateError(UNKNOWN_SESSION) when there is none, or none any more."""
-        session = self.sessions.by_id.get(session_id)
-        if session is None:
-            raise StateError(
-                Problem.UNKNOWN_SESSION, f"there is no session {session_id}", "See `coatcheck session list`."
-            )
-        return session
+        return self._registry.session(session_id)
 
     def status(self, session_id: str) -> Status:
         session = self.session(session_id)
-        closed = self._closed.get(session_id)
-        return closed[0] if closed is not None else _status(session, self.clock.now())
+        closed = self._registry.closed.get(session_id)
+        return closed[0] if closed is not None else status_of(session, self.clock.now())
 
     def handles(self, session_id: str) -> tuple[IssuedHandle, ...]:
         """What was issued to a session: ids and expiry, no values."""
@@ -159,15 +145,17 @@ class State:
             now = self.clock.now()
             session = new_session(wanted, self.policies, self.settings, caller, now)
             held = self.sessions.by_origin.get(session.origin)
-            if held is not None and held.id not in self._closed:
+            if held is not None and held.id not in self._registry.closed:
                 if alive(held, now) is None:
                     raise StateError(
                         Problem.ORIGIN_TAKEN,
                         f"this origin ({held.origin.kind}) proves session {held.id} already",
                         f"End that session first: coatcheck session revoke {held.id}",
                     )
-                self._close([held], _status(held, now), now, "", "its origin was given to another session")
-            if len(self.sessions.by_id) - len(self._closed) >= self.settings.max_sessions:
+                self._registry.close(
+                    [held], status_of(held, now), now, "", "its origin was given to another session"
+                )
+            if len(self.sessions.by_id) - len(self._registry.closed) >= self.settings.max_sessions:
                 raise StateError(
                     Problem.CAPACITY,
                     f"{self.settings.max_sessions} sessions are live, which is the limit",
@@ -184,20 +172,20 @@ class State:
                     self._database.put_handle(issued)
             for _, issued in made:
                 self._issued.add(issued)
-            self.sessions = self.sessions.having(session)
-            self._tell(now, SessionChange.OPENED, session, caller, f"origin {session.origin.kind}")
+            self._registry.sessions = self.sessions.having(session)
+            self._registry.tell(now, SessionChange.OPENED, session, caller, f"origin {session.origin.kind}")
             return session, tuple(minted for minted, _ in made)
 
     def renew(self, session_id: str, caller: str, lease_seconds: float | None = None) -> Session:
         """Start the lease anew. A session that is no longer alive is not revived: StateError."""
         with self._lock:
             now = self.clock.now()
-            session = renewed(self._live(session_id, now), lease_seconds, self.settings, now)
+            session = renewed(self._registry.live(session_id, now), lease_seconds, self.settings, now)
             left = session.lease_deadline - now.monotonic
             with self._journal.giving(now, flush=False):
                 self._database.set_lease(session_id, session.lease_seconds, now.wall + left)
-            self.sessions = self.sessions.having(session)
-            self._tell(now, SessionChange.RENEWED, session, caller)
+            self._registry.sessions = self.sessions.having(session)
+            self._registry.tell(now, SessionChange.RENEWED, session, caller)
             return session
 
     def mint(
@@ -206,7 +194,7 @@ class State:
         """One more handle of a live session, for clients that can refresh. `ttl` in seconds."""
         with self._lock:
             now = self.clock.now()
-            session = self._live(session_id, now)
+            session = self._registry.live(session_id, now)
             found = self._credential(session, credential)
             unexpired = [h for h in self._issued.of(session_id) if now.wall < h.claims.expires_at]
             if len(unexpired) >= self.settings.max_handles:
@@ -219,14 +207,16 @@ class State:
             with self._journal.giving(now):
                 self._database.put_handle(issued)
             self._issued.add(issued)
-            self._tell(now, SessionChange.HANDLE_MINTED, session, caller, f"{credential} {minted.jti}")
+            self._registry.tell(
+                now, SessionChange.HANDLE_MINTED, session, caller, f"{credential} {minted.jti}"
+            )
             return minted
 
     def bump_generation(self, session_id: str, caller: str) -> tuple[Session, tuple[MintedHandle, ...]]:
         """A new life of a live session (restored or forked): old handles are stale, here are new ones."""
         with self._lock:
             now = self.clock.now()
-            session = self._live(session_id, now)
+            session = self._registry.live(session_id, now)
             session = replace(session, generation=session.generation + 1)
             names = [name for name in sorted(session.credentials) if self._has(session, name)]
             made = [
@@ -238,16 +228,18 @@ class State:
                     self._database.put_handle(issued)
             for _, issued in made:
                 self._issued.add(issued)
-            self.sessions = self.sessions.having(session, epoch=True)
-            self._notify(session_id, None)
-            self._tell(now, SessionChange.REBOUND, session, caller, f"generation {session.generation}")
+            self._registry.sessions = self.sessions.having(session, epoch=True)
+            self._registry.notify(session_id, None, now)
+            self._registry.tell(
+                now, SessionChange.REBOUND, session, caller, f"generation {session.generation}"
+            )
             return session, tuple(minted for minted, _ in made)
 
     def swap_policies(self, policies: Mapping[str, Policy]) -> None:
         """The policies in force from now on. Running streams see a new epoch and ask again."""
         with self._lock:
             self.policies = MappingProxyType(dict(policies))
-            self.sessions = self.sessions.having(epoch=True)
+            self._registry.sessions = self.sessions.having(epoch=True)
 
     # --- taking ------------------------------------------------------------------------------------
 
@@ -275,14 +267,14 @@ class State:
                 )
             self._issued.revoke(session_id, jti)
             revoked = replace(session, revoked_handles=session.revoked_handles | {jti})
-            self.sessions = self.sessions.having(revoked, epoch=True)
-            self._notify(session_id, jti)
+            self._registry.sessions = self.sessions.having(revoked, epoch=True)
+            self._registry.notify(session_id, jti, now)
             self._journal.owe(partial(self._database.revoke_handle, jti))
             try:
                 self._journal.settle(now)
             finally:
                 detail = f"{jti} {why}".rstrip()
-                self._tell(now, SessionChange.HANDLE_REVOKED, revoked, caller, detail)
+                self._registry.tell(now, SessionChange.HANDLE_REVOKED, revoked, caller, detail)
 
     def sweep(self) -> tuple[SessionEvent, ...]:
         """Close what has lapsed or expired, save the clock, rotate keys. Blocks on disk: not in a loop.
@@ -294,10 +286,10 @@ class State:
             events: list[SessionEvent] = []
             dead: dict[Status, list[Session]] = {}
             for session in self.sessions.by_id.values():
-                if session.id not in self._closed and alive(session, now) is not None:
-                    dead.setdefault(_status(session, now), []).append(session)
+                if session.id not in self._registry.closed and alive(session, now) is not None:
+                    dead.setdefault(status_of(session, now), []).append(session)
             for status, sessions in dead.items():
-                events += self._close(sessions, status, now, "", "")
+                events += self._registry.close(sessions, status, now, "", "")
             if self._journal.in_debt:
                 self._journal.settle(now)
             if now.monotonic - self._tidied_at >= HIGH_WATER_SECONDS:
@@ -308,7 +300,7 @@ class State:
     def on_revoked(self, callback: Revoked) -> None:
         """Call `callback` right after something was taken, in the taker's thread. It must not block."""
         with self._lock:
-            self._callbacks.append(callback)
+            self._registry.callbacks.append(callback)
 
     def rotate_keys(self) -> None:
         """Sign with a new key from now on; handles that exist go on counting until they expire."""
@@ -321,30 +313,6 @@ class State:
             return self._database.version
 
     # --- inside, under the lock ----------------------------------------------------------------------
-
-    def _load(self) -> list[Session]:
-        """Closed sessions first: an origin belongs to the live session that has it now."""
-        loaded: list[Session] = []
-        rows = sorted(
-            self._database.sessions(self.clock.now()), key=lambda row: (row[1] is Status.LIVE, row[2])
-        )
-        for session, status, closed_at in rows:
-            loaded.append(replace(session, revoked_handles=self._issued.revoked_of(session.id)))
-            if status is not Status.LIVE:
-                self._closed[session.id] = (status, closed_at)
-        return loaded
-
-    def _live(self, session_id: str, now: Now) -> Session:
-        session = self.session(session_id)
-        denied = alive(session, now)
-        if denied is not None or session_id in self._closed:
-            why = self._closed.get(session_id, (_status(session, now), 0.0))[0]
-            raise StateError(
-                Problem.SESSION_CLOSED,
-                f"session {session_id} is {why}, and is not revived",
-                "Open a new session.",
-            )
-        return session
 
     def _has(self, session: Session, name: str) -> bool:
         policy = self.policies.get(session.policy)
@@ -363,45 +331,16 @@ class State:
         with self._lock:
             now = self.clock.now()
             session = self.session(session_id)
-            if session_id not in self._closed:
-                self._close([session], status, now, caller, why)
+            if session_id not in self._registry.closed:
+                self._registry.close([session], status, now, caller, why)
             elif self._journal.in_debt:
                 self._journal.settle(now)
             return self.sessions.by_id.get(session_id, session)
 
-    def _close(
-        self, sessions: list[Session], status: Status, now: Now, caller: str, why: str
-    ) -> list[SessionEvent]:
-        revoked = status in (Status.REVOKED, Status.ENDED)
-        dead = [replace(session, revoked=revoked, lease_deadline=float("-inf")) for session in sessions]
-        self.sessions = self.sessions.having(*dead, epoch=True)
-        for session in dead:
-            self._closed[session.id] = (status, now.wall)
-            self._notify(session.id, None)
-            self._journal.owe(partial(self._database.close_session, session.id, status, now.wall))
-        self._forget(len(self._closed) - self.settings.max_sessions)
-        events: list[SessionEvent] = []
-        try:
-            self._journal.settle(now)
-        finally:
-            events += [self._tell(now, _CHANGES[status], session, caller, why) for session in dead]
-        return events
-
-    def _forget(self, count: int) -> None:
-        """Drop the longest closed sessions: they are only kept for the wording of refusals."""
-        oldest = list(self._closed)[: max(count, 0)]
-        if not oldest:
-            return
-        self.sessions = self.sessions.having(without=[self.sessions.by_id[name] for name in oldest])
-        for session_id in oldest:
-            del self._closed[session_id]
-            self._issued.drop(self._issued.of(session_id))
-            self._journal.owe(partial(self._database.drop_session, session_id))
-
     def _tidy(self, now: Now) -> None:
         """What nobody notices: old closed sessions, expired handles, keys, the clock's high-water mark."""
-        old = sum(now.wall - at >= self.settings.retain_closed for _, at in self._closed.values())
-        self._forget(old)
+        old = sum(now.wall - at >= self.settings.retain_closed for _, at in self._registry.closed.values())
+        self._registry.forget(old)
         expired = self._issued.expired(now)
         self._issued.drop(expired)
         jtis = [handle.claims.jti for handle in expired]
@@ -410,37 +349,3 @@ class State:
         if now.wall - self._keys.created_at >= self.settings.key_rotation:
             self._keys.rotate(now.wall, self.settings.max_age)
         self._keys.prune(now.wall)
-
-    def _notify(self, session_id: str, jti: str | None) -> None:
-        for callback in self._callbacks:
-            try:
-                callback(session_id, jti)
-            except Exception as error:  # noqa: BLE001 - one plane's failure must not keep the others' connections open
-                self._emit(DaemonEvent(self.clock.now().wall, "revocation_callback_failed", repr(error)))
-
-    def _tell(
-        self, now: Now, change: SessionChange, session: Session, caller: str, detail: str = ""
-    ) -> SessionEvent:
-        event = SessionEvent(
-            at=now.wall,
-            change=change,
-            session=session.id,
-            tenant=session.tenant,
-            subject=session.subject,
-            policy=session.policy,
-            caller=caller,
-            detail=detail,
-            state_version=self._database.version,
-        )
-        self._emit(event)
-        return event
-
-
-def _status(session: Session, now: Now) -> Status:
-    """Why a session is not alive, as its own values say."""
-    denied = alive(session, now)
-    if denied is None:
-        return Status.LIVE
-    if denied.reason is Reason.SESSION_REVOKED:
-        return Status.REVOKED
-    return Status.EXPIRED if denied.reason is Reason.SESSION_EXPIRED else Status.LAPSED

@@ -1,0 +1,148 @@
+"""Which sessions there are, and how one stops being live. Used under `State`'s lock."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from coatcheck.decision.session import Now, Session, alive
+from coatcheck.decision.verdict import Reason
+from coatcheck.state.database import Database, Status
+from coatcheck.state.errors import Problem, StateError
+from coatcheck.state.issued import IssuedHandles
+from coatcheck.state.journal import Journal
+from coatcheck.state.sessions import Sessions
+from coatcheck.telemetry.events import DaemonEvent, Event, SessionChange, SessionEvent
+
+type Revoked = Callable[[str, str | None], None]
+"""Called with a session's id, and a handle's id when only that handle was revoked."""
+
+_CHANGES: Final = {
+    Status.REVOKED: SessionChange.REVOKED,
+    Status.ENDED: SessionChange.ENDED,
+    Status.LAPSED: SessionChange.LAPSED,
+    Status.EXPIRED: SessionChange.EXPIRED,
+}
+
+
+class Registry:
+    """The snapshot that planes read, and the closed sessions that are kept for the wording of refusals."""
+
+    sessions: Sessions
+
+    def __init__(
+        self,
+        database: Database,
+        journal: Journal,
+        issued: IssuedHandles,
+        emit: Callable[[Event], None],
+        max_closed: int,
+        now: Now,
+    ) -> None:
+        self._database = database
+        self._journal = journal
+        self._issued = issued
+        self._emit = emit
+        self._max_closed = max_closed
+        self.closed: dict[str, tuple[Status, float]] = {}
+        """Why and when (Unix seconds), the longest closed first."""
+        self.callbacks: list[Revoked] = []
+        self.sessions = Sessions().having(*self._load(now))
+
+    def session(self, session_id: str) -> Session:
+        """StateError(UNKNOWN_SESSION) when there is none, or none any more."""
+        session = self.sessions.by_id.get(session_id)
+        if session is None:
+            raise StateError(
+                Problem.UNKNOWN_SESSION, f"there is no session {session_id}", "See `coatcheck session list`."
+            )
+        return session
+
+    def live(self, session_id: str, now: Now) -> Session:
+        """StateError(SESSION_CLOSED) when it may no longer act: nothing is revived."""
+        session = self.session(session_id)
+        denied = alive(session, now)
+        if denied is not None or session_id in self.closed:
+            why = self.closed.get(session_id, (status_of(session, now), 0.0))[0]
+            raise StateError(
+                Problem.SESSION_CLOSED,
+                f"session {session_id} is {why}, and is not revived",
+                "Open a new session.",
+            )
+        return session
+
+    def close(
+        self, sessions: list[Session], status: Status, now: Now, caller: str, why: str
+    ) -> list[SessionEvent]:
+        """Refuse the sessions from now on, everywhere; on disk when this returns."""
+        revoked = status in (Status.REVOKED, Status.ENDED)
+        dead = [replace(session, revoked=revoked, lease_deadline=float("-inf")) for session in sessions]
+        self.sessions = self.sessions.having(*dead, epoch=True)
+        for session in dead:
+            self.closed[session.id] = (status, now.wall)
+            self.notify(session.id, None, now)
+            self._journal.owe(partial(self._database.close_session, session.id, status, now.wall))
+        self.forget(len(self.closed) - self._max_closed)
+        events: list[SessionEvent] = []
+        try:
+            self._journal.settle(now)
+        finally:
+            events += [self.tell(now, _CHANGES[status], session, caller, why) for session in dead]
+        return events
+
+    def forget(self, count: int) -> None:
+        """Drop the longest closed sessions: they are only kept for the wording of refusals."""
+        oldest = list(self.closed)[: max(count, 0)]
+        if not oldest:
+            return
+        self.sessions = self.sessions.having(without=[self.sessions.by_id[name] for name in oldest])
+        for session_id in oldest:
+            del self.closed[session_id]
+            self._issued.drop(self._issued.of(session_id))
+            self._journal.owe(partial(self._database.drop_session, session_id))
+
+    def notify(self, session_id: str, jti: str | None, now: Now) -> None:
+        """Tell the planes what was taken, so that they abort what depended on it (I5)."""
+        for callback in self.callbacks:
+            try:
+                callback(session_id, jti)
+            except Exception as error:  # noqa: BLE001 - one plane's failure must not keep others open
+                self._emit(DaemonEvent(now.wall, "revocation_callback_failed", repr(error)))
+
+    def tell(
+        self, now: Now, change: SessionChange, session: Session, caller: str, detail: str = ""
+    ) -> SessionEvent:
+        """Report a change that is visible and, if the disk works, written."""
+        event = SessionEvent(
+            at=now.wall,
+            change=change,
+            session=session.id,
+            tenant=session.tenant,
+            subject=session.subject,
+            policy=session.policy,
+            caller=caller,
+            detail=detail,
+            state_version=self._database.version,
+        )
+        self._emit(event)
+        return event
+
+    def _load(self, now: Now) -> list[Session]:
+        """Closed sessions first: an origin belongs to the live session that has it now."""
+        loaded: list[Session] = []
+        rows = sorted(self._database.sessions(now), key=lambda row: (row[1] is Status.LIVE, row[2]))
+        for session, status, closed_at in rows:
+            loaded.append(replace(session, revoked_handles=self._issued.revoked_of(session.id)))
+            if status is not Status.LIVE:
+                self.closed[session.id] = (status, closed_at)
+        return loaded
+
+
+def status_of(session: Session, now: Now) -> Status:
+    """Why a session is not alive, as its own values say."""
+    denied = alive(session, now)
+    if denied is None:
+        return Status.LIVE
+    if denied.reason is Reason.SESSION_REVOKED:
+        return Status.REVOKED
+    return Status.EXPIRED if denied.reason is Reason.SESSION_EXPIRED else Status.LAPSED

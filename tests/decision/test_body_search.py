@@ -1,0 +1,96 @@
+"""Handles in bodies are found and masked, and no split of the stream changes anything."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coatcheck.decision.body_search import MAX_REPORTED, BodySearch
+from coatcheck.decision.policy import Shape
+
+HANDLE = "cch_eyJhbGciOi-_x.eyJzaWQi.c2lnbmF0dXJl"
+GHP = Shape("ghp_", 36)
+REFERENCE = "ghp_" + "aB3" * 12
+PIECES = [
+    HANDLE,
+    REFERENCE,
+    "ghp_" + "z" * 36,
+    "cch_",
+    "cch_eyJ",
+    "ghp_",
+    "gh",
+    "c",
+    "cch_ey",
+    '"',
+    " ",
+    "\n",
+    "é",
+]
+
+
+def run(chunks: list[bytes], *, masking: bool) -> tuple[bytes, list[str]]:
+    search = BodySearch((GHP,), {REFERENCE}.__contains__, masking=masking)
+    out = b""
+    found: list[str] = []
+    for chunk in chunks:
+        out += search.feed(chunk)
+        found += search.take()
+    out += search.close()
+    return out, found + list(search.take())
+
+
+@given(st.lists(st.sampled_from(PIECES)), st.lists(st.integers(0, 600)), st.booleans())
+def test_any_split_gives_the_same_body_and_the_same_handles(
+    pieces: list[str], cuts: list[int], masking: bool
+) -> None:
+    """Whole, byte by byte, or cut anywhere."""
+    body = "".join(pieces).encode()
+    edges = sorted({0, len(body), *(cut for cut in cuts if cut < len(body))})
+    whole = run([body], masking=masking)
+    assert run([body[a:b] for a, b in pairwise(edges)], masking=masking) == whole
+    assert run([bytes([byte]) for byte in body], masking=masking) == whole
+    assert len(whole[0]) == len(body)
+    assert masking or whole[0] == body
+
+
+def test_masking_replaces_each_handle_with_as_many_characters() -> None:
+    """Content-Length stays true."""
+    body = f'{{"key": "{HANDLE}", "token": "{REFERENCE}", "other": "ghp_{"z" * 36}"}}'.encode()
+    out, found = run([body], masking=True)
+    expected = body.replace(HANDLE.encode(), b"cch_" + b"*" * (len(HANDLE) - 4))
+    assert out == expected.replace(REFERENCE.encode(), b"*" * len(REFERENCE))
+    assert found == [HANDLE, REFERENCE]
+
+
+def test_without_masking_every_chunk_leaves_at_once() -> None:
+    """Report mode delays nothing, even in the middle of a handle."""
+    search = BodySearch()
+    assert search.feed(HANDLE[:20].encode()) == HANDLE[:20].encode()
+    assert search.feed(HANDLE[20:].encode() + b" ") == HANDLE[20:].encode() + b" "
+    assert search.take() == (HANDLE,)
+
+
+def test_masking_holds_back_nothing_but_a_possible_beginning() -> None:
+    """An event that ends without one leaves complete."""
+    search = BodySearch(masking=True)
+    assert search.feed(b"data: hello\n\n") == b"data: hello\n\n"
+    assert search.feed(b"data: cch") == b"data: "
+    assert search.feed(b"at\n\n") == b"cchat\n\n"
+
+
+def test_a_handle_is_reported_once_a_body_and_the_reports_are_bounded() -> None:
+    """An agent that loops over its environment does not fill the audit log."""
+    assert run([f"{HANDLE} {HANDLE} ".encode()] * 3, masking=False)[1] == [HANDLE]
+    many = " ".join(f"{HANDLE}{number}" for number in range(500)).encode()
+    assert len(run([many], masking=False)[1]) == MAX_REPORTED
+
+
+def test_an_endless_run_is_not_kept() -> None:
+    """What is held back stays below a handle's greatest length."""
+    search = BodySearch(masking=True)
+    fed = passed = 0
+    for _ in range(100):
+        chunk = b"cch_eyJ" + b"a" * 993
+        fed += len(chunk)
+        passed += len(search.feed(chunk))
+        assert fed - passed <= 1024

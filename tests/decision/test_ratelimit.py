@@ -1,0 +1,116 @@
+"""GCRA, told as a story with a clock of plain numbers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coatcheck.decision.message import Origin, OriginClass
+from coatcheck.decision.policy import Limit, LimitKind, LimitScope, Rule
+from coatcheck.decision.ratelimit import Spent, bucket_key, charge, enter, spend
+from coatcheck.decision.session import Isolation, Session
+from coatcheck.decision.verdict import Deny, Reason
+
+SIXTY = Limit(LimitKind.REQUESTS, 60, 60.0, 10, LimitScope.SESSION)
+BYTES = Limit(LimitKind.BYTES_DOWN, 1_000, 10.0, 1_000, LimitScope.SESSION)
+
+
+def session(id: str = "a", tenant: str = "t", subject: str = "s") -> Session:  # noqa: A002
+    origin = Origin(OriginClass.SOCKET, id)
+    return Session(id, tenant, subject, "p", origin, frozenset(), Isolation.NONE, 1, 0, 1, 1, 1)
+
+
+def rule(name: str = "r") -> Rule:
+    return Rule(name, (), frozenset(), ())
+
+
+def test_a_burst_then_patience() -> None:
+    """Ten at once, then one a second; and being exactly as patient as we are told to be is enough."""
+    now, tat = 1_000.0, 0.0
+    for left in range(9, -1, -1):
+        spent = spend(SIXTY, tat, now)
+        assert isinstance(spent, Spent) and spent.remaining == left
+        tat = spent.tat
+    denied = spend(SIXTY, tat, now)
+    assert isinstance(denied, Deny) and denied.reason is Reason.RATE_LIMITED
+    assert denied.retry_after == pytest.approx(1.0)
+    assert denied.retry_after is not None and isinstance(spend(SIXTY, tat, now + 0.9), Deny)
+    spent = spend(SIXTY, tat, now + denied.retry_after)
+    assert isinstance(spent, Spent) and spent.remaining == 0
+    assert isinstance(spend(SIXTY, spent.tat, now + 3600), Spent)
+
+
+def test_rest_refills_to_the_burst_and_no_further() -> None:
+    """An hour of silence does not save up sixty minutes of requests."""
+    spent = spend(SIXTY, 5.0, 3_600.0)
+    assert isinstance(spent, Spent) and spent.remaining == 9
+
+
+@given(st.lists(st.floats(0, 2), max_size=300))
+def test_no_pattern_of_requests_gets_more_than_the_rate_and_one_burst(pauses: list[float]) -> None:
+    """In any span of time: at most rate * span + burst."""
+    now, tat, admitted = 100.0, 0.0, 0
+    for pause in pauses:
+        now += pause
+        spent = spend(SIXTY, tat, now)
+        if isinstance(spent, Spent):
+            tat, admitted = spent.tat, admitted + 1
+    assert admitted <= (now - 100.0) * 1.0 + 10 + 1e-6
+
+
+def test_bytes_are_charged_after_they_passed_and_the_debt_is_waited_out() -> None:
+    """The chunk that exceeds ends the stream; the next request waits until the debt is paid."""
+    first = charge(BYTES, 0.0, 50.0, 1_000)
+    assert first.exceeded is None
+    second = charge(BYTES, first.tat, 50.0, 500)
+    assert second.exceeded is not None and second.exceeded.reason is Reason.BYTES_LIMITED
+    assert second.exceeded.retry_after == pytest.approx(5.0)
+    assert isinstance(spend(BYTES, second.tat, 54.0, 0), Deny)
+    assert isinstance(spend(BYTES, second.tat, 55.1, 0), Spent)
+
+
+def test_a_used_up_byte_limit_admits_no_request() -> None:
+    """Cost 0 asks whether anything is left at all."""
+    assert isinstance(spend(BYTES, charge(BYTES, 0.0, 50.0, 1_000).tat, 50.0, 0), Deny)
+    assert isinstance(spend(BYTES, charge(BYTES, 0.0, 50.0, 999).tat, 50.0, 0), Spent)
+
+
+def test_so_many_at_once_and_not_one_more() -> None:
+    """Concurrency is a count."""
+    limit = Limit(LimitKind.CONCURRENT, 2, 0, 0, LimitScope.SESSION)
+    assert (enter(limit, 0), enter(limit, 1)) == (1, 2)
+    denied = enter(limit, 2)
+    assert isinstance(denied, Deny) and denied.reason is Reason.CONCURRENCY_LIMITED
+
+
+@pytest.mark.parametrize(
+    ("scope", "shared_with"),
+    [
+        (LimitScope.SESSION, set()),
+        (LimitScope.SUBJECT, {"session"}),
+        (LimitScope.TENANT, {"session", "subject"}),
+        (LimitScope.RULE, {"session", "subject", "tenant"}),
+        (LimitScope.CREDENTIAL, {"session", "subject", "tenant", "rule"}),
+    ],
+)
+def test_a_scope_says_who_shares_a_bucket(scope: LimitScope, shared_with: set[str]) -> None:
+    """Two requests share the bucket exactly when the scope does not tell their difference."""
+    limit = Limit(LimitKind.REQUESTS, 1, 1.0, 1, scope)
+    mine = bucket_key(limit, session(), rule(), "c")
+    others = {
+        "session": bucket_key(limit, session("b"), rule(), "c"),
+        "subject": bucket_key(limit, session("b", subject="z"), rule(), "c"),
+        "tenant": bucket_key(limit, session("b", tenant="z"), rule(), "c"),
+        "rule": bucket_key(limit, session(), rule("z"), "c"),
+    }
+    assert {name for name, key in others.items() if key == mine} == shared_with
+
+
+def test_a_reload_with_another_count_does_not_refill_the_bucket() -> None:
+    """The key outlives an edit of the number; a different window or kind is a different bucket."""
+
+    def key(kind: LimitKind, count: int, period: float) -> tuple[str, ...]:
+        return bucket_key(Limit(kind, count, period, 1, LimitScope.SESSION), session(), rule())
+
+    assert key(LimitKind.REQUESTS, 60, 60.0) == key(LimitKind.REQUESTS, 90, 60.0)
+    assert key(LimitKind.REQUESTS, 60, 60.0) != key(LimitKind.REQUESTS, 60, 1.0)
+    assert key(LimitKind.BYTES_UP, 60, 60.0) != key(LimitKind.BYTES_DOWN, 60, 60.0)

@@ -1,0 +1,206 @@
+"""Every handle in a head is found, wherever it hides, and nothing else is taken for one."""
+
+import base64
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coatcheck.decision.message import RequestHead
+from coatcheck.decision.policy import (
+    BasicInjection,
+    BodyInjection,
+    Credential,
+    HeaderInjection,
+    InjectionKind,
+    PathInjection,
+    QueryInjection,
+    SecretRef,
+    Shape,
+    SigV4Injection,
+)
+from coatcheck.decision.search import MAX_FOUND, find, mask, stands_at
+from coatcheck.decision.verdict import Location
+
+HANDLE = "cch_eyJhbGciOi-_x.eyJzaWQi.c2lnbmF0dXJl"
+GHP = Shape("ghp_", 36)
+BEARER = HeaderInjection("authorization", "Bearer {secret}")
+REFERENCE = "ghp_" + "aB3" * 12
+
+
+def head(target: str = "/v1/models", *headers: tuple[str, str]) -> RequestHead:
+    return RequestHead("GET", target, headers)
+
+
+def credential(inject: InjectionKind, shape: Shape | None = None) -> Credential:
+    return Credential("c", SecretRef("m", "s", "p", "f"), (), inject, shape=shape)
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def hidden(text: str, rounds: int = 1) -> str:
+    """Every character percent-encoded, `rounds` times."""
+    for _ in range(rounds):
+        text = "".join(f"%{ord(char):02x}" for char in text) if rounds == 1 else text
+    if rounds == 2:
+        text = quote("".join(f"%{ord(char):02X}" for char in text), safe="")
+    return text
+
+
+@pytest.mark.parametrize(
+    ("target", "headers", "location"),
+    [
+        ("/", [("authorization", f"Bearer {HANDLE}")], Location.HEADER),
+        ("/", [("x-anything", f"a {HANDLE} b")], Location.HEADER),
+        ("/", [("cookie", f"a=1; session={HANDLE}; b=2")], Location.HEADER),
+        ("/", [("cookie", f"session={hidden(HANDLE)}")], Location.HEADER),
+        ("/", [("referer", f"https://x.example/?k={hidden(HANDLE, 2)}")], Location.HEADER),
+        ("/", [(HANDLE, "1")], Location.HEADER),
+        ("/", [("authorization", basic("x-access-token", HANDLE))], Location.BASIC),
+        ("/", [("authorization", basic(HANDLE, "x"))], Location.BASIC),
+        ("/", [("authorization", basic("u", hidden(HANDLE)))], Location.BASIC),
+        ("/", [("authorization", basic("u", HANDLE).replace("=", ""))], Location.BASIC),
+        ("/", [("authorization", basic("u", HANDLE).replace("Basic ", "bASIC   "))], Location.BASIC),
+        ("/", [("proxy-authorization", basic("u", HANDLE))], Location.BASIC),
+        (f"/bot{HANDLE}/send", [], Location.PATH),
+        (f"/a/{hidden(HANDLE)}", [], Location.PATH),
+        (f"/a/{hidden(HANDLE, 2)}", [], Location.PATH),
+        (f"/?key={HANDLE}", [], Location.QUERY),
+        (f"/?key={hidden(HANDLE)}&x", [], Location.QUERY),
+        (f"/?key={hidden(HANDLE, 2)}", [], Location.QUERY),
+        (f"/?{HANDLE}", [], Location.QUERY),
+        (f"/?a=b?{HANDLE}", [], Location.QUERY),
+    ],
+)
+def test_a_handle_is_found_wherever_it_stands(
+    target: str, headers: list[tuple[str, str]], location: Location
+) -> None:
+    """Plain, in Basic, and behind one or two rounds of percent-encoding."""
+    found = find(head(target, *headers))
+    assert [(item.location, item.text) for item in found] == [(location, HANDLE)]
+
+
+@given(
+    st.text(st.characters(min_codepoint=32, max_codepoint=255), max_size=40),
+    st.text(st.characters(min_codepoint=32, max_codepoint=255), max_size=40),
+    st.sampled_from(["header", "path", "query"]),
+    st.integers(0, 2),
+)
+def test_no_surroundings_hide_a_handle(before: str, after: str, place: str, rounds: int) -> None:
+    """Whatever stands around it, encoded or not, some found text contains the handle."""
+    value = before + (hidden(HANDLE, rounds) if rounds else HANDLE) + after
+    where = {"header": head("/", ("x", value)), "path": head("/" + value), "query": head("/?a=" + value)}
+    assert any(HANDLE in item.text for item in find(where[place]))
+
+
+@given(st.text(st.characters(min_codepoint=0, max_codepoint=0x2FF), max_size=200))
+def test_no_head_makes_the_search_fail(text: str) -> None:
+    """Any bytes, as target, header value or Basic credential, get an answer."""
+    for request in (head(text), head("/", ("authorization", "Basic " + text)), head("/", ("x", text))):
+        find(request, (GHP,), lambda _: True)
+        mask(text, (GHP,))
+
+
+@pytest.mark.parametrize(
+    "text", ["cch_", "/docs/cch_notes", "CCH_EY", "cch_ey", "Basic ====", "%zz%", "cch_e%79"]
+)
+def test_words_that_only_look_a_little_like_a_handle_are_left_alone(text: str) -> None:
+    """A handle begins with our prefix and a JWS header, so that a page named cch_notes can be read."""
+    assert find(head("/" + text, ("x", text), ("authorization", text))) == ()
+
+
+def test_a_prefix_in_capitals_is_still_found() -> None:
+    """It cannot be genuine, and is refused for that, instead of passing unseen."""
+    assert [item.text for item in find(head("/", ("x", HANDLE.replace("cch", "CCH"))))] != []
+
+
+def test_the_search_stops_at_a_bound() -> None:
+    """A head full of handles costs no more than MAX_FOUND of them."""
+    assert len(find(head("/", ("x", " ".join([HANDLE] * 500))))) == MAX_FOUND
+
+
+@pytest.mark.parametrize(
+    ("inject", "shape", "request_head", "declared"),
+    [
+        (BEARER, None, head("/", ("authorization", f"Bearer {HANDLE}")), True),
+        (HeaderInjection("Authorization"), None, head("/", ("authorization", HANDLE)), True),
+        (BEARER, None, head("/", ("authorization", f"bEARER {HANDLE}")), True),
+        (BEARER, None, head("/", ("authorization", f"Bearer x{HANDLE}")), False),
+        (BEARER, None, head("/", ("authorization", f"Bearer {HANDLE} x")), False),
+        (BEARER, None, head("/", ("authorization", HANDLE)), False),
+        (BEARER, None, head("/", ("x-other", f"Bearer {HANDLE}")), False),
+        (HeaderInjection("x-api-key"), Shape("sk-ant-"), head("/", ("x-api-key", f"sk-ant-{HANDLE}")), True),
+        (HeaderInjection("x-api-key"), Shape("sk-ant-"), head("/", ("x-api-key", f"SK-ANT-{HANDLE}")), False),
+        (HeaderInjection("x-api-key"), Shape("sk-ant-"), head("/", ("x-api-key", HANDLE)), False),
+        (HeaderInjection("x-api-key"), None, head("/", ("x-api-key", hidden(HANDLE))), False),
+        (HeaderInjection("x-api-key"), None, head("/", (HANDLE, "x-api-key")), False),
+        (BasicInjection(), None, head("/", ("authorization", basic("git", HANDLE))), True),
+        (BasicInjection(), None, head("/", ("authorization", basic("", HANDLE))), True),
+        (BasicInjection(), None, head("/", ("authorization", basic("a:b", HANDLE))), False),
+        (BasicInjection(), None, head("/", ("authorization", basic(HANDLE, ""))), False),
+        (BasicInjection(), None, head("/", ("proxy-authorization", basic("git", HANDLE))), False),
+        (QueryInjection("key"), None, head(f"/?a=1&key={HANDLE}"), True),
+        (QueryInjection("key"), None, head(f"/?KEY={HANDLE}"), False),
+        (QueryInjection("key"), None, head(f"/?k%65y={HANDLE}"), False),
+        (QueryInjection("key"), None, head(f"/?key={HANDLE};x=1"), False),
+        (PathInjection("bot"), None, head(f"/bot{HANDLE}/send"), True),
+        (PathInjection("bot"), None, head(f"/{HANDLE}/send"), False),
+        (PathInjection("bot"), None, head(f"/bot{HANDLE};v=1/send"), False),
+        (SigV4Injection(), None, head("/", ("x-amz-security-token", HANDLE)), True),
+        (SigV4Injection(), None, head(f"/?X-Amz-Security-Token={HANDLE}"), True),
+        (SigV4Injection(), None, head("/", ("authorization", HANDLE)), False),
+        (BodyInjection("key"), None, head("/", ("key", HANDLE)), False),
+    ],
+)  # fmt: skip
+def test_a_handle_stands_at_its_place_only_if_it_is_all_that_stands_there(
+    inject: InjectionKind, shape: Shape | None, request_head: RequestHead, declared: bool
+) -> None:
+    """Name, template and shape must fit exactly; only the scheme's case is free (RFC 9110, 11.1)."""
+    (item,) = find(request_head)
+    assert stands_at(item, credential(inject, shape)) is declared
+
+
+def test_a_reference_is_found_when_it_is_known_and_only_then() -> None:
+    """A real token of the same shape is not ours to report."""
+    request = head("/", ("authorization", f"Bearer {REFERENCE}"), ("x", "ghp_" + "z" * 36))
+    found = find(request, (GHP,), {REFERENCE}.__contains__)
+    assert [item.text for item in found] == [REFERENCE]
+    assert stands_at(found[0], credential(BEARER, GHP))
+
+
+@pytest.mark.parametrize(
+    "value", [f"x{REFERENCE}x", f"ghp_{REFERENCE}", hidden(REFERENCE, 2), basic("u", REFERENCE)]
+)
+def test_a_reference_is_found_glued_and_encoded_too(value: str) -> None:
+    """References hide no better than signed handles."""
+    found = find(head("/", ("authorization", value)), (GHP,), {REFERENCE}.__contains__)
+    assert [item.text for item in found] == [REFERENCE]
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        (f"/bot{HANDLE}/send", "/botcch_***/send"),
+        (f"/a/{HANDLE}/{HANDLE}", "/a/cch_***/cch_***"),
+        (f"/{REFERENCE}/{HANDLE}", "/***/cch_***"),
+        (f"/%20{hidden(HANDLE)}/x", "/ cch_***/x"),
+        (f"/{hidden(HANDLE, 2)}/x", "/cch_***/x"),
+        (f"/{HANDLE}/%2e", "/cch_***/%2e"),
+        ("/plain%20path", "/plain%20path"),
+        ("/cch_notes", "/cch_notes"),
+    ],
+)
+def test_masked_paths_hold_no_handle(text: str, masked: str) -> None:
+    """What goes to the audit log shows that a handle was there, and not which."""
+    assert mask(text, (GHP,)) == masked
+
+
+@given(
+    st.lists(st.sampled_from([HANDLE, REFERENCE, hidden(HANDLE), hidden(HANDLE, 2), "/", "a", "%", "%25"]))
+)
+def test_nothing_can_be_found_in_a_masked_path(parts: list[str]) -> None:
+    """The search for handles is itself the judge of the mask."""
+    assert find(head(mask("".join(parts), (GHP,))), (GHP,), lambda _: True) == ()
