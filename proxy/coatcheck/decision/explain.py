@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.path import ambiguous, canonical_path
 from coatcheck.decision.policy import Credential, Policy, Rule, credential_allows, match, misfit
+from coatcheck.decision.steering import read_steering
 from coatcheck.decision.verdict import EXPLANATIONS, Deny, Reason
 
 
@@ -89,7 +90,7 @@ def _rule(rule: Rule, chosen: Rule | None, destination: Destination, head: Reque
             rule.name, False, Reason.HOST_NOT_ALLOWED, f"it is for {', '.join(map(str, rule.hosts))}"
         )
     path = canonical_path(head.path)
-    reason = misfit(rule, destination, head.method, path.split("/")[1:], head.get_all("upgrade"))
+    reason = misfit(rule, destination, read_steering(head), path.split("/")[1:])
     if reason is None and rule.paths and ambiguous(path):
         reason = Reason.PATH_FORM_REFUSED
     if rule is chosen:

@@ -11,6 +11,7 @@ from coatcheck.decision.host_index import HostIndex
 from coatcheck.decision.message import Destination, OriginClass, RequestHead
 from coatcheck.decision.path import ambiguous, canonical_path, check_target
 from coatcheck.decision.session import DEFAULT_ORIGIN_CLASSES, Isolation
+from coatcheck.decision.steering import Steering, read_steering
 from coatcheck.decision.verdict import Deny, Reason
 
 
@@ -283,12 +284,14 @@ def match(policy: Policy, destination: Destination, head: RequestHead) -> Rule |
         return malformed
     path = canonical_path(head.path)
     parts = path.split("/")[1:]
-    upgrade = head.get_all("upgrade")
+    steering = read_steering(head)
+    if steering.other_path:
+        return Deny(Reason.HEADER_FORM_REFUSED, "a header names another path than the target")
     shifting = ambiguous(path)
     closest = Reason.HOST_NOT_ALLOWED
     name = None
     for rule in rules:
-        reason = misfit(rule, destination, head.method, parts, upgrade)
+        reason = misfit(rule, destination, steering, parts)
         if shifting and rule.paths and (reason is None or reason in _AFTER_METHOD):
             return Deny(Reason.PATH_FORM_REFUSED, _SHIFTING, rule=rule.name)
         if reason is None:
@@ -298,12 +301,10 @@ def match(policy: Policy, destination: Destination, head: RequestHead) -> Rule |
     return Deny(closest, rule=name)
 
 
-def misfit(
-    rule: Rule, destination: Destination, method: str, parts: list[str], upgrade: tuple[str, ...]
-) -> Reason | None:
+def misfit(rule: Rule, destination: Destination, steering: Steering, parts: list[str]) -> Reason | None:
     """Why `rule`, which names the destination's host, does not allow this request; None when it does.
 
-    `parts` as in `PathPattern.matches_segments`; `upgrade` is every value of the Upgrade header.
+    `parts` as in `PathPattern.matches_segments`.
     """
     if destination.scheme != "https" and not rule.plain_http:
         return Reason.PLAIN_HTTP_REFUSED
@@ -311,10 +312,11 @@ def misfit(
         return Reason.PORT_NOT_ALLOWED
     if rule.tunnel:
         return Reason.PROTOCOL_REFUSED
-    if method not in rule.methods:
+    if not rule.methods.issuperset(steering.methods):
         return Reason.METHOD_NOT_ALLOWED
     if rule.paths and not _any_path(rule.paths, parts):
         return Reason.PATH_NOT_ALLOWED
+    upgrade = steering.upgrade
     # `Upgrade: h2c` would turn the connection into one that nobody reads (h2c smuggling).
     if upgrade and not (rule.websocket and len(upgrade) == 1 and upgrade[0].strip().lower() == "websocket"):
         return Reason.PROTOCOL_REFUSED
@@ -356,7 +358,7 @@ def credential_allows(credential: Credential, destination: Destination, head: Re
         return _wrong_place(credential, "host")
     if destination.scheme != "https" and not credential.plain_http:
         return Deny(Reason.PLAIN_HTTP_REFUSED, f"credential {credential.name}")
-    if credential.methods and head.method not in credential.methods:
+    if credential.methods and not credential.methods.issuperset(read_steering(head).methods):
         return _wrong_place(credential, "method")
     if credential.paths:
         path = canonical_path(head.path)

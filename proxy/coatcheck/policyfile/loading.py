@@ -115,16 +115,19 @@ def _read_file(path: Path, directory: Path) -> bytes:
         raise _refused(path.name, "the file is a link that leads out of the directory", "copy the file there")
     try:
         descriptor = os.open(path.resolve(), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
+        try:
+            # Of the file that was opened, not of what the name means by now.
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise _refused(path.name, "this is not a regular file", "put a file there")
             _check_mode(path, status)
-            return file.read(MAX_BYTES + 1)
+            with open(descriptor, "rb", closefd=False) as file:
+                return file.read(MAX_BYTES + 1)
+        finally:
+            os.close(descriptor)
     except OSError as error:
-        raise _refused(
-            path.name, f"the file cannot be read: {error.strerror}", "make it readable for this user"
-        ) from None
+        problem = f"the file cannot be read: {error.strerror}"
+        raise _refused(path.name, problem, "make it readable for this user") from None
 
 
 def _check_mode(path: Path, status: os.stat_result) -> None:

@@ -1,0 +1,73 @@
+"""A header cannot make an allowed request into another one."""
+
+import pytest
+
+from coatcheck.decision.message import Destination, RequestHead
+from coatcheck.decision.policy import (
+    Credential,
+    HeaderInjection,
+    HostPattern,
+    Policy,
+    Rule,
+    SecretRef,
+    credential_allows,
+    match,
+)
+from coatcheck.decision.steering import read_steering
+from coatcheck.decision.verdict import Deny, Reason
+
+HOSTS = (HostPattern("api.example.org"),)
+HERE = Destination("https", "api.example.org", 443)
+RULE = Rule("reads", HOSTS, frozenset({"POST", "GET"}), ())
+POLICY = Policy("p", "o", "0" * 64, {}, (RULE,))
+KEY = Credential(
+    "key",
+    SecretRef("vault", "secret", "a", "b"),
+    HOSTS,
+    HeaderInjection("authorization"),
+    methods=frozenset({"POST"}),
+)
+
+
+def post(*headers: tuple[str, str]) -> RequestHead:
+    return RequestHead("POST", "/v1/x", (("host", "api.example.org"), *headers))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x-http-method-override",
+        "x-http-method",
+        "x-method-override",
+        "x_http_method_override",
+        "x-http_method",
+    ],
+)
+def test_an_overriding_method_must_be_allowed_too(name: str) -> None:
+    """In any spelling of name and value."""
+    for value in ("DELETE", "delete", " Delete\t"):
+        assert match(POLICY, HERE, post((name, value))) == Deny(Reason.METHOD_NOT_ALLOWED, rule="reads")
+    assert match(POLICY, HERE, post((name, "GET"))) is RULE
+    assert match(POLICY, HERE, post((name, "GET"), (name, "DELETE"))) != RULE
+
+
+@pytest.mark.parametrize("name", ["x-original-url", "x-rewrite-url", "x_original_url", "x-original_uri"])
+def test_an_overriding_path_is_refused(name: str) -> None:
+    """No rule could tell what it would mean."""
+    answer = match(POLICY, HERE, post((name, "/admin")))
+    assert isinstance(answer, Deny) and answer.reason is Reason.HEADER_FORM_REFUSED
+    assert "/admin" not in answer.detail
+
+
+def test_a_credential_is_not_talked_into_another_method() -> None:
+    """Its own methods hold for the override as well."""
+    assert credential_allows(KEY, HERE, post()) is None
+    refused = credential_allows(KEY, HERE, post(("x-http-method-override", "GET")))
+    assert refused is not None and refused.reason is Reason.HANDLE_WRONG_HOST
+
+
+def test_ordinary_headers_steer_nothing() -> None:
+    """One pass, nothing found."""
+    steering = read_steering(post(("accept", "*/*"), ("x-method", "DELETE")))
+    assert (steering.methods, steering.upgrade, steering.other_path) == (("POST",), (), False)
+    assert read_steering(post(("upgrade", "websocket"))).upgrade == ("websocket",)
