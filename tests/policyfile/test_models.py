@@ -3,12 +3,15 @@
 import json
 from pathlib import Path
 
+import jsonschema_rs
 import pytest
 from pydantic import ValidationError
 
 from coatcheck.policyfile.models import Document, json_schema
+from coatcheck.policyfile.reading import read
 
-ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 
 
 def test_the_committed_schema_is_current() -> None:
@@ -23,6 +26,23 @@ def test_the_schema_names_every_key_and_forbids_others() -> None:
     assert {"secret", "hosts", "inject", "env", "handle"} <= credential["properties"].keys()
     assert {"name", "hosts", "methods", "limits"} <= rule["properties"].keys()
     assert not credential["additionalProperties"] and not rule["additionalProperties"]
+
+
+@pytest.mark.parametrize(
+    "file", [ROOT / "policies" / "default.yaml", *HERE.glob("working_*.yaml")], ids=lambda file: file.stem
+)
+def test_an_editor_finds_nothing_wrong_with_a_working_file(file: Path) -> None:
+    """The schema is never stricter than the loader."""
+    assert jsonschema_rs.is_valid(json_schema(), read(file.read_bytes()).data)
+
+
+@pytest.mark.parametrize(
+    "name", ["unknown_key", "unknown_inject_key", "empty_lists", "missing_owner", "other_version", "ports"]
+)
+def test_an_editor_marks_what_a_schema_can_say(name: str) -> None:
+    """Keys, empty lists, versions, ranges; the rest is `coatcheck policy check`."""
+    data = read((HERE / f"busted_{name}.yaml").read_bytes()).data
+    assert not jsonschema_rs.is_valid(json_schema(), data)
 
 
 def test_nothing_is_converted() -> None:
