@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +48,13 @@ async def test_the_daemons_login_reads_and_does_nothing_else(bao: EmbeddedVault,
 
     client: Any = hvac.Client(url=bao.url)  # type: ignore[no-untyped-call]
     client.auth.approle.login(login.role_id, login.secret_id_file.read_text())
-    for refused in (
+    attempts: list[Callable[[], object]] = [
         lambda: client.secrets.kv.v2.create_or_update_secret("least", {"a": "b"}),
         lambda: client.secrets.kv.v2.list_secrets(""),
         lambda: client.sys.list_mounted_secrets_engines(),
         lambda: client.auth.token.create(),
-    ):
+    ]
+    for refused in attempts:
         with pytest.raises(hvac.exceptions.Forbidden):
             refused()
 
@@ -70,6 +72,7 @@ def test_it_dies_with_us_when_we_are_killed(output_dir: Path) -> None:
     """kill -9 of the daemon leaves no OpenBao with secrets behind."""
     program = """
 import asyncio, sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from coatcheck.stores.embedded import EmbeddedVault

@@ -167,6 +167,8 @@ async def test_kubernetes_login_shows_the_pods_token(
     claims = {
         "sub": "system:serviceaccount:agents:coatcheck",
         "iss": "https://kubernetes.default.svc",
+        "iat": int(time.time()) - 5,
+        "nbf": int(time.time()) - 5,
         "exp": int(time.time()) + 300,
         "kubernetes.io": pod,
     }

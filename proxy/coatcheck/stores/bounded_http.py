@@ -53,7 +53,11 @@ class _DeadlineReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int | None:
         deadline = _running.get()
         self._sock.settimeout(deadline.remaining())
-        count: int | None = self._raw.readinto(buffer)
+        try:
+            count: int | None = self._raw.readinto(buffer)
+        except TimeoutError:
+            deadline.spent = "time"
+            raise
         deadline.take(count or 0)
         return count
 
@@ -71,6 +75,8 @@ class _DeadlineResponse(HTTPResponse):
 def _connect(host: str, port: int) -> socket.socket:
     """The first address that answers, all of them together within the deadline."""
     deadline = _running.get()
+    deadline.remaining()  # a repetition that comes too late is no failure to connect
+    deadline.connected = False
     error: OSError = OSError("the name has no address")
     for family, kind, proto, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         sock = socket.socket(family, kind, proto)
@@ -146,6 +152,13 @@ class _DeadlineAdapter(HTTPAdapter):
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         super().init_poolmanager(*args, ssl_context=self._context, **kwargs)
         self.poolmanager.pool_classes_by_scheme = {"http": _PlainPool, "https": _TLSPool}
+
+    def close(self) -> None:
+        # urllib3 only lets go of its pools; a traceback that still knows one would keep it connected.
+        for key in self.poolmanager.pools.keys():  # noqa: SIM118 (it refuses to be iterated)
+            if (pool := self.poolmanager.pools.get(key)) is not None:
+                pool.close()
+        super().close()
 
     def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
         response = super().send(request, *args, **kwargs)

@@ -57,7 +57,7 @@ def explain(exc: Exception, deadline: Deadline, doing: str) -> SecretUnavailable
         case vault.InvalidPath():
             return SecretMissing(f"cannot {doing}: nothing is there (404); the mount must be KV version 2")
         case vault.Forbidden() | vault.Unauthorized():
-            return VaultDenied(f"cannot {doing}: permission denied; check the daemon's Vault policy")
+            return VaultDenied(f"cannot {doing}: permission denied (403); check what Vault allows the daemon")
         case vault.VaultDown() | vault.VaultNotInitialized():
             return VaultUnreachable(f"cannot {doing}: the server is sealed, on standby or not initialised")
         case vault.RateLimitExceeded():
