@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.policy import Rule, match
 from coatcheck.decision.verdict import Deny, Reason
-from coatcheck.policyfile import PolicyError, Problem, check_policy, load_directory, load_policy
+from coatcheck.policyfile import PolicyError, Problem, check_policy, load_directory, load_file, load_policy
 
 HERE = Path(__file__).parent
 POLICIES = HERE.parents[1] / "policies"
@@ -80,6 +80,18 @@ def test_a_directory_is_loaded_by_stem() -> None:
     policies = load_directory(POLICIES)
     assert "default" in policies
     assert policies["default"].name == "default"
+
+
+def test_one_file_is_loaded_by_its_stem(tmp_path: Path) -> None:
+    """With the same care as a directory; a missing one says so."""
+    file = tmp_path / "team.yaml"
+    with pytest.raises(PolicyError, match=r"team\.yaml: error: the file cannot be read: No such file"):
+        load_file(file)
+    file.write_bytes(GOOD)
+    assert load_file(file).name == "team"
+    file.write_bytes(BAD)
+    with pytest.raises(PolicyError, match=r"team\.yaml:3:1: error: unknown key"):
+        load_file(file)
 
 
 def test_one_bad_file_refuses_the_whole_directory(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@
 Nothing here logs, watches or swaps: a caller keeps its old policies when `PolicyError` comes.
 """
 
-from coatcheck.policyfile.loading import CheckedPolicy, check_policy, load_directory, load_policy
+from coatcheck.policyfile.loading import CheckedPolicy, check_policy, load_directory, load_file, load_policy
 from coatcheck.policyfile.models import json_schema
 from coatcheck.policyfile.problem import Level, PolicyError, Problem
 from coatcheck.policyfile.samples import Failure, Sample, read_samples, run_samples
@@ -27,6 +27,7 @@ __all__ = [
     "check_policy",
     "json_schema",
     "load_directory",
+    "load_file",
     "load_policy",
     "read_samples",
     "run_samples",

@@ -56,6 +56,15 @@ def check_policy(name: str, data: bytes) -> CheckedPolicy:
     return CheckedPolicy(build_policy(name, hashlib.sha256(data).hexdigest(), document), tuple(sorted(found)))
 
 
+def load_file(path: Path) -> Policy:
+    """The policy in the file at `path`, named by its stem. Raises PolicyError."""
+    data = _read_file(path)
+    try:
+        return load_policy(path.stem, data)
+    except PolicyError as error:
+        raise PolicyError(_in_file(problem, path.name) for problem in error.problems) from None
+
+
 def load_directory(directory: Path) -> Mapping[str, Policy]:
     """Every `*.yaml` directly in `directory`, by its stem. Raises PolicyError if any one is bad, or none
     is there: the caller keeps what it has."""
@@ -63,9 +72,9 @@ def load_directory(directory: Path) -> Mapping[str, Policy]:
     problems: list[Problem] = []
     for path in _files(directory):
         try:
-            policies[path.stem] = load_policy(path.stem, _read_file(path, directory))
+            policies[path.stem] = load_file(path)
         except PolicyError as error:
-            problems += [_in_file(problem, path.name) for problem in error.problems]
+            problems += error.problems
     if problems:
         raise PolicyError(problems)
     return policies
@@ -109,9 +118,9 @@ def _files(directory: Path) -> list[Path]:
     return files
 
 
-def _read_file(path: Path, directory: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     # Kubernetes mounts a ConfigMap's keys as links into `..data`; a link out of the directory is not that.
-    if not path.resolve().is_relative_to(directory.resolve()):
+    if not path.resolve().is_relative_to(path.parent.resolve()):
         raise _refused(path.name, "the file is a link that leads out of the directory", "copy the file there")
     try:
         descriptor = os.open(path.resolve(), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
