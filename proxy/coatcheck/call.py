@@ -117,6 +117,8 @@ class Call:
         self._scrubber: BodyScrubber | None = None
         self._patterns: Patterns | None = None
         self._hits = 0
+        self._only_signed = False
+        """A SigV4 request without session token: no secret travels, so ranges are harmless (s3transfer)."""
         self._bodiless = False
         self._ended = False
         self._on_end: Callable[[Call], None] | None = None
@@ -134,7 +136,8 @@ class Call:
 
     @property
     def injected(self) -> bool:
-        return isinstance(self.verdict, Inject)
+        """Whether a secret stands in the request, so that an answer could echo it."""
+        return isinstance(self.verdict, Inject) and not self._only_signed
 
     def deny(self, denial: Deny) -> None:
         """Refuse; a refusal that stands is never replaced by a milder one."""
@@ -247,6 +250,7 @@ class Call:
         keys = parse_aws_keys(self._secrets[credential.name].reveal())
         if isinstance(keys, Deny):
             return keys
+        self._only_signed = keys.session_token is None
         now = self._exchange.state.clock.now().wall
         digest = hashlib.sha256(body).hexdigest() if self.hashes_body else None
         return resign(self.head, self.destination, digest, handle, keys, kind, now)
@@ -342,7 +346,7 @@ class Call:
         if isinstance(plan, Deny):
             return plan
         self._hits += plan.hits
-        self._bodiless = plan.framing is Framing.NONE
+        self._bodiless = plan.framing is Framing.NONE and response.status != 101
         if plan.scrub_body and self._patterns is not None and not end_stream:
             self._scrubber = BodyScrubber(self._patterns, plan.codings)
         return plan

@@ -256,6 +256,8 @@ class MitmPlane:
         request.data.host, request.data.port = destination.host, destination.port
         request.data.scheme = destination.scheme.encode()
         request.data.path = head.target.encode("latin-1")
+        if link.tunnel is None and request.headers.get("host") != head.get("host"):
+            request.headers["host"] = destination.host  # reverse mode: the name that the client never saw
         return waiting
 
     def request(self, flow: http.HTTPFlow) -> Coroutine[Any, Any, None] | None:

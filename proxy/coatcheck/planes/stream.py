@@ -49,9 +49,9 @@ logger = logging.getLogger(__name__)
 
 type Generator = layer.CommandGenerator[None]
 
-DISCARD_BYTES = 1_048_576
-"""How much of a refused upload is read and thrown away before the connection is closed: enough for most
-clients to see the answer instead of a reset, bounded so that refusing costs us little."""
+DISCARD_BYTES = 67_108_864
+"""How much of a refused upload is read and thrown away before the connection is closed. Closing at once
+would reset it, and the client would see that instead of the reason; reading on costs no memory."""
 
 RETRIED_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Sent once more when a kept connection turns out stale before any byte of an answer (RFC 9110 9.2.2)."""

@@ -86,8 +86,8 @@ class EgressWebsocket(layer.Layer):
 
     def _fragment(
         self, received: Message[Any], source: _Side, from_client: bool
-    ) -> wsproto.events.Event | Deny:
-        """One fragment in, one fragment out; a message's filter lives as long as the message."""
+    ) -> wsproto.events.Event | Deny | None:
+        """One fragment in, at most one out; a message's filter lives as long as the message."""
         if source.filter is None:
             source.filter = self._call.websocket_message(from_client=from_client)
         is_text = isinstance(received.data, str)
@@ -100,6 +100,8 @@ class EgressWebsocket(layer.Layer):
             if isinstance(rest, Deny):
                 return rest
             out, source.filter = out + rest, None
+        elif not out:
+            return None
         if is_text:
             text = source.decoder.decode(out, received.message_finished)
             return TextMessage(data=text, message_finished=received.message_finished)
