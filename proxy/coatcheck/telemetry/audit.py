@@ -133,15 +133,23 @@ class AuditLog:
         chain = self._chain
         with self._lock:
             try:
-                if self._lost:
-                    chain.append_own("resumed", lost=self._lost)
-                    self._lost = 0
                 chain.append(kind, fields)
             except AuditUnavailable:
                 self._lost += 1
                 raise
+            if self._lost:
+                self._tell_of_the_gap()
             if type(event) is SessionEvent and event.state_version > chain.state_version:
                 chain.state_version = event.state_version
+
+    def _tell_of_the_gap(self) -> None:
+        """How many records were refused before this one. Written after it: on a disk with room for this
+        small record and for no other, each refused attempt would leave one."""
+        try:
+            self._chain.append_own("resumed", lost=self._lost)
+        except AuditUnavailable:
+            return
+        self._lost = 0
 
     async def wait_durable(self) -> None:
         """Return once everything written so far is on the disk. AuditUnavailable when the disk fails."""

@@ -65,13 +65,13 @@ def records(
         found = filter(admit, chain(chain.from_iterable(map(_records, older)), _whole_lines(file)))
         yield from found if last is None else deque(found, maxlen=last)
         while follow:
+            following = _next_file(file, path)  # asked first: what is read next is then all that it had
             yield from filter(admit, _whole_lines(file))
-            if _rotated(file, path):
-                yield from filter(admit, _whole_lines(file))  # what came between the two looks
-                file.close()
-                file = path.open("rb")
-            else:
+            if following is None:
                 time.sleep(POLL_SECONDS)
+            else:
+                file.close()
+                file = following
     finally:
         file.close()
 
@@ -95,13 +95,17 @@ def _whole_lines(file: IO[bytes]) -> Iterator[dict[str, Any]]:
             continue
 
 
-def _rotated(file: IO[bytes], path: Path) -> bool:
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return False
+def _next_file(file: IO[bytes], path: Path) -> IO[bytes] | None:
+    """The file after `file`, opened; None while there is none. One at a time: none is skipped."""
     mine = os.fstat(file.fileno())
-    return (found.st_dev, found.st_ino) != (mine.st_dev, mine.st_ino)
+    try:
+        files = audit_file.log_files(path)
+        places = [place for place, other in enumerate(files) if os.path.samestat(other.stat(), mine)]
+        if not places or places[-1] + 1 == len(files):
+            return None
+        return files[places[-1] + 1].open("rb")
+    except FileNotFoundError:
+        return None  # in the middle of a rotation
 
 
 def render(record: dict[str, Any]) -> str:

@@ -1,0 +1,78 @@
+"""The audit log first; what the others miss stops nothing."""
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coatcheck.telemetry.audit import AuditLog, AuditUnavailable
+from coatcheck.telemetry.events import Event
+from coatcheck.telemetry.metrics import Metrics
+from coatcheck.telemetry.sinks import Telemetry
+from coatcheck.telemetry.usage import UsageLedger
+from tests.telemetry.samples import ALARM, COMPLETION, DECISION, DENIED, ENDED, OPENED
+from tests.telemetry.test_metrics import value
+
+
+def make(tmp_path: Path) -> Telemetry:
+    return Telemetry(AuditLog(tmp_path / "audit" / "audit.jsonl"), Metrics(), UsageLedger())
+
+
+def types(tmp_path: Path) -> list[str]:
+    lines = (tmp_path / "audit" / "audit.jsonl").read_bytes().splitlines()
+    return [json.loads(line)["type"] for line in lines]
+
+
+async def test_an_event_reaches_every_sink(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Audit, metrics, usage and log each see it; the usage record lands in the audit log too."""
+    telemetry = make(tmp_path)
+    with caplog.at_level(logging.INFO, "coatcheck"):
+        for event in (OPENED, DECISION, COMPLETION, ALARM):
+            telemetry.emit(event)
+        await telemetry.emit_durable(ENDED)
+    telemetry.close(ENDED.at)
+    assert types(tmp_path) == ["log", "session", "decision", "completion", "alarm", "session", "usage"]
+    assert value(telemetry.metrics, "decisions_total", outcome="inject", reason="") == 1
+    assert value(telemetry.metrics, "audit_records_total", type="decision") == 1
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_without_audit_nothing_is_told_and_the_caller_refuses(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """AuditUnavailable reaches the caller, no other sink counts the request, one line says why."""
+    telemetry = make(tmp_path)
+    telemetry.emit(OPENED)
+    telemetry.audit.close()
+    with caplog.at_level(logging.INFO, "coatcheck"):
+        for _ in range(3):
+            with pytest.raises(AuditUnavailable):
+                telemetry.emit(DECISION)
+    assert value(telemetry.metrics, "decisions_total", outcome="inject", reason="") == 0
+    assert value(telemetry.metrics, "audit_failures_total") == 3
+    assert value(telemetry.metrics, "fail_closed_total", reason="audit_unavailable") == 3
+    assert len(caplog.records) == 1
+
+
+def test_a_sink_that_raises_is_counted_and_stops_nothing(tmp_path: Path) -> None:
+    """A broken log sink: the event is recorded, counted, not raised."""
+
+    def broken(event: Event) -> None:
+        raise OSError("stderr is gone")
+
+    telemetry = Telemetry(AuditLog(tmp_path / "audit" / "audit.jsonl"), Metrics(), UsageLedger(), broken)
+    telemetry.emit(DENIED)
+    telemetry.close(DENIED.at)
+    assert value(telemetry.metrics, "telemetry_failures_total", sink="log") == 1
+    assert types(tmp_path) == ["log", "decision"]
+
+
+def test_close_tells_the_usage_that_was_waiting(tmp_path: Path) -> None:
+    """A session whose last request never completed has its record before the log ends."""
+    telemetry = make(tmp_path)
+    for event in (OPENED, DECISION, ENDED):
+        telemetry.emit(event)
+    telemetry.close(ENDED.at)
+    assert types(tmp_path)[-1] == "usage"
