@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
@@ -22,6 +22,8 @@ class SlowFront:
         """How many requests came for each path."""
         self.stalled: Counter[str] = Counter()
         """How many connections are stalled at this moment, by path."""
+        self.tokens: defaultdict[str, set[bytes]] = defaultdict(set)
+        """Which tokens came with the requests for each path."""
         self._writers: set[asyncio.StreamWriter] = set()
 
     @classmethod
@@ -49,6 +51,9 @@ class SlowFront:
         request, *headers = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")
         path = request.split(b" ")[1].decode().removeprefix("/v1/secret/data/")
         self.asked[path] += 1
+        self.tokens[path].update(
+            line[14:].strip() for line in headers if line[:14].lower() == b"x-vault-token:"
+        )
         if path in self.stalls:
             await self._stall(path, reader, writer)
             return

@@ -79,6 +79,7 @@ from coatcheck.stores.embedded import EmbeddedVault
 
 async def main():
     async with EmbeddedVault.start(log=Path(sys.argv[1])) as vault:
+        await asyncio.sleep(1)  # half a second after its start it prints a banner: our death would be SIGPIPE
         print(vault.process.pid, flush=True)
         await asyncio.sleep(60)
 

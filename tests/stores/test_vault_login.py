@@ -83,10 +83,17 @@ async def test_token_file_is_read_anew_at_each_login(
     assert await read(store) == known_secret("login")
 
 
-async def test_approle_login(bao: EmbeddedVault, role: str, make_store: MakeStore, tmp_path: Path) -> None:
-    """role_id and the secret_id in its file give a token that reads."""
+async def test_approle_login(
+    bao: EmbeddedVault, role: str, make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """role_id and the secret_id in its file give a token that reads; VAULT_TOKEN is not sent."""
+    monkeypatch.setenv("VAULT_TOKEN", known_secret("an operator's own token"))
     login = await approle(bao, role, tmp_path / "secret-id")
-    assert await read(make_store(login=login)) == known_secret("login")
+    async with SlowFront.start(bao.url) as front:
+        assert await read(make_store(url=front.url, login=login)) == known_secret("login")
+        assert front.asked[f"/v1/auth/{role}/login"] == 1
+        assert front.tokens[f"/v1/auth/{role}/login"] == set()
+        assert len(front.tokens["login"]) == 1
 
 
 async def test_concurrent_cold_reads_log_in_once(
