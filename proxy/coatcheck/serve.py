@@ -22,8 +22,7 @@ from coatcheck.planes.listener import Listeners, SharedListener
 from coatcheck.planes.mitm import MitmPlane
 from coatcheck.planes.tls import ClientTls, UpstreamTls
 from coatcheck.planes.upstream import Upstream, UpstreamSettings
-from coatcheck.policyfile.loading import load_directory, load_policy
-from coatcheck.policyfile.problem import PolicyError
+from coatcheck.policyfile import PolicyError, load_directory, load_file
 from coatcheck.settings import Settings, notify_socket
 from coatcheck.state.errors import StateError
 from coatcheck.state.sessions import StateSettings
@@ -148,7 +147,8 @@ class Daemon:
         self._policy_stamp = _stamp(path)
         if path.is_dir():
             return load_directory(path)
-        return {path.stem: load_policy(path.stem, path.read_bytes())}
+        policy = load_file(path)
+        return {policy.name: policy}
 
     def _install(self, policies: Mapping[str, Policy]) -> None:
         for policy in policies.values():

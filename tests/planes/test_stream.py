@@ -3,12 +3,15 @@
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator
 
 import pytest
+import wsproto
+from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Request, TextMessage
 
 from coatcheck.demo.server import TlsServer
 from tests.daemon import Sandbox, TestDaemon
-from tests.planes.wire import http_client, tunnel, wire
+from tests.planes.wire import Wire, http_client, tunnel, wire
 
 
 def bearer(sandbox: Sandbox) -> dict[str, str]:
@@ -57,7 +60,7 @@ async def test_an_echo_of_the_secret_is_masked_in_every_encoding(
 async def test_uploads_arrive_whole(daemon: TestDaemon, sandbox: Sandbox, size: int) -> None:
     """With a length and in chunks, what the origin counts is what was sent."""
 
-    async def chunks():  # type: ignore[no-untyped-def]
+    async def chunks() -> AsyncIterator[bytes]:
         for start in range(0, size, 50_000):
             yield b"x" * min(50_000, size - start)
 
@@ -88,49 +91,43 @@ async def test_http2_where_policy_does_not_ask_for_it_is_not_offered(
     assert answer.http_version == "HTTP/1.1"
 
 
+async def websocket_talk(raw: Wire, handle: str, messages: list[str | bytes], reason: str) -> list[bytes]:
+    """Send messages after the switch, then close with `reason`; what came back, the close reason last."""
+    ws = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
+    extra = [(b"authorization", f"Bearer {handle}".encode())]
+    await raw.send(ws.send(Request(host="api.openai.com", target="/ws", extra_headers=extra)))
+    received: list[bytes] = []
+    parts = b""
+    async with asyncio.timeout(5):
+        while True:
+            ws.receive_data(await raw.reader.read(65536) or None)
+            for event in ws.events():
+                if isinstance(event, AcceptConnection):
+                    for message in messages:
+                        text = isinstance(message, str)
+                        await raw.send(ws.send(TextMessage(message) if text else BytesMessage(message)))  # type: ignore[arg-type]
+                elif isinstance(event, (TextMessage, BytesMessage)):
+                    parts += event.data.encode() if isinstance(event.data, str) else bytes(event.data)
+                    if event.message_finished:
+                        received.append(parts)
+                        parts = b""
+                    if len(received) == len(messages):
+                        await raw.send(ws.send(CloseConnection(code=1000, reason=reason)))
+                elif isinstance(event, CloseConnection):
+                    return [*received, (event.reason or "").encode()]
+
+
 async def test_websocket_messages_pass_and_lose_the_secret(
     daemon: TestDaemon, sandbox: Sandbox, real_keys: dict[str, str]
 ) -> None:
     """On an allowed route messages go both ways; an echo of the secret comes back masked."""
-    import wsproto
-    from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Request, TextMessage
-
+    secret = real_keys["openai"]
+    sent: list[str | bytes] = ["hello ", f"x{secret}x", b"\x00" + secret.encode()]
     async with tunnel(daemon, sandbox) as raw:
-        ws = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
-        extra = [(b"authorization", f"Bearer {sandbox.handles['openai']}".encode())]
-        await raw.send(ws.send(Request(host="api.openai.com", target="/ws", extra_headers=extra)))
-        received: list[str | bytes] = []
-        accepted = closed = False
-        sent = False
-        async with asyncio.timeout(5):
-            while not closed:
-                ws.receive_data(await raw.reader.read(65536) or None)
-                for event in ws.events():
-                    if isinstance(event, AcceptConnection):
-                        accepted = True
-                        secret = real_keys["openai"]
-                        await raw.send(ws.send(TextMessage(data="hello ")))
-                        await raw.send(ws.send(TextMessage(data=f"x{secret}x")))
-                        await raw.send(ws.send(BytesMessage(data=b"\x00" + secret.encode())))
-                        sent = True
-                    elif isinstance(event, (TextMessage, BytesMessage)):
-                        parts.append(
-                            event.data.encode() if isinstance(event.data, str) else bytes(event.data)
-                        )
-                        if event.message_finished:
-                            received.append(b"".join(parts))
-                            parts = []
-                        if len(received) == 3:
-                            await raw.send(ws.send(CloseConnection(code=1000, reason=secret)))
-                    elif isinstance(event, CloseConnection):
-                        closed = True
-                        received.append((event.reason or "").encode())
-    assert accepted and sent
-    mask = b"*" * len(real_keys["openai"])
-    assert received[0] == b"hello "
-    assert received[1] == b"x" + mask + b"x"
-    assert received[2] == b"\x00" + mask
-    assert real_keys["openai"].encode() not in received[3]
+        received = await websocket_talk(raw, sandbox.handles["openai"], sent, secret)
+    mask = b"*" * len(secret)
+    assert received[:3] == [b"hello ", b"x" + mask + b"x", b"\x00" + mask]
+    assert received[3] == b""
 
 
 async def test_reverse_mode_serves_clients_that_take_a_base_url(

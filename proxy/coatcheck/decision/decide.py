@@ -211,7 +211,9 @@ def _without_handle(
     for credential in credentials:
         if credential.handle_required or credential.name not in session.credentials:
             continue
-        denial = _origin_suffices(session, credential) or credential_allows(credential, destination, head)
+        if credential_allows(credential, destination, head) is not None:
+            continue  # another credential of the rule may be for this path; nobody showed a handle
+        denial = _origin_suffices(session, credential)
         return denial if denial is not None else Inject(session, rule, (Injection(credential, None),))
     return _missing(rule, credentials)
 

@@ -61,7 +61,8 @@ class EgressWebsocket(layer.Layer):
                 if sent is not None:
                     yield commands.SendData(target.conn, target.ws.send(sent))
                 if isinstance(received, CloseConnection):
-                    yield commands.SendData(source.conn, source.ws.send(received.response()))
+                    answer = CloseConnection(code=received.code)
+                    yield commands.SendData(source.conn, source.ws.send(answer))
                     yield from self._end(None)
                     return
         except (ProtocolError, UnicodeError):
