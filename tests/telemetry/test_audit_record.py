@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -53,8 +54,9 @@ def test_the_longest_record_fits_a_reader() -> None:
     """Everything at its limit at once stays below what verify and tail will read as one line."""
     long = "😀" * 100_000
     names = [f.name for f in dataclasses.fields(DECISION) if isinstance(getattr(DECISION, f.name), str)]
-    texts = {name: long for name in names if name != "outcome"}
-    assert len(written(replace(DECISION, **texts, credentials=(long,) * 1000))) <= audit_record.LINE_BYTES
+    texts: dict[str, Any] = {name: long for name in names if name != "outcome"}
+    longest = replace(DECISION, **texts, credentials=(long,) * 1000)
+    assert len(written(longest)) <= audit_record.LINE_BYTES
 
 
 def test_a_handle_that_slipped_through_is_masked() -> None:

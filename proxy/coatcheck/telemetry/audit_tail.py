@@ -58,7 +58,7 @@ def records(
     files = audit_file.log_files(path)
     if not files:
         raise FileNotFoundError(f"no audit log at {path}; is this the daemon's audit setting?")
-    file = files[-1].open("rb")
+    file: IO[bytes] = files[-1].open("rb")
     try:
         # The file before too: right after a rotation the current one is all but empty.
         older = files[:-1] if last is None else files[-2:-1]
