@@ -215,7 +215,8 @@ class Database:
     def sessions(self, now: Now) -> Iterator[tuple[Session, Status, float]]:
         """Each session, its status and when it was closed (0 while live).
 
-        Of a lease only what is left of it on the wall clock counts, and never more than a whole one.
+        Of a lease only what is left of it on the wall clock counts. That is never more than there was:
+        each write also raises the high-water mark, and `now` is not before it.
         """
         for row in self._sql.execute(
             "SELECT id, tenant, subject, policy, origin_class, origin_value, credentials, isolation,"
@@ -223,7 +224,7 @@ class Database:
             " FROM sessions"
         ):
             status = Status(row[14])
-            left = min(row[12] - now.wall, row[11]) if status is Status.LIVE else float("-inf")
+            left = row[12] - now.wall if status is Status.LIVE else float("-inf")
             session = Session(
                 id=row[0],
                 tenant=row[1],

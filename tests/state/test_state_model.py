@@ -1,0 +1,102 @@
+"""Any sequence of openings, renewals, revocations, clock steps and restarts: alive exactly when it should be.
+
+The model is ten lines: a session may act while it is not closed, its lease runs and its age allows it,
+where time is the greatest that any clock ever showed.
+"""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from coatcheck.decision.session import Session
+from coatcheck.state import NewSession, StateError
+from tests.state.house import House, counts, reason
+
+
+@dataclass
+class Expected:
+    session: Session
+    handle: str
+    lease_until: float
+    expires_at: float
+    closed: bool = False
+
+
+class SessionsModel(RuleBasedStateMachine):
+    opened = Bundle("opened")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = tempfile.TemporaryDirectory()
+        self.house = House(Path(self.directory.name) / "sessions")
+        self.state = self.house.open()
+        self.time = self.house.time.wall
+        self.expected: list[Expected] = []
+
+    @rule(target=opened, lease=st.integers(1, 600), age=st.integers(1, 2_000))
+    def open(self, lease: int, age: int) -> Expected:
+        wanted = NewSession("t", "s", "agents", None, frozenset({"openai"}), lease_seconds=lease, max_age=age)
+        session, (handle,) = self.state.open_session(wanted, "launcher")
+        entry = Expected(session, handle.value, self.time + lease, self.time + age)
+        self.expected.append(entry)
+        return entry
+
+    @rule(entry=opened, lease=st.integers(1, 600))
+    def renew(self, entry: Expected, lease: int) -> None:
+        alive = self.alive(entry)
+        try:
+            self.state.renew(entry.session.id, "launcher", lease)
+        except StateError:
+            assert not alive
+        else:
+            assert alive
+            entry.lease_until = max(entry.lease_until, self.time + lease)
+
+    @rule(entry=consumes(opened))
+    def revoke(self, entry: Expected) -> None:
+        self.state.revoke(entry.session.id, "operator")
+        entry.closed = True
+
+    @rule(seconds=st.integers(0, 400))
+    def time_passes(self, seconds: int) -> None:
+        self.house.time.passes(seconds)
+        self.time += seconds
+        self.state.clock.now()
+
+    @rule(seconds=st.integers(1, 5_000))
+    def the_wall_clock_steps_back(self, seconds: int) -> None:
+        self.house.time.wall -= seconds
+
+    @rule()
+    def sweep(self) -> None:
+        self.state.sweep()
+
+    @rule()
+    def rotate(self) -> None:
+        self.state.rotate_keys()
+
+    @rule(down=st.integers(0, 300))
+    def restart(self, down: int) -> None:
+        self.state = self.house.restart(self.state, down=down)
+        self.time = max(self.time, self.house.time.wall)
+
+    def alive(self, entry: Expected) -> bool:
+        return not entry.closed and self.time < min(entry.lease_until, entry.expires_at)
+
+    @invariant()
+    def exactly_the_living_may_act(self) -> None:
+        for entry in self.expected:
+            refused = reason(self.state, entry.session) or counts(self.state, entry.session, entry.handle)
+            assert (refused is None) == self.alive(entry), refused
+
+    def teardown(self) -> None:
+        self.state.close()
+        self.directory.cleanup()
+
+
+TestSessionsModel = SessionsModel.TestCase
+TestSessionsModel.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
