@@ -13,6 +13,7 @@ from coatcheck.decision.policy import (
     BodyInjection,
     Credential,
     HeaderInjection,
+    HostPattern,
     InjectionKind,
     PathInjection,
     QueryInjection,
@@ -20,7 +21,7 @@ from coatcheck.decision.policy import (
     Shape,
     SigV4Injection,
 )
-from coatcheck.decision.search import MAX_FOUND, find, mask, stands_at
+from coatcheck.decision.search import MAX_FOUND, find, mask, placed, stands_at
 from coatcheck.decision.verdict import Location
 
 HANDLE = "cch_eyJhbGciOi-_x.eyJzaWQi.c2lnbmF0dXJl"
@@ -204,3 +205,22 @@ def test_masked_paths_hold_no_handle(text: str, masked: str) -> None:
 def test_nothing_can_be_found_in_a_masked_path(parts: list[str]) -> None:
     """The search for handles is itself the judge of the mask."""
     assert find(head(mask("".join(parts), (GHP,))), (GHP,), lambda _: True) == ()
+
+
+def test_a_handle_may_stand_at_any_declared_place_but_nowhere_else() -> None:
+    """Clients of one API differ: `also` names further places, and the credential follows the handle."""
+    credential = Credential(
+        "anthropic",
+        SecretRef("vault", "secret", "anthropic", "api_key"),
+        (HostPattern("api.anthropic.com"),),
+        HeaderInjection("X-Api-Key"),
+        also=(HeaderInjection("Authorization", "Bearer {secret}"),),
+    )
+    for name, value in (("x-api-key", HANDLE), ("authorization", f"Bearer {HANDLE}")):
+        (found,) = find(RequestHead("GET", "/", ((name, value),)))
+        there = placed(found, credential)
+        assert there is not None
+        assert isinstance(there.inject, HeaderInjection)
+        assert there.inject.name.lower() == name
+    (found,) = find(RequestHead("GET", "/", (("x-other", HANDLE),)))
+    assert placed(found, credential) is None

@@ -20,7 +20,7 @@ from coatcheck.decision.policy import (
     host_allowed,
     match,
 )
-from coatcheck.decision.search import Found, find, stands_at
+from coatcheck.decision.search import Found, find, placed
 from coatcheck.decision.session import Now, Session, identify, isolation_at_least
 from coatcheck.decision.verdict import Deny, Inject, Injection, Pass, Reason, Verdict
 
@@ -172,9 +172,10 @@ def _judge(
         return denial
     if credential not in credentials:
         return Deny(Reason.HANDLE_WRONG_HOST, f"credential {credential.name}: not in this rule", alarm=True)
-    if not stands_at(item, credential):
+    there = placed(item, credential)
+    if there is None:
         return Deny(Reason.HANDLE_MISPLACED, f"credential {credential.name} in {item.location}", alarm=True)
-    return Injection(credential, item.text)
+    return Injection(there, item.text)
 
 
 def _stolen_or_unknown(claims: Claims, session: Session) -> Deny:

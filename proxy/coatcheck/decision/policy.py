@@ -162,6 +162,8 @@ class Credential:
     secret: SecretRef
     hosts: tuple[HostPattern, ...]
     inject: InjectionKind
+    also: tuple[InjectionKind, ...] = ()
+    """Further places where the handle may stand instead, because clients of one API differ."""
     methods: frozenset[str] = frozenset()
     """Empty: whatever the rule allows."""
     paths: tuple[PathPattern, ...] = ()

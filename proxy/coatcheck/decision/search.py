@@ -10,7 +10,7 @@ the string has no authority elsewhere.
 import binascii
 from base64 import b64decode
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
 from urllib.parse import unquote
@@ -80,7 +80,7 @@ def find(head: RequestHead, references: tuple[Shape, ...] = (), known: Known = n
 
 
 def stands_at(found: Found, credential: Credential) -> bool:
-    """Whether a found handle stands exactly where the policy declares `credential`."""
+    """Whether a found handle stands exactly where `credential.inject` declares it."""
     if found.decoded:
         return False
     shape = credential.shape
@@ -115,6 +115,17 @@ def stands_at(found: Found, credential: Credential) -> bool:
             return place and name == "x-amz-security-token" and _bare(found, glued)
         case BodyInjection():
             return False
+
+
+def placed(found: Found, credential: Credential) -> Credential | None:
+    """The credential with the one of its declared places in which the handle stands; None: in none."""
+    if stands_at(found, credential):
+        return credential
+    for kind in credential.also:
+        other = replace(credential, inject=kind, also=())
+        if stands_at(found, other):
+            return other
+    return None
 
 
 def mask(text: str, references: tuple[Shape, ...] = ()) -> str:

@@ -41,6 +41,7 @@ def build_credential(name: str, spec: CredentialSpec) -> Credential:
         secret=spec.secret,
         hosts=tuple(spec.hosts),
         inject=build_injection(spec.inject),
+        also=tuple(build_injection(other) for other in spec.also),
         methods=frozenset(spec.methods),
         paths=tuple(spec.paths),
         env=spec.env,

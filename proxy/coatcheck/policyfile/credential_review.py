@@ -9,24 +9,29 @@ from coatcheck.policyfile.problem import Finding, Level, Location
 from coatcheck.policyfile.public_suffix import public_suffix
 
 WAYS = ("header", "basic", "query", "path", "body", "sigv4")
+ONLY_ALONE = frozenset({"path", "body", "sigv4"})
+"""A handle there is found in other ways than by looking at one value of the head."""
 
 
 def review_credential(place: Location, spec: CredentialSpec) -> Iterator[Finding]:
     """What is wrong with one credential on its own."""
     inject = spec.inject
-    ways = [way for way in WAYS if getattr(inject, way) is not None]
-    where: Location = (*place, "inject")
-    if len(ways) != 1:
-        said = " and ".join(ways) if ways else "nothing"
-        yield Finding(
-            where,
-            f"inject says {said}; a secret is put into one place",
-            'write one, such as `{header: Authorization, value: "Bearer {secret}"}`',
-        )
-    elif inject.value is not None and ways != ["header"]:
-        yield Finding(
-            (*where, "value"), "value describes a header, and there is none", "add header, or remove value"
-        )
+    ways = _ways(inject)
+    yield from _review_place((*place, "inject"), inject)
+    for index, other in enumerate(spec.also):
+        yield from _review_place((*place, "also", index), other)
+        named = {*_ways(other), *ways}
+        if named & ONLY_ALONE:
+            message = f"{' and '.join(sorted(named & ONLY_ALONE))} cannot stand beside another place"
+            yield Finding((*place, "also", index), message, "write header, basic or query")
+        if spec.handle == "optional":
+            message = "without a handle nothing shows which place is meant"
+            yield Finding((*place, "also", index), message, "remove `handle: optional`, or remove also")
+        if other in (
+            inject,
+            *spec.also[:index],
+        ):
+            yield Finding((*place, "also", index), "this place is declared already", "remove it")
     if spec.handle == "optional" and ways and ways[0] in {"path", "body", "sigv4"}:
         message = f"without a handle nothing shows where in the {ways[0]} the secret belongs"
         yield Finding((*place, "handle"), message, "remove `handle: optional`")
@@ -39,6 +44,25 @@ def review_credential(place: Location, spec: CredentialSpec) -> Iterator[Finding
         if host.wildcard and inject.sigv4 is None and public_suffix(host.suffix):
             message = f"{host}: every customer of that service could receive this secret"
             yield Finding((*place, "hosts", index), message, "write the exact hosts")
+
+
+def _ways(inject: InjectSpec) -> list[str]:
+    return [way for way in WAYS if getattr(inject, way) is not None]
+
+
+def _review_place(where: Location, inject: InjectSpec) -> Iterator[Finding]:
+    ways = _ways(inject)
+    if len(ways) != 1:
+        said = " and ".join(ways) if ways else "nothing"
+        yield Finding(
+            where,
+            f"{where[2]} says {said}; a secret is put into one place",
+            'write one, such as `{header: Authorization, value: "Bearer {secret}"}`',
+        )
+    elif inject.value is not None and ways != ["header"]:
+        yield Finding(
+            (*where, "value"), "value describes a header, and there is none", "add header, or remove value"
+        )
 
 
 def ambiguous_credentials(

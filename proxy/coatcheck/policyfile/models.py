@@ -157,6 +157,9 @@ class CredentialSpec(Strict):
     secret: Secret = Field(description="store:mount/path#field. A name, never a value.")
     hosts: list[Host] = Field(min_length=1, description="The only hosts that this secret may be sent to.")
     inject: InjectSpec
+    also: Annotated[list[InjectSpec], Field(min_length=1, max_length=4)] = Field(
+        [], description="Other places where clients of this API put it: header, basic or query."
+    )
     methods: Annotated[list[Method], Field(min_length=1)] = Field(
         [], description="Default: what the rule allows."
     )

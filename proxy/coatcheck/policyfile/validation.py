@@ -14,6 +14,7 @@ POLICY_PARTS: Mapping[str, type[BaseModel]] = {
     "": models.Document,
     "credentials": models.CredentialSpec,
     "inject": models.InjectSpec,
+    "also": models.InjectSpec,
     "basic": models.BasicSpec,
     "path": models.PathSpec,
     "body": models.BodySpec,

@@ -1,0 +1,181 @@
+"""What `coatcheck policy check|test|explain` find in files: values for a command to print."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from coatcheck.decision.explain import PolicyExplanation, explain, render
+from coatcheck.decision.message import RequestHead
+from coatcheck.decision.policy import Policy
+from coatcheck.decision.verdict import EXPLANATIONS, Reason
+from coatcheck.policyfile.loading import check_policy, load_directory
+from coatcheck.policyfile.problem import Level, PolicyError, Problem, Wrong
+from coatcheck.policyfile.reading import MAX_BYTES
+from coatcheck.policyfile.samples import Failure, read_samples, run_samples, sample_request
+
+SAMPLES = "samples"
+"""The directory beside policies that holds samples; a policy directory itself is not read deeper."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileCheck:
+    """One file, and everything found in it. `policy` None: the daemon would not load it."""
+
+    path: Path
+    policy: Policy | None
+    problems: tuple[Problem, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not any(problem.level is Level.ERROR for problem in self.problems)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "file": str(self.path),
+            "ok": self.ok,
+            "sha256": self.policy.sha256 if self.policy else None,
+            "problems": [
+                {
+                    "line": problem.line,
+                    "column": problem.column,
+                    "level": problem.level.value,
+                    "message": problem.message,
+                    "instead": problem.instead,
+                }
+                for problem in self.problems
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FileTest:
+    """One policy's samples, run. Without any it is not `ok`: untested is not tested."""
+
+    path: Path
+    where: Path
+    samples: int
+    failures: tuple[Failure, ...]
+
+    @property
+    def ok(self) -> bool:
+        return self.samples > 0 and not self.failures
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "file": str(self.path),
+            "ok": self.ok,
+            "samples": self.samples,
+            "failures": [
+                {"sample": failure.sample, "expected": failure.expected, "got": failure.got}
+                for failure in self.failures
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """The answer for one request, as a session with every credential of the policy would get it."""
+
+    allowed: bool
+    reason: str
+    text: str
+    explanation: PolicyExplanation | None
+
+    def as_json(self) -> dict[str, Any]:
+        found = self.explanation
+        rules = found.rules if found else ()
+        return {
+            "allowed": self.allowed,
+            "reason": self.reason or None,
+            "rule": next((view.name for view in rules if view.chosen), None),
+            "rules": [
+                {"name": view.name, "chosen": view.chosen, "reason": view.reason, "why": view.why}
+                for view in rules
+            ],
+            "credentials": [
+                {"name": view.name, "usable": view.usable, "why": view.why}
+                for view in (found.credentials if found else ())
+            ],
+        }
+
+
+def check_paths(path: Path) -> Iterator[FileCheck]:
+    """Check the file, or every policy file of the directory as the daemon would read them.
+
+    Raises OSError when it cannot be read.
+    """
+    if not path.is_dir():
+        yield _check(path)
+        return
+    try:
+        load_directory(path)
+    except PolicyError as error:
+        whole = [problem for problem in error.problems if not problem.line]
+        if whole:  # about names, modes and links: nothing in the files can be trusted before
+            yield FileCheck(path, None, tuple(replace(found, line=1, column=1) for found in whole))
+            return
+    for file in sorted(path.glob("*.yaml")):
+        yield _check(file)
+
+
+def try_samples(path: Path, samples: Path | None = None) -> Iterator[FileTest]:
+    """Run samples against each policy. Raises PolicyError for a bad policy or bad samples, OSError."""
+    for file in sorted(path.glob("*.yaml")) if path.is_dir() else [path]:
+        where = samples or file.parent / SAMPLES / file.name
+        policy = load_file(file)
+        if not where.is_file():
+            yield FileTest(file, where, 0, ())
+            continue
+        try:
+            wanted = read_samples(_read(where))
+        except PolicyError as error:
+            raise _in_file(error, where) from None
+        yield FileTest(file, where, len(wanted), tuple(run_samples(policy, wanted)))
+
+
+def explain_request(
+    file: Path, method: str, url: str, headers: tuple[tuple[str, str], ...] = ()
+) -> Explained:
+    """Why the policy in `file` answers as it does. Raises PolicyError, OSError."""
+    policy = load_file(file)
+    try:
+        request = sample_request(f"{method} {url}")
+    except Wrong as wrong:
+        raise PolicyError([Problem(0, 0, wrong.message, wrong.instead)]) from None
+    if request.destination is None:
+        reason = Reason.HOST_FORM_REFUSED
+        return Explained(
+            False, reason, f"{method} {url}: refused: {reason}\n  {EXPLANATIONS[reason].message}\n", None
+        )
+    head = RequestHead(request.method, request.target, headers)
+    found = explain(policy, frozenset(policy.credentials), request.destination, head)
+    reason_text = found.denied.reason.value if found.denied else ""
+    return Explained(found.denied is None, reason_text, render(found), found)
+
+
+def load_file(path: Path) -> Policy:
+    """The policy in `path`; its problems carry the file's name. Raises PolicyError, OSError."""
+    try:
+        return check_policy(path.stem, _read(path)).policy
+    except PolicyError as error:
+        raise _in_file(error, path) from None
+
+
+def _check(path: Path) -> FileCheck:
+    try:
+        checked = check_policy(path.stem, _read(path))
+    except PolicyError as error:
+        return FileCheck(path, None, _in_file(error, path).problems)
+    return FileCheck(
+        path, checked.policy, tuple(replace(found, file=str(path)) for found in checked.warnings)
+    )
+
+
+def _in_file(error: PolicyError, path: Path) -> PolicyError:
+    return PolicyError(replace(problem, file=str(path)) for problem in error.problems)
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MAX_BYTES + 1)  # the reader refuses what is longer
