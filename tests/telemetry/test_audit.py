@@ -1,6 +1,7 @@
 """The audit log survives what kills daemons and fills disks, and refuses when it cannot write."""
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -357,3 +358,44 @@ def test_what_is_no_event_is_refused(tmp_path: Path) -> None:
     log.write(DECISION)
     log.close()
     assert verify(tmp_path / "audit" / "audit.jsonl").ok
+
+
+async def test_a_disk_that_fails_to_flush_refuses_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After EIO from fsync the kernel forgets what it lost: waiters are told, and writing ends."""
+
+    def failing(fd: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    log = AuditLog(tmp_path / "audit" / "audit.jsonl", flush_seconds=60)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", failing)
+        log.write(DECISION)
+        with pytest.raises(AuditUnavailable, match="Input/output error"):
+            await log.wait_durable()
+    with pytest.raises(AuditUnavailable, match="restart"):
+        log.write(DECISION)
+    log.close()
+
+
+def test_a_checkpoint_leaves_only_after_its_records_are_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a power cut would look like a truncation."""
+    seen: list[str] = []
+    real = os.fdatasync
+
+    def watched(fd: int) -> None:
+        seen.append("disk")
+        real(fd)
+
+    monkeypatch.setattr(os, "fdatasync", watched)
+    signer = Written(tmp_path, records=0).signer
+    seen.clear()
+    log = AuditLog(
+        tmp_path / "other" / "audit.jsonl", signer=signer, second_sink=lambda _: seen.append("elsewhere")
+    )
+    log.write(DECISION)
+    log.close()
+    assert seen[-2:] == ["disk", "elsewhere"]

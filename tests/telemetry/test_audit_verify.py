@@ -74,6 +74,16 @@ def test_a_deleted_beginning_shows(written: Written) -> None:
     assert broken is not None and (broken.kind, broken.line, broken.seq) == (Kind.GAP, 1, 4)
 
 
+def test_a_beginning_cut_at_a_restart_shows(written: Written) -> None:
+    """A restart's record looks like a beginning, but it says where its file began."""
+    written.append(5)
+    lines = written.lines()
+    restart = next(i for i, line in enumerate(lines) if b'"what":"continued"' in line)
+    written.put(lines[restart:])
+    broken = verify(written.path, written.key).broken
+    assert broken is not None and (broken.kind, broken.line) == (Kind.GAP, 1)
+
+
 def test_an_edited_field_shows(written: Written) -> None:
     """One changed word breaks the link to the record after it, and the changed record is named."""
     lines = written.lines()
