@@ -1,8 +1,6 @@
 """One request's life after the verdict: the last look, the secrets put in, every chunk, the end."""
 
-import hashlib
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -11,76 +9,33 @@ from coatcheck.decision.body_search import BodySearch
 from coatcheck.decision.content_coding import CodingRefused
 from coatcheck.decision.decide import NeedBody, World
 from coatcheck.decision.handle import Claims
-from coatcheck.decision.head import HOP_BY_HOP
 from coatcheck.decision.message import Destination, Edits, Headers, Peer, RequestHead, ResponseHead
 from coatcheck.decision.policy import (
-    BasicInjection,
     Credential,
     HandlesInBody,
     LimitKind,
+    Policy,
     Rule,
-    SigV4Injection,
     match,
+    tunnel_rule,
 )
 from coatcheck.decision.response import (
     Framing,
     ResponsePlan,
-    plan_request_for_scrubbing,
     plan_response,
     plan_trailers,
 )
 from coatcheck.decision.scrub import Patterns, Scrubber, scrub_bytes
 from coatcheck.decision.search import find
 from coatcheck.decision.session import Session, alive
-from coatcheck.decision.substitute import check_secret, substitute
+from coatcheck.decision.substitute import check_secret
 from coatcheck.decision.verdict import Deny, Inject, Pass, Reason
-from coatcheck.sigv4.keys import parse_aws_keys
-from coatcheck.sigv4.resign import resign
+from coatcheck.outgoing import credential_edits, secret_travels, values_to_scrub, with_connection_edits
 from coatcheck.stores import Secret
 from coatcheck.telemetry.events import Alarm, Completion
 
 if TYPE_CHECKING:
     from coatcheck.exchange import Exchange
-
-
-class SessionSecrets:
-    """The secrets that each session was served, compiled for scrubbing: every answer to a session loses
-    every one of them (I1), also those that a rotation has replaced."""
-
-    KEPT = 16
-    """Values a session: more than it has credentials, counting a rotation or two of each."""
-    COMPILED = 512
-    """Compiled sets kept; sessions with the same secrets share one."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, OrderedDict[tuple[str, str], None]] = {}
-        self._patterns: dict[str, Patterns] = {}
-        self._compiled: OrderedDict[frozenset[tuple[str, str]], Patterns] = OrderedDict()
-
-    def add(self, session_id: str, value: str, username: str) -> None:
-        values = self._values.setdefault(session_id, OrderedDict())
-        if (value, username) in values:
-            return
-        values[(value, username)] = None
-        if len(values) > self.KEPT:
-            values.popitem(last=False)
-        self._patterns[session_id] = self._compile(frozenset(values))
-
-    def patterns(self, session_id: str) -> Patterns | None:
-        return self._patterns.get(session_id)
-
-    def forget(self, session_id: str) -> None:
-        self._values.pop(session_id, None)
-        self._patterns.pop(session_id, None)
-
-    def _compile(self, values: frozenset[tuple[str, str]]) -> Patterns:
-        known = self._compiled.get(values)
-        if known is None:
-            known = Patterns.of([value for value, _ in values], {name for _, name in values if name})
-            self._compiled[values] = known
-            if len(self._compiled) > self.COMPILED:
-                self._compiled.popitem(last=False)
-        return known
 
 
 class Call:
@@ -115,10 +70,13 @@ class Call:
         self._received = 0
         self._search: BodySearch | None = None
         self._scrubber: BodyScrubber | None = None
-        self._patterns: Patterns | None = None
+        self.patterns: Patterns | None = None
         self._hits = 0
-        self._only_signed = False
-        """A SigV4 request without session token: no secret travels, so ranges are harmless (s3transfer)."""
+        self._travels = True
+        """False for SigV4 without a session token: no secret is in the request, so ranges are harmless
+        (s3transfer downloads in parts)."""
+        self._late: Scrubber | None = None
+        self._coded = False
         self._bodiless = False
         self._ended = False
         self._on_end: Callable[[Call], None] | None = None
@@ -137,7 +95,7 @@ class Call:
     @property
     def injected(self) -> bool:
         """Whether a secret stands in the request, so that an answer could echo it."""
-        return isinstance(self.verdict, Inject) and not self._only_signed
+        return isinstance(self.verdict, Inject) and self._travels
 
     def deny(self, denial: Deny) -> None:
         """Refuse; a refusal that stands is never replaced by a milder one."""
@@ -177,12 +135,27 @@ class Call:
             return Deny(Reason.HANDLE_REVOKED, "while the request ran")
         policy = state.policies.get(session.policy)
         if policy is not self._policy:
-            still = match(policy, self.destination, self.head) if policy else Deny(Reason.POLICY_MISSING)
+            still = self._still_allowed(policy)
             if isinstance(still, Deny):
                 return still
             self._policy = policy
         self._epoch = sessions.epoch
         return None
+
+    def _still_allowed(self, policy: Policy | None) -> Rule | Deny:
+        """What the policy says now."""
+        if policy is None:
+            return Deny(Reason.POLICY_MISSING)
+        if self.head.method == "CONNECT":
+            rule = tunnel_rule(policy, self.destination.host, self.destination.port)
+            return rule or Deny(Reason.HOST_NOT_ALLOWED, "the policy no longer lets it through unopened")
+        return match(policy, self.destination, self.head)
+
+    def commit_tunnel(self) -> Deny | None:
+        """The last look before a tunnel's first byte leaves."""
+        denial = self.denial or self.permitted()
+        self.committed = denial is None
+        return denial
 
     def _handle_revoked(self, session: Session) -> bool:
         if not session.revoked_handles or not isinstance(self.verdict, Inject):
@@ -203,7 +176,7 @@ class Call:
             return edits
         if not self.head.end_stream and not self.need:
             self._search = self._body_search()
-        self._patterns = self._exchange.secrets.patterns(self.session.id) if self.session else None
+        self.patterns = self._exchange.secrets.patterns(self.session.id) if self.session else None
         self.committed = True
         return edits
 
@@ -211,64 +184,20 @@ class Call:
         verdict = self.verdict
         if verdict is None:
             return Deny(Reason.INTERNAL_ERROR, "no verdict")
-        edits = Edits()
+        credentials = Edits()
         if isinstance(verdict, Inject):
-            substituted = self._substitute(verdict, body)
-            if isinstance(substituted, Deny):
-                return substituted
-            edits = substituted
-            for injection in verdict.injections:
-                self._remember(injection.credential)
-        has_secrets = self._exchange.secrets.patterns(verdict.session.id) is not None
-        scrubbing = plan_request_for_scrubbing(self.head, injected=self.injected) if has_secrets else Edits()
-        changed = scrubbing.set_headers
-        hop = tuple(name for name, _ in self.head.headers if name in HOP_BY_HOP)
-        if "upgrade" in {name for name, _ in self.head.headers}:
-            # The switch needs its Connection header; extensions would hide frames (planes/websocket).
-            hop = (*(n for n in hop if n != "connection"), "sec-websocket-extensions")
-            changed = (*changed, ("connection", "Upgrade"))
-        return Edits(
-            set_headers=(*changed, *edits.set_headers),
-            remove_headers=(*hop, *scrubbing.remove_headers, *edits.remove_headers),
-            target=edits.target,
-            body=edits.body,
-        )
-
-    def _substitute(self, verdict: Inject, body: bytes) -> Edits | Deny:
-        for injection in verdict.injections:
-            kind = injection.credential.inject
-            if isinstance(kind, SigV4Injection):
-                return self._resign(verdict, injection.credential, kind, injection.handle, body)
-        values = {name: secret.reveal() for name, secret in self._secrets.items()}
-        return substitute(self.head, body if self.need else None, verdict.injections, values)
-
-    def _resign(
-        self, verdict: Inject, credential: Credential, kind: SigV4Injection, handle: str | None, body: bytes
-    ) -> Edits | Deny:
-        if len(verdict.injections) != 1 or handle is None:
-            return Deny(Reason.HANDLE_MISPLACED, "a signed request carries one credential")
-        keys = parse_aws_keys(self._secrets[credential.name].reveal())
-        if isinstance(keys, Deny):
-            return keys
-        self._only_signed = keys.session_token is None
-        now = self._exchange.state.clock.now().wall
-        digest = hashlib.sha256(body).hexdigest() if self.hashes_body else None
-        return resign(self.head, self.destination, digest, handle, keys, kind, now)
-
-    def _remember(self, credential: Credential) -> None:
-        """From now on every answer to this session loses this secret."""
-        if not credential.scrub or self.session is None:
-            return
-        value = self._secrets[credential.name].reveal()
-        if isinstance(credential.inject, SigV4Injection):
-            keys = parse_aws_keys(value)
-            parts: tuple[str, ...] = () if isinstance(keys, Deny) else keys.to_scrub
-        else:
-            parts = (value,)
-        username = credential.inject.username if isinstance(credential.inject, BasicInjection) else None
-        for part in parts:
-            if check_secret(credential, part) is None:
-                self._exchange.secrets.add(self.session.id, part, username or "")
+            whole = body if self.body_limit else None
+            now = self._exchange.state.clock.now().wall
+            put_in = credential_edits(self.head, self.destination, verdict, self._secrets, whole, now)
+            if isinstance(put_in, Deny):
+                return put_in
+            credentials = put_in
+            self._travels = secret_travels(verdict, self._secrets)
+            for credential, value, username in values_to_scrub(verdict, self._secrets):
+                if check_secret(credential, value) is None:
+                    self._exchange.secrets.add(verdict.session.id, value, username)
+        scrub = self._exchange.secrets.patterns(verdict.session.id) is not None
+        return with_connection_edits(self.head, credentials, injected=self.injected, scrub=scrub)
 
     # --- the body on its way up ---------------------------------------------------------------------
 
@@ -334,21 +263,22 @@ class Call:
             return denial
         assert self.rule is not None  # noqa: S101 - permitted() saw it
         if self.session is not None:  # another request may have fetched another secret meanwhile
-            self._patterns = self._exchange.secrets.patterns(self.session.id)
+            self.patterns = self._exchange.secrets.patterns(self.session.id)
         plan = plan_response(
             self.head,
             response,
             injected=self.injected,
-            patterns=self._patterns,
+            patterns=self.patterns,
             keep_set_cookie=self._keeps_cookies(),
             websocket=self.rule.websocket,
         )
         if isinstance(plan, Deny):
             return plan
         self._hits += plan.hits
+        self._coded = response.get("content-encoding") is not None
         self._bodiless = plan.framing is Framing.NONE and response.status != 101
-        if plan.scrub_body and self._patterns is not None and not end_stream:
-            self._scrubber = BodyScrubber(self._patterns, plan.codings)
+        if plan.scrub_body and self.patterns is not None and not end_stream:
+            self._scrubber = BodyScrubber(self.patterns, plan.codings)
         return plan
 
     def _keeps_cookies(self) -> bool:
@@ -367,24 +297,56 @@ class Call:
         limit = self.rule.max_response_bytes if self.rule else 0
         if limit and self._received > limit:
             return Deny(Reason.BODY_TOO_LARGE, "the answer")
-        if self._scrubber is None:
-            return [chunk]
+        late = self._look_for_new_secrets()
+        if late is not None:
+            return late
         try:
-            return self._scrubber.feed(chunk)
+            out = [chunk] if self._scrubber is None else self._scrubber.feed(chunk)
         except CodingRefused as refused:
             return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, str(refused))
+        return out if self._late is None else [self._late.feed(piece) for piece in out]
 
     def download_end(self) -> list[bytes] | Deny:
-        if self._scrubber is None:
-            return []
         try:
-            return self._scrubber.finish()
+            out = [] if self._scrubber is None else self._scrubber.finish()
         except CodingRefused as refused:
             return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, str(refused))
+        return (
+            out if self._late is None else [*(self._late.feed(piece) for piece in out), self._late.finish()]
+        )
+
+    def _look_for_new_secrets(self) -> Deny | None:
+        """A stream that was open before the session's first use of a credential must not echo it either
+        (an upstream may show one client's requests to another)."""
+        assert self.session is not None  # noqa: S101 - permitted() saw it
+        patterns = self._exchange.secrets.patterns(self.session.id)
+        if patterns is self.patterns or patterns is None:
+            return None
+        if self._late is not None:
+            self._hits += self._late.hits
+            if self._late.finish():  # held back under the old patterns: no clean way to go on
+                return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, "secrets changed in the middle of a match")
+        if self._scrubber is None and self._coded:
+            if self._may_hold_credentials():
+                detail = "a coded answer from before the session's first use of a credential"
+                return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, detail)
+            return None
+        self.patterns, self._late = patterns, Scrubber(patterns)
+        return None
+
+    def _may_hold_credentials(self) -> bool:
+        """Whether this request's host is one that gets secrets at all."""
+        policy = self._exchange.state.policies.get(self.session.policy) if self.session else None
+        host = self.destination.host
+        return policy is None or any(
+            pattern.matches(host)
+            for credential in policy.credentials.values()
+            for pattern in credential.hosts
+        )
 
     def trailers(self, trailers: Headers) -> Headers | Deny:
         """gRPC's status travels in trailers: they lose secrets as headers do."""
-        planned = plan_trailers(trailers, self._patterns)
+        planned = plan_trailers(trailers, self.patterns)
         if isinstance(planned, Deny):
             return planned
         clean, hits = planned
@@ -393,17 +355,14 @@ class Call:
 
     # --- WebSocket ----------------------------------------------------------------------------------
 
-    def websocket_message(self, *, from_client: bool) -> "MessageFilter":
-        return MessageFilter(self, from_client=from_client)
-
     def websocket_control(self, payload: bytes, *, from_client: bool) -> bytes | Deny:
         """A ping's payload or a close reason: at most 125 bytes (RFC 6455 5.5), scrubbed like the rest."""
         denial = self.permitted()
         if denial is not None:
             return denial
-        if from_client or self._patterns is None:
+        if from_client or self.patterns is None:
             return payload
-        clean, hits = scrub_bytes(self._patterns, payload)
+        clean, hits = scrub_bytes(self.patterns, payload)
         self._hits += hits
         return clean
 
@@ -420,7 +379,8 @@ class Call:
             self._on_end(self)
         if not self.committed or self.session is None:
             return
-        scrubbed = self._hits + (self._scrubber.hits if self._scrubber else 0)
+        counted = [scrubber.hits for scrubber in (self._scrubber, self._late) if scrubber is not None]
+        scrubbed = self._hits + sum(counted)
         self._exchange.tell(
             Completion(
                 at=self._exchange.state.clock.now().wall,
@@ -440,37 +400,5 @@ class Call:
             self.entered = False
             self._exchange.buckets.leave(self.session, self.rule, self.credentials)
 
-    # used by MessageFilter
     def count_hits(self, hits: int) -> None:
         self._hits += hits
-
-    @property
-    def patterns(self) -> Patterns | None:
-        return self._patterns
-
-
-class MessageFilter:
-    """One WebSocket message, fragment by fragment."""
-
-    def __init__(self, call: Call, *, from_client: bool) -> None:
-        self._call = call
-        self._from_client = from_client
-        scrubs = not from_client and call.patterns is not None
-        self._scrubber = Scrubber(call.patterns) if scrubs and call.patterns is not None else None
-
-    def feed(self, data: bytes) -> bytes | Deny:
-        if self._from_client:
-            return self._call.upload(data)
-        out = self._call.download(data)
-        if isinstance(out, Deny):
-            return out
-        return self._scrubber.feed(data) if self._scrubber else data
-
-    def finish(self) -> bytes | Deny:
-        if self._from_client:
-            return self._call.upload_end()
-        if self._scrubber is None:
-            return b""
-        rest = self._scrubber.finish()
-        self._call.count_hits(self._scrubber.hits)
-        return rest

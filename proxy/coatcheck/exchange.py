@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from coatcheck.call import Call, SessionSecrets
+from coatcheck.call import Call
 from coatcheck.decision.decide import Identified, NeedBody, World, decide, decide_body, decide_connect
 from coatcheck.decision.head import check_head
 from coatcheck.decision.message import Destination, Peer, RequestHead
@@ -21,6 +21,7 @@ from coatcheck.decision.policy import SecretRef, SigV4Injection
 from coatcheck.decision.search import mask
 from coatcheck.decision.session import Session, alive
 from coatcheck.decision.verdict import EXPLANATIONS, Deny, Inject, Pass, Reason, Verdict
+from coatcheck.session_secrets import SessionSecrets
 from coatcheck.sigv4.covered import LARGEST_HASHED_BODY, needs_body_hash
 from coatcheck.state.buckets import Buckets
 from coatcheck.state.state import State
@@ -118,12 +119,12 @@ class Exchange:
             self._tell(call)
             return None
 
-    def connect(self, peer: Peer, host: str, port: int) -> Session | Deny:
+    def connect(self, peer: Peer, host: str, port: int) -> Session | Call | Deny:
         """Whether a tunnel may be opened. A refusal is recorded here; what is allowed is recorded with
-        the requests inside."""
+        the requests inside. A Call: its TLS passes unopened, and the Call counts and may end it."""
         destination = Destination("https", host, port)
         call = self._call(peer, destination, RequestHead("CONNECT", "", ()))
-        verdict: Session | Deny | Identified
+        verdict: Session | Pass | Deny | Identified
         try:
             verdict = (
                 Deny(Reason.DRAINING, retry_after=5.0)
@@ -135,6 +136,9 @@ class Exchange:
             verdict = Deny(Reason.INTERNAL_ERROR, "the decision failed")
         if isinstance(verdict, Session):
             return verdict
+        if isinstance(verdict, Pass):
+            self._proceed(call, verdict)
+            return call if call.denial is None else call.denial
         if isinstance(verdict, Identified):
             call.session, verdict = verdict.session, verdict.denial
         call.deny(verdict)

@@ -16,6 +16,7 @@ from coatcheck.certificates.trust import TrustFiles, write_trust_files
 from coatcheck.decision.address import parse_networks
 from coatcheck.decision.host import split_authority
 from coatcheck.decision.policy import Policy
+from coatcheck.decision.session import alive
 from coatcheck.decision.verdict import Reason
 from coatcheck.exchange import Exchange
 from coatcheck.planes.listener import Listeners, SharedListener
@@ -36,6 +37,7 @@ from coatcheck.stores.vault import VaultConfig, VaultStore
 from coatcheck.stores.vault_login import AppRoleLogin, JwtLogin, KubernetesLogin, Login, TokenLogin
 from coatcheck.systemd import notify
 from coatcheck.telemetry.audit import AuditLog
+from coatcheck.telemetry.audit_tail import records
 from coatcheck.telemetry.checkpoint import CheckpointSigner
 from coatcheck.telemetry.events import DaemonEvent, PolicyEvent
 from coatcheck.telemetry.metrics import Metrics
@@ -60,10 +62,14 @@ class Daemon:
         self.metrics = Metrics()
         self.audit = AuditLog(
             self.directory.audit / "audit.jsonl",
-            signer=CheckpointSigner.load_or_create(self.directory.audit / "checkpoint-key.pem"),
+            signer=CheckpointSigner.load_or_create(self.directory.path / "checkpoint-key.pem"),
             second_sink=settings.audit_checkpoints,
         )
-        self.telemetry = Telemetry(self.audit, self.metrics, UsageLedger())
+        self.usage = UsageLedger()
+        self.telemetry = Telemetry(self.audit, self.metrics, self.usage)
+        if self.audit.recovery.missing:
+            lost = f"{self.audit.recovery.missing} records that checkpoints vouch for are gone"
+            self.telemetry.emit(DaemonEvent(time.time(), "audit_truncated", lost))
         self.state = State.open(
             self.directory.sessions,
             emit=self.telemetry.emit,
@@ -75,6 +81,7 @@ class Daemon:
             ),
             seen_version=self.audit.last_state_version(),
         )
+        self._resume_usage()
         self.authority = Authority.load_or_create(self.directory.ca)
         self.trust: TrustFiles = self._write_trust()
         self._policy_stamp: object = None
@@ -235,6 +242,14 @@ class Daemon:
         directory = self.settings.runtime / "trust"
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         return write_trust_files(directory, self.authority.pem)
+
+    def _resume_usage(self) -> None:
+        """Sessions that outlived a restart go on being counted, from what the audit log says of them."""
+        live = [s for s in self.state.sessions.by_id.values() if alive(s, self.state.clock.now()) is None]
+        for session in live:
+            self.usage.resume(session.id, session.tenant, session.subject, session.opened_at)
+        if live:  # reads all files of the log: only where somebody depends on it
+            self.usage.replay(records(self.directory.audit / "audit.jsonl", last=None))
 
     def _wire_metrics(self) -> None:
         pulled = self.metrics.pulled

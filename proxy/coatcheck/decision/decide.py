@@ -19,6 +19,7 @@ from coatcheck.decision.policy import (
     credential_allows,
     host_allowed,
     match,
+    tunnel_rule,
 )
 from coatcheck.decision.search import Found, find, placed
 from coatcheck.decision.session import Now, Session, identify, isolation_at_least
@@ -80,8 +81,11 @@ def decide(
     return Identified(session, _named(verdict, rule)) if isinstance(verdict, Deny) else verdict
 
 
-def decide_connect(peer: Peer, host: str, port: int, world: World) -> Session | Deny | Identified:
-    """Whether a tunnel to `host:port` may be opened at all: before any name is resolved (I6)."""
+def decide_connect(peer: Peer, host: str, port: int, world: World) -> Session | Pass | Deny | Identified:
+    """Whether a tunnel to `host:port` may be opened at all: before any name is resolved (I6).
+
+    Pass: its TLS is let through unopened, because the rule says `tunnel`. Session: it is opened.
+    """
     session = identify(peer, world.by_origin, world.now)
     if isinstance(session, Deny):
         return session
@@ -90,7 +94,10 @@ def decide_connect(peer: Peer, host: str, port: int, world: World) -> Session | 
         return Identified(session, Deny(Reason.POLICY_MISSING, f"policy {session.policy}"))
     # A tunnel may carry plain HTTP or TLS; which one is seen, and judged, with its first request.
     denial = host_allowed(policy, host, port, tls=True)
-    return session if denial is None else Identified(session, denial)
+    if denial is not None:
+        return Identified(session, denial)
+    rule = tunnel_rule(policy, host, port)
+    return session if rule is None else Pass(session, rule)
 
 
 def decide_body(need: NeedBody, body: bytes, world: World) -> Verdict:

@@ -70,6 +70,8 @@ class EgressConnection(server.ConnectionHandler):
         self.tunnel: tuple[str, int] | None = None
         """CONNECT's target, once allowed."""
         self.tunnel_session = ""
+        self.opaque: Call | None = None
+        """Set where the policy lets this tunnel's TLS through unopened."""
         self.tls_refused = False
         self.recorded = False
         """The refusal being answered is in the audit log already."""

@@ -16,6 +16,7 @@ from coatcheck.decision.head import MAX_HEADER_BYTES
 from coatcheck.decision.verdict import Reason
 from coatcheck.planes.refusal import error_page
 from coatcheck.planes.stream import EgressStream
+from coatcheck.planes.tunnel import OpaqueTunnel
 
 if TYPE_CHECKING:
     from coatcheck.planes.connection import EgressConnection
@@ -164,6 +165,8 @@ def next_layer(context: Context, data: bytes, link: "EgressConnection") -> layer
     for more bytes. Nothing ever becomes a raw TCP, UDP or DNS layer (notes 1.5: CONNECT x:53 would)."""
     if not data:
         return None
+    if link.opaque is not None:
+        return OpaqueTunnel(context, link, link.opaque)
     if data[0] == 0x16:
         if len(data) < 3:
             return None

@@ -227,11 +227,16 @@ class MitmPlane:
         target = tunnel_target(flow.request)
         if isinstance(target, Deny):
             return target
-        session = self.exchange.connect(link.peer, *target)
-        if isinstance(session, Deny):
+        allowed = self.exchange.connect(link.peer, *target)
+        if isinstance(allowed, Deny):
             link.recorded = True
-            return session
-        link.tunnel, link.tunnel_session = target, session.id
+            return allowed
+        if isinstance(allowed, Call):
+            link.opaque = allowed
+            link.calls.add(allowed)
+            allowed.on_end(link.calls.discard)
+        session = allowed.session if isinstance(allowed, Call) else allowed
+        link.tunnel, link.tunnel_session = target, session.id if session else ""
         link.await_head()
         return None
 

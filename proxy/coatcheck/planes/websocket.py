@@ -16,12 +16,40 @@ from mitmproxy.proxy.context import Context
 from wsproto.events import BytesMessage, CloseConnection, Message, Ping, Pong, TextMessage
 from wsproto.utilities import ProtocolError
 
+from coatcheck.decision.scrub import Scrubber
 from coatcheck.decision.verdict import Deny, Reason
 
 if TYPE_CHECKING:
-    from coatcheck.call import Call, MessageFilter
+    from coatcheck.call import Call
 
 type Generator = layer.CommandGenerator[None]
+
+
+class MessageFilter:
+    """One WebSocket message, fragment by fragment."""
+
+    def __init__(self, call: "Call", *, from_client: bool) -> None:
+        self._call = call
+        self._from_client = from_client
+        scrubs = not from_client and call.patterns is not None
+        self._scrubber = Scrubber(call.patterns) if scrubs and call.patterns is not None else None
+
+    def feed(self, data: bytes) -> bytes | Deny:
+        if self._from_client:
+            return self._call.upload(data)
+        out = self._call.download(data)
+        if isinstance(out, Deny):
+            return out
+        return self._scrubber.feed(data) if self._scrubber else data
+
+    def finish(self) -> bytes | Deny:
+        if self._from_client:
+            return self._call.upload_end()
+        if self._scrubber is None:
+            return b""
+        rest = self._scrubber.finish()
+        self._call.count_hits(self._scrubber.hits)
+        return rest
 
 
 class _Side:
@@ -90,7 +118,7 @@ class EgressWebsocket(layer.Layer):
     ) -> wsproto.events.Event | Deny | None:
         """One fragment in, at most one out; a message's filter lives as long as the message."""
         if source.filter is None:
-            source.filter = self._call.websocket_message(from_client=from_client)
+            source.filter = MessageFilter(self._call, from_client=from_client)
         is_text = isinstance(received.data, str)
         raw = received.data.encode() if isinstance(received.data, str) else bytes(received.data)
         out = source.filter.feed(raw)

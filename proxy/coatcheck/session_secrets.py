@@ -1,0 +1,45 @@
+"""Which secrets each session was served, so that every answer to it loses every one of them (I1)."""
+
+from collections import OrderedDict
+
+from coatcheck.decision.scrub import Patterns
+
+
+class SessionSecrets:
+    """The secrets that each session was served, compiled for scrubbing: every answer to a session loses
+    every one of them (I1), also those that a rotation has replaced."""
+
+    KEPT = 16
+    """Values a session: more than it has credentials, counting a rotation or two of each."""
+    COMPILED = 512
+    """Compiled sets kept; sessions with the same secrets share one."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, OrderedDict[tuple[str, str], None]] = {}
+        self._patterns: dict[str, Patterns] = {}
+        self._compiled: OrderedDict[frozenset[tuple[str, str]], Patterns] = OrderedDict()
+
+    def add(self, session_id: str, value: str, username: str) -> None:
+        values = self._values.setdefault(session_id, OrderedDict())
+        if (value, username) in values:
+            return
+        values[(value, username)] = None
+        if len(values) > self.KEPT:
+            values.popitem(last=False)
+        self._patterns[session_id] = self._compile(frozenset(values))
+
+    def patterns(self, session_id: str) -> Patterns | None:
+        return self._patterns.get(session_id)
+
+    def forget(self, session_id: str) -> None:
+        self._values.pop(session_id, None)
+        self._patterns.pop(session_id, None)
+
+    def _compile(self, values: frozenset[tuple[str, str]]) -> Patterns:
+        known = self._compiled.get(values)
+        if known is None:
+            known = Patterns.of([value for value, _ in values], {name for _, name in values if name})
+            self._compiled[values] = known
+            if len(self._compiled) > self.COMPILED:
+                self._compiled.popitem(last=False)
+        return known
