@@ -107,13 +107,14 @@ class VaultStore:
         entry = await self._flights.join(key, lambda: self._read(key))
         return Secret(ref, _text(ref, entry.fields), entry.version)
 
-    async def ready(self) -> None:
+    async def ready(self) -> VaultToken:
         """Log in, unless we are. For readiness: a daemon that cannot log in should say so at its start.
+        The token tells how long it will last.
 
         Raises:
             SecretUnavailable: the login fails.
         """
-        await self._tokens.current()
+        return await self._tokens.current()
 
     async def close(self) -> None:
         self._closed = True

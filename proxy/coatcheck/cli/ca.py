@@ -1,0 +1,152 @@
+"""`coatcheck ca …`: the CA that sandboxes trust, and how each client is told to."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coatcheck.cli.control import JsonOption, StateDirOption, emit_json
+from coatcheck.cli.errors import CommandError, ExitCode, note
+
+if TYPE_CHECKING:
+    from coatcheck.certificates.authority import Authority
+
+app = typer.Typer(
+    name="ca",
+    no_args_is_help=True,
+    help="The CA that sandboxes trust.\n\nExample: coatcheck ca new --days 90",
+)
+
+DirOption = Annotated[
+    Path | None,
+    typer.Option("--dir", help="The CA's own directory, 0700; default: ca/ in the state directory."),
+]
+OutOption = Annotated[
+    Path | None, typer.Option(help="Where sandboxes may read; default: trust/ in the runtime directory.")
+]
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Option(help="The name that clients show.")] = "Coatcheck CA",
+    days: Annotated[int, typer.Option(min=1, help="Days until it expires, at most 3650.")] = 365,
+    name_constraint: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DOMAIN", help="Clients believe it for these domains only; repeat it."),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option(help="Replace one that is there; whoever trusts it must be told.")
+    ] = False,
+    directory: DirOption = None,
+    state_dir: StateDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a CA: an EC P-256 key (0600) and its certificate.
+
+    A running daemon goes on with the old one until it is restarted.
+
+    Example: coatcheck ca new --days 90 --name-constraint openai.com --name-constraint github.com
+    """
+    from coatcheck.certificates.authority import Authority
+
+    where = directory or _state(state_dir)
+    made = Authority.create(where, name, days, tuple(name_constraint or ()), overwrite=force)
+    if as_json:
+        emit_json(
+            {
+                "certificate": str(where / "ca.pem"),
+                "fingerprint": made.fingerprint,
+                "not_after": made.not_after.isoformat(),
+            }
+        )
+    else:
+        typer.echo(f"certificate {where / 'ca.pem'}")
+        typer.echo(f"sha256      {made.fingerprint}")
+        typer.echo(f"expires     {made.not_after:%Y-%m-%d}")
+        note("hint", "restart the daemon, then give clients the new bundle: coatcheck ca bundle --out DIR")
+
+
+@app.command()
+def bundle(
+    out: Annotated[
+        Path | None, typer.Option(help="Write CA, merged bundle and Java trust store into this directory.")
+    ] = None,
+    nss: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Add it to Chromium's NSS database in this directory.")
+    ] = None,
+    roots: Annotated[
+        Path | None, typer.Option(help="PEM file of public roots; default: the system's.")
+    ] = None,
+    directory: DirOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
+    """The public roots and our CA as one PEM bundle, on standard output or as files for clients.
+
+    Example: coatcheck ca bundle --out /srv/sandbox/trust
+    """
+    from coatcheck.certificates.trust import bundle as merged
+    from coatcheck.certificates.trust import public_roots, write_nss_database, write_trust_files
+
+    authority = _load(directory, state_dir)
+    if nss is not None:
+        typer.echo(str(write_nss_database(nss, authority.pem)))
+    if out is not None:
+        files = write_trust_files(out, authority.pem, roots)
+        for path in (files.ca, files.bundle, files.java_truststore):
+            typer.echo(str(path))
+    elif nss is None:
+        typer.echo(merged(authority.certificate, public_roots(roots)), nl=False)
+
+
+@app.command()
+def env(
+    style: Annotated[str, typer.Option(help="sh, fish, json or dotenv.")] = "sh",
+    proxy: Annotated[
+        str | None, typer.Option(metavar="URL", help="Set the proxy variables too, http://host:port.")
+    ] = None,
+    out: OutOption = None,
+    directory: DirOption = None,
+    state_dir: StateDirOption = None,
+) -> None:
+    """The environment variables by which curl, git, Python, Node, Java, Go, Rust and others trust the CA.
+
+    Writes the files that they name, if they are not there or of another CA.
+
+    Example: eval "$(coatcheck ca env --proxy http://127.0.0.1:8080)"
+    """
+    from coatcheck.certificates.client_environment import (
+        Style,
+        joined,
+        proxy_variables,
+        render,
+        trust_variables,
+    )
+    from coatcheck.certificates.trust import write_trust_files
+
+    if style not in set(Style):
+        raise CommandError(f"there is no style {style!r}", "write sh, fish, json or dotenv", ExitCode.USAGE)
+    authority = _load(directory, state_dir)
+    files = write_trust_files((out or _runtime(state_dir) / "trust").absolute(), authority.pem)
+    proxied = proxy_variables(proxy) if proxy is not None else ()
+    typer.echo(render(joined(trust_variables(files), proxied), Style(style)), nl=False)
+
+
+def _load(directory: Path | None, state_dir: Path | None) -> "Authority":
+    from coatcheck.certificates.authority import Authority
+    from coatcheck.settings_problem import load_settings
+
+    return Authority.load(directory or load_settings(state_dir=state_dir).state_dir / "ca")
+
+
+def _state(state_dir: Path | None) -> Path:
+    """The daemon's own CA directory, made with the modes that the daemon will check."""
+    from coatcheck.settings_problem import load_settings
+    from coatcheck.state_directory import StateDirectory
+
+    return StateDirectory.open(load_settings(state_dir=state_dir).state_dir).ca
+
+
+def _runtime(state_dir: Path | None) -> Path:
+    from coatcheck.settings_problem import load_settings
+
+    return load_settings(state_dir=state_dir).runtime

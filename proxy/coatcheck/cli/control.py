@@ -1,0 +1,40 @@
+"""What several groups of commands share: options, the control client, JSON."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from coatcheck.control.client import ControlClient
+
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+SocketOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="The daemon's control socket; default: COATCHECK_CONTROL_SOCKET or the state directory's."
+    ),
+]
+StateDirOption = Annotated[
+    Path | None, typer.Option(help="The daemon's state directory; default: COATCHECK_STATE_DIR.")
+]
+
+
+def control_socket(socket: Path | None) -> Path:
+    """Where the daemon is asked: the option, or what its own settings say."""
+    if socket is not None:
+        return socket
+    from coatcheck.settings_problem import load_settings
+
+    return load_settings().control
+
+
+def client_for(socket: Path | None) -> "ControlClient":
+    from coatcheck.control.client import ControlClient
+
+    return ControlClient(socket=control_socket(socket))
+
+
+def emit_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, default=str))

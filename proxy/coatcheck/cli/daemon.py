@@ -1,0 +1,129 @@
+"""`coatcheck serve` and `coatcheck dev`."""
+
+import asyncio
+import errno
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coatcheck.cli.errors import CommandError, ExitCode
+
+LogFormatOption = Annotated[str | None, typer.Option(help="Of standard error: human or json.")]
+LogLevelOption = Annotated[str | None, typer.Option(help="debug, info, warning or error.")]
+
+
+def _settings(wanted: bool) -> None:
+    if not wanted:
+        return
+    from coatcheck.settings_problem import describe
+
+    typer.echo("# coatcheck's settings: environment variables, or without COATCHECK_ and in lower case")
+    typer.echo("# in the TOML file that COATCHECK_CONFIG names. The command line is stronger than both.")
+    for variable, default, meaning in describe():
+        typer.echo(f"{variable} ({default})\n    {meaning}")
+    raise typer.Exit
+
+
+def serve(
+    state_dir: Annotated[Path | None, typer.Option(help="Keys, sessions, CA and audit log; 0700.")] = None,
+    runtime_dir: Annotated[Path | None, typer.Option(help="Sockets.")] = None,
+    policy: Annotated[Path | None, typer.Option(help="Directory of policy files, or one file.")] = None,
+    proxy_host: Annotated[str | None, typer.Option(help="Address of the shared proxy listener.")] = None,
+    proxy_port: Annotated[
+        int | None, typer.Option(help="Its port; without: sessions' own listeners only.")
+    ] = None,
+    control_socket: Annotated[Path | None, typer.Option(help="Unix socket of the control API.")] = None,
+    control_port: Annotated[int | None, typer.Option(help="Its TCP port; without: Unix socket only.")] = None,
+    log_format: LogFormatOption = None,
+    log_level: LogLevelOption = None,
+    settings: Annotated[
+        bool,
+        typer.Option("--settings", callback=_settings, is_eager=True, help="List every setting and exit."),
+    ] = False,
+) -> None:
+    """Run the daemon until SIGTERM (drain) or a second one (at once); SIGHUP reads the policies again.
+
+    Settings come from COATCHECK_… variables and the TOML file that COATCHECK_CONFIG names.
+
+    Example: COATCHECK_CONFIG=/etc/coatcheck/config.toml coatcheck serve
+    """
+    from coatcheck.settings_problem import load_settings
+
+    loaded = load_settings(
+        state_dir=state_dir,
+        runtime_dir=runtime_dir,
+        policy=policy,
+        proxy_host=proxy_host,
+        proxy_port=proxy_port,
+        control_socket=control_socket,
+        control_port=control_port,
+        log_format=log_format,
+        log_level=log_level,
+    )
+    _log(loaded.log_format, loaded.log_level)
+    from coatcheck import serve as daemon
+
+    _until_it_ends(daemon.run(loaded))
+
+
+def dev(
+    policy: Annotated[
+        Path | None, typer.Option(help="A policy file or directory; default: the sample.")
+    ] = None,
+    proxy_port: Annotated[int | None, typer.Option(min=0, help="A shared proxy listener as well.")] = None,
+    state_dir: Annotated[Path | None, typer.Option(help="Kept afterwards; default: a temporary one.")] = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
+) -> None:
+    """Run a daemon with an OpenBao in memory and a fresh CA, and print what to paste into another terminal.
+
+    Needs OpenBao: pip install 'coatcheck[embedded]'. Everything ends with Ctrl-C.
+
+    Example: coatcheck dev
+    """
+    _log("human", log_level)
+    from coatcheck.development import develop
+    from coatcheck.own_daemon import private_directory
+    from coatcheck.samples import POLICY
+
+    with private_directory(state_dir) as directory:
+        _until_it_ends(develop(directory, policy or POLICY, proxy_port, typer.echo))
+
+
+def _until_it_ends(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        asyncio.run(work)
+    except OSError as problem:
+        if problem.errno == errno.EADDRINUSE:
+            raise CommandError(
+                f"a listener cannot be opened: {_without_number(problem)}",
+                "another process listens there: find it with ss -ltnp, or choose another port or path",
+            ) from None
+        raise
+    except ValueError as problem:  # settings that are wrong together, such as a login without its file
+        if hasattr(problem, "hint"):
+            raise
+        raise CommandError(str(problem), "see coatcheck serve --settings", ExitCode.USAGE) from problem
+    except Exception as problem:
+        if type(problem).__name__ in (
+            "AuditUnavailable",
+            "EmbeddedVaultError",
+        ):  # they say what to do themselves
+            message, _, hint = str(problem).partition("; ")
+            raise CommandError(message, hint) from None
+        raise
+
+
+def _without_number(problem: OSError) -> str:
+    return str(problem).partition("] ")[2] or str(problem)
+
+
+def _log(style: str, level: str) -> None:
+    from coatcheck.telemetry.log import LogFormat, configure
+
+    if level not in ("debug", "info", "warning", "error"):
+        raise CommandError(
+            f"there is no log level {level!r}", "write debug, info, warning or error", ExitCode.USAGE
+        )
+    configure(LogFormat(style), level)

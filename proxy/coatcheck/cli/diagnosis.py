@@ -1,0 +1,37 @@
+"""`coatcheck doctor`."""
+
+from dataclasses import asdict
+
+import typer
+
+from coatcheck.cli.control import JsonOption, SocketOption, StateDirOption, emit_json
+from coatcheck.cli.errors import ExitCode
+from coatcheck.cli.progress import progress
+
+
+def doctor(
+    socket: SocketOption = None, state_dir: StateDirOption = None, as_json: JsonOption = False
+) -> None:
+    """Look for the likeliest set-up mistakes, with the daemon's own settings. Changes nothing.
+
+    Run it as the daemon's user and with its environment. It asks Vault for every secret that the
+    policies name, and shows none. Exit code 1: at least one problem; warnings do not fail.
+
+    Example: sudo -u coatcheck env COATCHECK_CONFIG=/etc/coatcheck/config.toml coatcheck doctor
+    """
+    from coatcheck.doctor.examination import Level, examine
+
+    with progress("examining"):
+        findings = examine(control_socket=socket, state_dir=state_dir)
+    problems = sum(found.level is Level.PROBLEM for found in findings)
+    warnings = sum(found.level is Level.WARNING for found in findings)
+    if as_json:
+        emit_json({"ok": not problems, "findings": [asdict(found) for found in findings]})
+    else:
+        for found in findings:
+            typer.echo(f"{found.level:<8} {found.check}: {found.message}")
+            if found.hint:
+                typer.echo(f"{'':<8} hint: {found.hint}")
+        typer.echo(f"{problems} problems, {warnings} warnings")
+    if problems:
+        raise typer.Exit(ExitCode.NO)

@@ -1,0 +1,153 @@
+"""`coatcheck policy …`: look at policy files without a daemon, and ask a daemon about its own."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coatcheck.cli.control import JsonOption, SocketOption, client_for, emit_json
+from coatcheck.cli.errors import CommandError, ExitCode
+
+app = typer.Typer(
+    name="policy",
+    no_args_is_help=True,
+    help="Check, explain and test policies.\n\nExample: coatcheck policy check policies/",
+)
+
+
+@app.command()
+def check(
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="Files or directories; without: the daemon's setting.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find every mistake in policy files: line, column, what is wrong, what to write instead.
+
+    Warnings do not fail. Exit code 1: at least one file would not be loaded.
+
+    Example: coatcheck policy check policies/default.yaml
+    """
+    from coatcheck.policyfile.checking import check_paths
+
+    checked = [result for path in paths or [_configured()] for result in check_paths(path)]
+    if as_json:
+        emit_json([result.as_json() for result in checked])
+    else:
+        for result in checked:
+            for problem in result.problems:
+                typer.echo(str(problem))
+            if result.policy is not None:
+                typer.echo(
+                    f"{result.path}: ok, {len(result.policy.rules)} rules, "
+                    f"{len(result.policy.credentials)} credentials, sha256 {result.policy.sha256[:16]}"
+                )
+    if not all(result.ok for result in checked):
+        raise typer.Exit(ExitCode.NO)
+
+
+@app.command("test")
+def try_out(
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="Files or directories; without: the daemon's setting.")
+    ] = None,
+    samples: Annotated[
+        Path | None, typer.Option(help="Samples of the one policy; default: samples/NAME.yaml beside it.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run the samples beside policies: requests, and the answers that their authors expect.
+
+    Exit code 1: an answer differs, or a policy has no samples.
+
+    Example: coatcheck policy test policies/
+    """
+    from coatcheck.policyfile.checking import try_samples
+
+    tested = [result for path in paths or [_configured()] for result in try_samples(path, samples)]
+    if as_json:
+        emit_json([result.as_json() for result in tested])
+    else:
+        for result in tested:
+            for failure in result.failures:
+                typer.echo(f"{result.path}: {failure}")
+            verdict = f"{result.samples - len(result.failures)} of {result.samples} samples as expected"
+            typer.echo(f"{result.path}: {verdict if result.samples else f'no samples at {result.where}'}")
+    if not all(result.ok for result in tested):
+        raise typer.Exit(ExitCode.NO)
+
+
+@app.command()
+def explain(
+    method: Annotated[str, typer.Argument(help="GET, POST, …")],
+    url: Annotated[str, typer.Argument(help="https://host/path")],
+    policy: Annotated[
+        str | None, typer.Option(help="A policy file, or a name in the daemon's directory.")
+    ] = None,
+    session: Annotated[str | None, typer.Option(help="A live session's id: asks the daemon.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("-H", "--header", metavar="'NAME: VALUE'", help="A request header.")
+    ] = None,
+    socket: SocketOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Which rule decides a request, which credential may go with it, and why not the others.
+
+    Exit code 1: the request would be refused.
+
+    Example: coatcheck policy explain POST https://api.openai.com/v1/responses --policy default
+    """
+    headers = tuple(_header(text) for text in header or ())
+    if session is not None:
+        answer = client_for(socket).explain(session, method, url, headers=headers)
+        emit_json(answer) if as_json else typer.echo(answer["text"], nl=False)
+        allowed = bool(answer["allowed"])
+    else:
+        from coatcheck.policyfile.checking import explain_request
+
+        found = explain_request(_policy_file(policy or "default"), method, url, headers)
+        emit_json(found.as_json()) if as_json else typer.echo(found.text, nl=False)
+        allowed = found.allowed
+    if not allowed:
+        raise typer.Exit(ExitCode.NO)
+
+
+@app.command()
+def schema() -> None:
+    """The JSON Schema of policy files, for editors.
+
+    Example: coatcheck policy schema > policies/schema.json
+    """
+    from coatcheck.policyfile.models import json_schema
+
+    typer.echo(json.dumps(json_schema(), indent=2))
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise CommandError(
+            f"{text!r} is not a header", "write it as curl does: -H 'upgrade: websocket'", ExitCode.USAGE
+        )
+    return name.strip().lower(), value.strip()
+
+
+def _policy_file(name: str) -> Path:
+    path = Path(name)
+    if path.is_file():
+        return path
+    configured = _configured()
+    candidate = configured / f"{name}.yaml" if configured.is_dir() else configured
+    if candidate.is_file() and candidate.stem == Path(name).stem:
+        return candidate
+    raise CommandError(
+        f"there is no policy {name!r}, neither as a file nor in {configured}",
+        "give --policy FILE, or --session ID to ask the daemon",
+    )
+
+
+def _configured() -> Path:
+    from coatcheck.settings_problem import load_settings
+
+    return load_settings().policy

@@ -1,0 +1,157 @@
+"""`coatcheck session …`: sessions of a running daemon."""
+
+import getpass
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from coatcheck.cli.control import JsonOption, SocketOption, client_for, emit_json
+from coatcheck.cli.errors import CommandError, ExitCode
+
+app = typer.Typer(
+    name="session",
+    no_args_is_help=True,
+    help="Sessions of a running daemon.\n\nExample: coatcheck session list --json",
+)
+
+SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")]
+
+
+@app.command()
+def create(
+    policy: Annotated[str, typer.Option(help="A policy of the daemon.")] = "default",
+    credential: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only these credentials; repeat it.")
+    ] = None,
+    tenant: Annotated[str, typer.Option(help="For attribution and limits.")] = "local",
+    subject: Annotated[str | None, typer.Option(help="Whose it is; default: your login.")] = None,
+    lease: Annotated[
+        float | None,
+        typer.Option(min=1, help="Seconds that it lives without a renewal; default: the daemon's."),
+    ] = None,
+    max_age: Annotated[float | None, typer.Option(min=1, help="Seconds that it lives at most.")] = None,
+    isolation: Annotated[str, typer.Option(help="hardware, emulated, namespace or none.")] = "none",
+    listen: Annotated[str, typer.Option(help="Its own listener: tcp (loopback), unix or none.")] = "tcp",
+    style: Annotated[
+        str | None, typer.Option(help="Print the sandbox's environment alone: sh, fish, json or dotenv.")
+    ] = None,
+    socket: SocketOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Open a session. Its handles are shown once, here, and it ends when its lease is not renewed.
+
+    Example: eval "$(coatcheck session create --credential openai --lease 600 --style sh)"
+    """
+    if style is not None and style not in ("sh", "fish", "json", "dotenv"):
+        raise CommandError(f"there is no style {style!r}", "write sh, fish, json or dotenv", ExitCode.USAGE)
+    opened = client_for(socket).open_session(
+        tenant=tenant,
+        subject=subject or getpass.getuser(),
+        policy=policy,
+        credentials=credential or None,
+        isolation=isolation,
+        lease_seconds=lease,
+        max_age=max_age,
+        listen=listen,
+    )
+    if as_json:
+        emit_json(opened)
+    elif style is not None:
+        typer.echo(_environment(opened["environment"], style), nl=False)
+    else:
+        typer.echo(f"session   {opened['session']['id']}")
+        typer.echo(f"lease     until {_time(opened['lease_expires_at'])}")
+        typer.echo(f"proxy     {opened['proxy']['url'] or 'no listener of its own'}")
+        typer.echo(f"trust     {opened['proxy']['ca_bundle']}")
+        for name, handle in sorted(opened["handles"].items()):
+            typer.echo(f"handle    {name} {handle['env'] or '-'} {handle['value']}")
+
+
+@app.command()
+def renew(
+    session: SessionArgument,
+    lease: Annotated[float | None, typer.Option(min=1, help="Seconds from now; default: as before.")] = None,
+    socket: SocketOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Renew a session's lease.
+
+    Example: coatcheck session renew ses_0123456789abcdef01234567
+    """
+    answer = client_for(socket).renew(session, lease_seconds=lease)
+    emit_json(answer) if as_json else typer.echo(f"{session}: until {_time(answer['lease_expires_at'])}")
+
+
+@app.command()
+def revoke(
+    session: SessionArgument,
+    why: Annotated[str | None, typer.Option(help="For the audit log; no secret.")] = None,
+    socket: SocketOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """End a session now: its handles are dead, and what runs with them is cut off, when this returns.
+
+    Example: coatcheck session revoke ses_0123456789abcdef01234567 --why 'laptop lost'
+    """
+    answer = client_for(socket).revoke(session, why=why)
+    emit_json(answer) if as_json else typer.echo(f"{session}: revoked")
+
+
+@app.command("list")
+def list_sessions(
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    status: Annotated[
+        str | None,
+        typer.Option(help="live, revoked, ended, lapsed or expired; closed ones are kept a while."),
+    ] = None,
+    socket: SocketOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List sessions.
+
+    Example: coatcheck session list --status live --json
+    """
+    sessions = client_for(socket).list(tenant=tenant, status=status)
+    if as_json:
+        emit_json(sessions)
+        return
+    for each in sessions:
+        typer.echo(
+            f"{each['id']}  {each['status']:<8} {each['tenant']}/{each['subject']}  policy {each['policy']}  "
+            f"lease until {_time(each['lease_expires_at'])}"
+        )
+
+
+@app.command()
+def show(session: SessionArgument, socket: SocketOption = None, as_json: JsonOption = False) -> None:
+    """Show one session: its life, its origin, and which handles it has (never their values).
+
+    Example: coatcheck session show ses_0123456789abcdef01234567
+    """
+    shown = client_for(socket).show(session)
+    if as_json:
+        emit_json(shown)
+        return
+    found = shown["session"]
+    for name in ("id", "status", "tenant", "subject", "policy", "isolation", "generation", "opened_by"):
+        typer.echo(f"{name:<10} {found[name]}")
+    typer.echo(f"{'origin':<10} {found['origin']['class']} {found['origin']['value']}")
+    typer.echo(f"{'opened':<10} {_time(found['opened_at'])}")
+    typer.echo(f"{'lease':<10} until {_time(found['lease_expires_at'])}")
+    typer.echo(f"{'expires':<10} {_time(found['expires_at'])}")
+    for handle in shown["handles"]:
+        revoked = " revoked" if handle["revoked"] else ""
+        typer.echo(f"{'handle':<10} {handle['jti']} {handle['credential']}{revoked}")
+
+
+def _environment(variables: dict[str, str], style: str) -> str:
+    from coatcheck.certificates.client_environment import Style, Variable, render
+
+    return render([Variable(name, value, "") for name, value in variables.items()], Style(style)).replace(
+        "# \n", ""
+    )
+
+
+def _time(at: float | None) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC" if at is not None else "-"

@@ -1,0 +1,101 @@
+"""`coatcheck dev`: a daemon with an OpenBao in memory, and what to type next."""
+
+import asyncio
+import os
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from coatcheck.decision.policy import Policy
+from coatcheck.own_daemon import own_daemon
+from coatcheck.policyfile.checking import load_file
+from coatcheck.policyfile.loading import load_directory
+from coatcheck.settings import Settings
+from coatcheck.settings_problem import load_settings
+from coatcheck.stores.embedded import EmbeddedVault
+
+SESSION_SECONDS = 3600.0
+"""The lease of a session that was opened by hand: nobody types a renewal every two minutes."""
+DRAIN_SECONDS = 2.0
+"""Ctrl-C in development means now."""
+
+
+async def develop(directory: Path, policy: Path, port: int | None, announce: Callable[[str], None]) -> None:
+    """Run until SIGINT or SIGTERM. Everything is below `directory` (0700), made if it is missing.
+
+    Raises EmbeddedVaultError, PolicyError, and what a daemon raises at its start.
+    """
+    policies = await asyncio.to_thread(_prepare, directory, policy)
+    async with EmbeddedVault.start(log=directory / "openbao.log") as vault:
+        login = await vault.daemon_login(directory)
+        token = _private(directory / "root-token", vault.root_token)
+        try:
+            settings = load_settings(
+                state_dir=directory / "state",
+                runtime_dir=directory / "run",
+                control_socket=directory / "run/control.sock",
+                policy=policy,
+                proxy_port=port,
+                vault_url=vault.url,
+                vault_login="approle",
+                vault_role_id=login.role_id,
+                vault_secret_id_file=login.secret_id_file,
+                vault_mount=login.mount,
+                session_lease=SESSION_SECONDS,
+                drain_seconds=DRAIN_SECONDS,
+            )
+            async with own_daemon(settings) as serving:
+                announce(lines(settings, vault.url, token, policies.values()))
+                await asyncio.wait((serving,))
+                serving.result()
+        finally:
+            token.unlink(missing_ok=True)
+
+
+def _prepare(directory: Path, policy: Path) -> Mapping[str, Policy]:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return load_directory(policy) if policy.is_dir() else {policy.stem: load_file(policy)}
+
+
+def lines(settings: Settings, vault: str, token: Path, policies: Iterable[Policy]) -> str:
+    """What to paste into another terminal."""
+    puts: list[str] = []
+    variables: list[str] = []
+    for policy in policies:
+        for credential in policy.credentials.values():
+            ref = credential.secret
+            put = f'printf %s "$SECRET" | bao kv put -mount={ref.mount} {ref.path} {ref.field}=-'
+            if ref.store == "vault" and put not in puts:
+                puts.append(put)
+            if credential.env:
+                variables.append(credential.env)
+    first = variables[0] if variables else "HANDLE"
+    return "\n".join(
+        [
+            "# coatcheck for development: everything here ends with Ctrl-C",
+            "# paste into another terminal:",
+            f"export COATCHECK_CONTROL_SOCKET={shlex.quote(str(settings.control))}",
+            f"export BAO_ADDR={vault}",
+            f'export BAO_TOKEN="$(cat {shlex.quote(str(token))})"',
+            "",
+            "# 1. a real key into OpenBao, typed so that no history keeps it",
+            "read -rs SECRET",
+            *puts,
+            "",
+            "# 2. a program with handles in place of keys",
+            "coatcheck run -- python agent.py",
+            "",
+            "# 3. or a session by hand, for an hour",
+            'eval "$(coatcheck session create --style sh)"',
+            f'curl https://api.openai.com/v1/models -H "Authorization: Bearer ${first}"',
+            "",
+        ]
+    )
+
+
+def _private(path: Path, content: str) -> Path:
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "w") as file:
+        file.write(content)
+    return path

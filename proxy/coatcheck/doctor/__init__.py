@@ -1,0 +1,5 @@
+"""`coatcheck doctor`: the likeliest set-up mistakes, each found by a small function.
+
+`examination` runs them; the other files hold them, by where they look. None changes anything, and none
+says more of a secret than whether it can be used.
+"""

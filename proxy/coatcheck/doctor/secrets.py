@@ -1,0 +1,156 @@
+"""Where secrets come from: really logs in, really reads each secret that the policies name.
+
+What is learnt of a secret is whether it is there and whether the daemon could use it, nothing else.
+"""
+
+import asyncio
+import time
+from email.utils import parsedate_to_datetime
+
+from requests.exceptions import RequestException
+
+from coatcheck.decision.policy import Credential, SigV4Injection
+from coatcheck.decision.substitute import check_secret
+from coatcheck.decision.verdict import Deny
+from coatcheck.doctor.finding import Finding, Subject, ok, problem, warning
+from coatcheck.settings import Settings
+from coatcheck.sigv4.keys import parse_aws_keys
+from coatcheck.stores import Secret, SecretMissing, SecretStore, SecretUnavailable
+from coatcheck.stores.bounded_http import deadline_session, keeping
+from coatcheck.stores.deadline import Deadline
+from coatcheck.stores.router import Stores
+from coatcheck.stores.vault import VaultStore
+
+SKEW_SECONDS = 30.0
+"""A JWT login with a clock that far off is refused by Vault's own default leeway of 60 s soon after."""
+SHORT_TOKEN = 300.0
+"""Seconds. A token that ends sooner and cannot be renewed leaves the daemon without secrets at once."""
+
+
+def stores(subject: Subject) -> list[Finding]:
+    """The configured stores, and every secret of the policies in them."""
+    from coatcheck.serve import make_stores  # the composition root: loads mitmproxy
+
+    try:
+        made = make_stores(subject.settings)
+    except (ValueError, OSError) as error:
+        return problem("vault", str(error), "see coatcheck serve --settings")
+    return asyncio.run(_ask(subject, made))
+
+
+async def _ask(subject: Subject, made: dict[str, SecretStore]) -> list[Finding]:
+    found: list[Finding] = []
+    try:
+        vault = made.get("vault")
+        if isinstance(vault, VaultStore):
+            found += await asyncio.to_thread(_clock_of_vault, subject.settings)
+            found += await _login(vault, subject.settings)
+            if any(each.level == "problem" for each in found):
+                made.pop("vault")  # said once, and not again for each secret
+                found += await _secrets(subject, made, skipped="vault")
+                await vault.close()
+                return found
+        found += await _secrets(subject, made)
+    finally:
+        for store in made.values():
+            await store.close()
+    return found
+
+
+async def _login(vault: VaultStore, settings: Settings) -> list[Finding]:
+    check = "vault"
+    try:
+        token = await vault.ready()
+    except SecretUnavailable as error:
+        return problem(
+            check,
+            f"{settings.vault_url}: {error}",
+            "check COATCHECK_VAULT_URL and the COATCHECK_VAULT_… login",
+        )
+    if token.ttl and not token.renewable and not token.ours:
+        level = problem if token.ttl < SHORT_TOKEN else warning
+        return level(
+            check,
+            f"the token cannot be renewed and ends in {token.ttl:.0f} s",
+            "give a renewable (periodic) token, or use approle, jwt or kubernetes as COATCHECK_VAULT_LOGIN",
+        )
+    if not token.ttl:
+        return warning(
+            check,
+            "the token never expires: a root token, or one as strong as that",
+            "give the daemon a role of its own that may only read its secrets",
+        )
+    return ok(check, f"{settings.vault_url} accepts the {settings.vault_login} login")
+
+
+def _clock_of_vault(settings: Settings) -> list[Finding]:
+    """This clock against the Date header of the server. That it is unreachable, the login says."""
+    check, url = "clock against vault", f"{settings.vault_url}".rstrip("/")
+    try:
+        with (
+            deadline_session(settings.vault_ca_file, 1) as session,
+            keeping(Deadline(settings.vault_timeout, 65_536)),
+        ):
+            before = time.time()
+            answer = session.get(f"{url}/v1/sys/health", allow_redirects=False)
+            now = (before + time.time()) / 2
+            theirs = parsedate_to_datetime(answer.headers["Date"]).timestamp()
+    except (RequestException, OSError, KeyError, ValueError, TypeError):
+        return []
+    return compare_clocks(check, now, theirs)
+
+
+def compare_clocks(check: str, ours: float, theirs: float) -> list[Finding]:
+    skew = ours - theirs
+    if abs(skew) <= SKEW_SECONDS:
+        return ok(check, "they agree")
+    return problem(
+        check,
+        f"this machine is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} vault",
+        "handles and certificates expire by this clock: set it (timedatectl set-ntp true)",
+    )
+
+
+async def _secrets(subject: Subject, made: dict[str, SecretStore], skipped: str = "") -> list[Finding]:
+    check = "secrets"
+    named = {
+        (policy.name, credential.name): credential
+        for policy in subject.policies.values()
+        for credential in policy.credentials.values()
+        if credential.secret.store != skipped
+    }
+    if not named:
+        return [] if skipped else ok(check, "the policies name none")
+    found: list[Finding] = []
+    router = Stores(made)
+    for (policy, name), credential in sorted(named.items()):
+        place = f"credential {name} of policy {policy}"
+        try:
+            secret = await router.fetch(credential.secret)
+        except SecretMissing as error:
+            found += problem(check, f"{place}: {error}", _how_to_put(credential, made))
+        except SecretUnavailable as error:
+            found += problem(check, f"{place}: {error}", "look at the store; the daemon refuses it with 503")
+        else:
+            if (refused := _unusable(credential, secret)) is not None:
+                found += problem(check, f"{place}: {refused.detail}", "store the secret anew")
+    return found or ok(check, f"all {len(named)} are there and usable")
+
+
+def _unusable(credential: Credential, secret: Secret) -> Deny | None:
+    if isinstance(credential.inject, SigV4Injection):
+        keys = parse_aws_keys(secret.reveal())
+        return keys if isinstance(keys, Deny) else None
+    return check_secret(credential, secret.reveal())
+
+
+def _how_to_put(credential: Credential, made: dict[str, SecretStore]) -> str:
+    ref = credential.secret
+    if ref.store not in made:
+        setting = {"vault": "COATCHECK_VAULT_URL", "file": "COATCHECK_SECRETS_DIR"}.get(
+            ref.store, "the policy"
+        )
+        return f"set {setting}, or name another store in the policy"
+    if ref.store == "file":
+        return f"put it into {ref.mount}/{ref.path} below COATCHECK_SECRETS_DIR, mode 0600"
+    return f'printf %s "$SECRET" | vault kv put -mount={ref.mount} {ref.path} {ref.field}=-'
