@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coatcheck.certificates.client_environment import proxy_variables, trust_variables
+from coatcheck.certificates.client_environment import environment, proxy_variables, trust_variables
 from coatcheck.decision.session import Session
 from coatcheck.serve import Daemon
 from coatcheck.settings import Settings
@@ -43,14 +43,14 @@ class TestDaemon(Daemon):
         session, minted = self.state.open_session(NewSession(**wanted), "test")
         address = await self.listeners.open_tcp(session.id)
         url = f"http://127.0.0.1:{address[1]}"
-        variables = (*trust_variables(self.trust), *proxy_variables(url))
+        variables = environment(trust_variables(self.trust), proxy_variables(url))
         return Sandbox(
             session,
             {handle.credential: handle.value for handle in minted},
             minted,
             url,
             address,
-            {variable.name: variable.value for variable in variables} | {"PATH": "/usr/bin:/bin"},
+            variables | {"PATH": "/usr/bin:/bin"},
         )
 
     def records(self) -> list[dict[str, Any]]:

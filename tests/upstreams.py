@@ -23,12 +23,19 @@ NAMES = (
     "upstream.example",
     "other.example",
 )
-"""What the certificate is for. None is looked up: a test says where each name leads."""
+"""What the origin and the git host are. None is looked up: a test says where each name leads."""
+
+AWS_NAMES = (
+    "s3.eu-central-1.amazonaws.com",
+    "*.s3.eu-central-1.amazonaws.com",
+    "sqs.eu-central-1.amazonaws.com",
+)
+"""The certificate is for these, too (tests/e2e/aws_origin)."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamTls:
-    """PEM files: a certificate for NAMES and 127.0.0.1, its key, and the CA that clients must trust."""
+    """PEM files: a certificate for all names and 127.0.0.1, its key, and the CA that clients must trust."""
 
     certificate: Path
     key: Path
@@ -44,7 +51,7 @@ def upstream_tls(tmp_path_factory: pytest.TempPathFactory) -> UpstreamTls:
     path = tmp_path_factory.mktemp("upstream-tls")
     files = UpstreamTls(path / "cert.pem", path / "key.pem", path / "ca.pem")
     authority = trustme.CA()
-    issued = authority.issue_cert(*NAMES, "127.0.0.1")
+    issued = authority.issue_cert(*NAMES, *AWS_NAMES, "127.0.0.1")
     issued.cert_chain_pems[0].write_to_path(files.certificate)
     issued.private_key_pem.write_to_path(files.key)
     authority.cert_pem.write_to_path(files.ca)
