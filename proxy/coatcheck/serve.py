@@ -13,6 +13,7 @@ from pathlib import Path
 from coatcheck.certificates.authority import Authority
 from coatcheck.certificates.leaf import LeafIssuer
 from coatcheck.certificates.trust import TrustFiles, write_trust_files
+from coatcheck.control.server import ControlServer
 from coatcheck.decision.address import parse_networks
 from coatcheck.decision.host import split_authority
 from coatcheck.decision.policy import Policy
@@ -85,7 +86,7 @@ class Daemon:
         self.authority = Authority.load_or_create(self.directory.ca)
         self.trust: TrustFiles = self._write_trust()
         self._policy_stamp: object = None
-        self._last_refused = ""
+        self.last_refused = ""
         self.store = CachedStore(
             Stores(stores if stores is not None else make_stores(settings)),
             ttl=settings.secret_ttl,
@@ -95,6 +96,8 @@ class Daemon:
         self.exchange.revoke_for_theft = self._revoke_for_theft
         self.plane: MitmPlane | None = None
         self.listeners: Listeners | None = None
+        self.proxy_address: tuple[str, int] | None = None
+        self.control: ControlServer | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.ready = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -130,6 +133,8 @@ class Daemon:
         for session in tuple(self.state.sessions.by_id.values()):
             if not self.exchange.is_over(session.id) and session.origin.value == session.id:
                 await self.listeners.open_unix(session.id)
+        self.control = ControlServer(self, self.settings, self.loop)
+        self.control.start()
         self.ready = True
         self.telemetry.emit(DaemonEvent(time.time(), "ready"))
 
@@ -140,14 +145,20 @@ class Daemon:
         try:
             policies = self._read_policies()
         except (PolicyError, OSError) as error:
-            if str(error) != self._last_refused:  # told once, not once a second
-                self._last_refused = str(error)
+            if str(error) != self.last_refused:  # told once, not once a second
+                self.last_refused = str(error)
                 logger.error("policy not reloaded, the old one stays in force:\n%s", error)
                 self.exchange.tell(PolicyEvent(time.time(), str(self.settings.policy), "", False, str(error)))
             return False
-        self._last_refused = ""
+        self.last_refused = ""
         self._install(policies)
         return True
+
+    def reload_all(self) -> None:
+        """SIGHUP: policies, and the control API's grants and certificates."""
+        self.reload()
+        if self.control is not None:
+            self.control.reload()
 
     def _read_policies(self) -> Mapping[str, Policy]:
         path = self.settings.policy
@@ -220,6 +231,8 @@ class Daemon:
 
     async def stop(self) -> None:
         self.ready = False
+        if self.control is not None:  # not on this loop: what it still answers may need this one
+            await asyncio.to_thread(self.control.stop)
         if self.listeners is not None:
             self.listeners.stop_accepting()
         if self.plane is not None:
@@ -289,7 +302,7 @@ async def run(settings: Settings, stores: Mapping[str, SecretStore] | None = Non
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
-    loop.add_signal_handler(signal.SIGHUP, daemon.reload)
+    loop.add_signal_handler(signal.SIGHUP, daemon.reload_all)
     try:
         await daemon.start()
         notify("READY=1", notify_socket())

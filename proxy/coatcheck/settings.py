@@ -65,6 +65,15 @@ class Settings(BaseSettings):
     control_grants: Path | None = Field(
         None, description="TOML file of callers: who may open which sessions, revoke, or read."
     )
+    control_tls_certificate: Path | None = Field(
+        None, description="PEM certificate and key of the control API over TCP; required beyond loopback."
+    )
+    control_client_ca: Path | None = Field(
+        None, description="PEM roots that sign callers' certificates; with them callers may use mTLS."
+    )
+    control_names: tuple[str, ...] = Field(
+        (), description="More names for the Host header over TCP, besides localhost and control_host."
+    )
 
     # --- Vault ---
     vault_url: str | None = Field(None, description="https://… of Vault or OpenBao.")
@@ -120,6 +129,19 @@ class Settings(BaseSettings):
     def _together(self) -> "Settings":
         if (self.proxy_client_ca is None) != (self.proxy_tls_certificate is None):
             raise ValueError("proxy_tls_certificate and proxy_client_ca belong together: set both or neither")
+        if self.control_client_ca is not None and self.control_tls_certificate is None:
+            raise ValueError("control_client_ca means nothing without control_tls_certificate: set both")
+        if self.control_port is not None and self.control_grants is None:
+            raise ValueError("control_port is open to nobody without control_grants: set it too")
+        if (
+            self.control_port is not None
+            and self.control_tls_certificate is None
+            and self.control_host not in ("127.0.0.1", "::1")
+        ):
+            raise ValueError(
+                "control_host is no loopback address, so tokens would cross a network in the clear: "
+                "set control_tls_certificate, or use 127.0.0.1 or ::1"
+            )
         return self
 
     @property

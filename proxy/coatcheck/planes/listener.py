@@ -117,6 +117,10 @@ class Listeners:
         if address is not None:
             self._plane.upstream.own_listeners.discard(address)
 
+    def keep_out(self, host: str, port: int) -> None:
+        """No sandbox may have this address dialled: it is the control API's."""
+        self._plane.upstream.own_listeners.add((host, port))
+
     def stop_accepting(self) -> None:
         """Drain: no new connections; those that are open finish."""
         for server in self._shared:

@@ -1,0 +1,153 @@
+"""What the control API needs of the daemon, and what it makes of it. No plane is known here."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Literal, Protocol
+
+from coatcheck.certificates.trust import TrustFiles
+from coatcheck.settings import Settings
+from coatcheck.state.database import Status
+from coatcheck.state.errors import Problem, StateError
+from coatcheck.state.state import State
+from coatcheck.telemetry.metrics import CONTENT_TYPE, Metrics
+
+type Listen = Literal["unix", "tcp"]
+
+
+class SessionListeners(Protocol):
+    """Belongs to the plane's loop, but for `endpoint`."""
+
+    async def open_unix(self, session_id: str) -> Path: ...
+
+    async def open_tcp(self, session_id: str) -> tuple[str, int]: ...
+
+    def endpoint(self, session_id: str) -> str | None: ...
+
+    def close_session(self, session_id: str) -> None: ...
+
+    def keep_out(self, host: str, port: int) -> None: ...
+
+
+class Audit(Protocol):
+    @property
+    def broken(self) -> str: ...
+
+
+class Exchange(Protocol):
+    @property
+    def draining(self) -> bool: ...
+
+
+class Daemon(Protocol):
+    """`serve.Daemon`, as far as it is used here."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def state(self) -> State: ...
+
+    @property
+    def trust(self) -> TrustFiles: ...
+
+    @property
+    def metrics(self) -> Metrics: ...
+
+    @property
+    def audit(self) -> Audit: ...
+
+    @property
+    def listeners(self) -> SessionListeners | None: ...
+
+    @property
+    def proxy_address(self) -> tuple[str, int] | None:
+        """Of the shared listener."""
+
+    @property
+    def exchange(self) -> Exchange: ...
+
+    @property
+    def ready(self) -> bool: ...
+
+    @property
+    def last_refused(self) -> str:
+        """Why the last `reload` changed nothing."""
+
+    def reload(self) -> bool: ...
+
+
+class Backend:
+    """Methods marked (plane) are called on the plane's loop only; the others from any thread."""
+
+    def __init__(self, daemon: Daemon, reload_grants: Callable[[], str | None]) -> None:
+        self._daemon = daemon
+        self._reload_grants = reload_grants
+        self.state = daemon.state
+        self.trust = daemon.trust
+
+    @property
+    def draining(self) -> bool:
+        return self._daemon.exchange.draining
+
+    @property
+    def proxy_url(self) -> str | None:
+        """`http://host:port` of the shared listener, `https://…` if it wants certificates; or None."""
+        address = self._daemon.proxy_address
+        if address is None:
+            return None
+        host = f"[{address[0]}]" if ":" in address[0] else address[0]
+        scheme = "http" if self._daemon.settings.proxy_tls_certificate is None else "https"
+        return f"{scheme}://{host}:{address[1]}"
+
+    def missing(self) -> tuple[str, ...]:
+        """What keeps the daemon from serving, in words of a closed set; empty when it is ready.
+
+        A secret store that is down is not among them: other credentials go on working, and a fleet that
+        takes all its proxies out at once is worse off.
+        """
+        checks = (
+            ("started", self._daemon.ready or self.draining),
+            ("not draining", not self.draining),
+            ("policies", bool(self.state.policies)),
+            ("audit log", not self._daemon.audit.broken),
+        )
+        return tuple(what for what, good in checks if not good)
+
+    def render_metrics(self) -> tuple[str, bytes]:
+        """The content type and the text that Prometheus scrapes."""
+        return CONTENT_TYPE, self._daemon.metrics.render()
+
+    def endpoint(self, session_id: str) -> str | None:
+        """The URL of a session's own listener."""
+        listeners = self._daemon.listeners
+        return listeners.endpoint(session_id) if listeners is not None else None
+
+    async def open_listener(self, session_id: str, listen: Listen) -> str:
+        """(plane) Open a session's own listener; its URL. OSError or StateError when it cannot be had."""
+        listeners = self._daemon.listeners
+        if listeners is None:
+            raise OSError("the proxy does not listen yet")
+        if listen == "unix":
+            url = f"unix://{await listeners.open_unix(session_id)}"
+        else:
+            host, port = await listeners.open_tcp(session_id)
+            url = f"http://{host}:{port}"
+        # It may have been revoked in between, when there was no listener to close yet.
+        if self.state.status(session_id) is not Status.LIVE:
+            listeners.close_session(session_id)
+            raise StateError(
+                Problem.SESSION_CLOSED,
+                f"session {session_id} was revoked while it was being opened",
+                "Open another one.",
+            )
+        return url
+
+    async def reload(self) -> Mapping[str, str]:
+        """(plane) Read policies and grants again. What was refused, by `policy` and `grants`: why."""
+        refused: dict[str, str] = {}
+        if not self._daemon.reload():
+            refused["policy"] = self._daemon.last_refused
+        grants = self._reload_grants()
+        if grants is not None:
+            refused["grants"] = grants
+        return refused

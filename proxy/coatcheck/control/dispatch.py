@@ -1,0 +1,196 @@
+"""From an HTTP request to one operation and back: checked, routed, authenticated, read, run, answered."""
+
+import asyncio
+import json
+import logging
+import re
+import time
+from collections.abc import Collection, Iterable
+from http import HTTPStatus
+from typing import Final
+
+from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import Response
+from pydantic import BaseModel
+
+from coatcheck.control import handles, health, policies, sessions
+from coatcheck.control.caller import Caller
+from coatcheck.control.defence import check_request
+from coatcheck.control.desk import Desk
+from coatcheck.control.grants import Grants
+from coatcheck.control.identity import channel_of, identify
+from coatcheck.control.models import HANDLE_ID, SESSION_ID, Error, ErrorAnswer
+from coatcheck.control.openapi import document
+from coatcheck.control.operation import Answer, Ask, Operation, Text
+from coatcheck.control.problem import ControlProblem, Refusal
+from coatcheck.control.reading import read_body, read_query
+
+logger = logging.getLogger(__name__)
+
+RUN_SECONDS: Final = 30.0
+"""For one operation: a disk that hangs must not hold connections for ever."""
+MAX_TOLD: Final = 10
+"""Refusals a second that are logged."""
+_HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Server": "coatcheck"}
+_PARTS: Final = {"session": f"(?P<session>{SESSION_ID})", "jti": f"(?P<jti>{HANDLE_ID})"}
+
+
+async def _document(desk: Desk, ask: Ask) -> Answer:
+    return Text("application/json", _DOCUMENT)
+
+
+OPERATIONS: Final = (
+    *sessions.OPERATIONS,
+    *handles.OPERATIONS,
+    *policies.OPERATIONS,
+    *health.OPERATIONS,
+    Operation("openapi", "GET", "/v1/openapi.json", None, "This document", _document, None),
+)
+_DOCUMENT: Final = json.dumps(document(OPERATIONS), indent=1).encode()
+
+
+class Dispatcher:
+    """Belongs to the control API's loop; `grants` may be replaced from any thread."""
+
+    def __init__(self, desk: Desk, grants: Grants, names: Collection[str]) -> None:
+        self.grants = grants
+        self._desk = desk
+        self._names = names
+        self._routes = _routes(OPERATIONS)
+        self._second = self._told = 0
+
+    async def handle(self, request: BaseRequest) -> Response:
+        """The answer to a request, whatever happens."""
+        caller: Caller | None = None
+        operation: Operation | None = None
+        try:
+            channel = channel_of(request)
+            check_request(request, None if channel.uid is not None else self._names)
+            operation, path = self._route(request)
+            if operation.action is not None:
+                caller = identify(channel, request.headers.get("authorization"), self.grants)
+                if not caller.may(operation.action):
+                    raise ControlProblem(
+                        Refusal.FORBIDDEN,
+                        f"the role {caller.role} may not do this",
+                        "Ask whoever keeps the daemon's grants file.",
+                    )
+            ask = Ask(
+                caller,
+                path,
+                await read_query(request, operation.query),
+                await read_body(request, operation.body),
+            )
+            async with asyncio.timeout(RUN_SECONDS):
+                answer = await operation.run(self._desk, ask)
+            return _answered(operation, answer)
+        except ControlProblem as problem:
+            self._report(operation, caller, problem)
+            return refused(problem, self._allowed(request))
+        except ConnectionError:
+            raise
+        except TimeoutError:
+            late = ControlProblem(
+                Refusal.BUSY,
+                f"this took longer than {RUN_SECONDS:g} s, and may still happen",
+                "Look at the daemon's disk, and ask for the session's state before trying again.",
+            )
+            self._report(operation, caller, late)
+            return refused(late)
+        except Exception:
+            logger.exception("a control request failed")
+            return refused(internal())
+
+    def _route(self, request: BaseRequest) -> tuple[Operation, dict[str, str]]:
+        target = request.raw_path.partition("?")[0]
+        found = False
+        for pattern, operation in self._routes:
+            match = pattern.fullmatch(target)
+            if match is not None:
+                found = True
+                if operation.method == request.method:
+                    return operation, match.groupdict()
+        if found:
+            raise ControlProblem(
+                Refusal.METHOD_NOT_ALLOWED,
+                "this resource does not have this method",
+                f"It has: {', '.join(self._allowed(request))}.",
+            )
+        raise ControlProblem(
+            Refusal.NOT_FOUND, "there is no such resource", "See /v1/openapi.json for those there are."
+        )
+
+    def _report(self, operation: Operation | None, caller: Caller | None, problem: ControlProblem) -> None:
+        """For the log: nothing that the request said, and so few lines that it fills no disk."""
+        second = int(time.monotonic())
+        if second != self._second:
+            self._second, self._told = second, 0
+        self._told += 1
+        if problem.reason not in _TOLD or self._told > MAX_TOLD:
+            return
+        what = operation.name if operation is not None else "a request"
+        who = caller.name if caller is not None else "nobody known"
+        logger.warning("control: %s by %s refused: %s", what, who, problem.reason)
+
+    def _allowed(self, request: BaseRequest) -> tuple[str, ...]:
+        target = request.raw_path.partition("?")[0]
+        return tuple(
+            sorted({operation.method for pattern, operation in self._routes if pattern.fullmatch(target)})
+        )
+
+
+def _routes(operations: Iterable[Operation]) -> list[tuple[re.Pattern[str], Operation]]:
+    return [
+        (re.compile("".join(_pattern(part) for part in re.split(r"(\{\w+\})", op.path))), op)
+        for op in operations
+    ]
+
+
+def _pattern(part: str) -> str:
+    return _PARTS[part[1:-1]] if part.startswith("{") else re.escape(part)
+
+
+def _answered(operation: Operation, answer: Answer) -> Response:
+    if isinstance(answer, Text):
+        response = Response(status=answer.status, body=answer.body, headers=_HEADERS)
+        response.headers["Content-Type"] = answer.content_type
+        return response
+    if isinstance(answer, tuple):
+        return _json(*answer)
+    return _json(operation.status, answer)
+
+
+def refused(problem: ControlProblem, allowed: Collection[str] = ()) -> Response:
+    """A refusal as every client reads it."""
+    error = Error(reason=problem.reason, message=problem.message, hint=problem.hint)
+    response = _json(problem.status, ErrorAnswer(error=error))
+    match problem.status:
+        case HTTPStatus.UNAUTHORIZED:
+            response.headers["WWW-Authenticate"] = "Bearer"
+        case HTTPStatus.METHOD_NOT_ALLOWED:
+            response.headers["Allow"] = ", ".join(allowed)
+        case HTTPStatus.SERVICE_UNAVAILABLE:
+            response.headers["Retry-After"] = "1"
+    if problem.reason in _CLOSING:
+        response.force_close()
+    return response
+
+
+_CLOSING: Final = frozenset(
+    {Refusal.TOO_LARGE, Refusal.TOO_SLOW, Refusal.MALFORMED, Refusal.BROWSER, Refusal.WRONG_HOST}
+)
+"""After these, what follows on the connection is not read: its sender is confused, or worse."""
+
+
+def internal() -> ControlProblem:
+    return ControlProblem(Refusal.INTERNAL, "the daemon made a mistake", "Its log says more.")
+
+
+def _json(status: HTTPStatus, model: BaseModel) -> Response:
+    body = model.model_dump_json(by_alias=True).encode()
+    return Response(status=status, body=body, content_type="application/json", headers=_HEADERS)
+
+
+_TOLD: Final = frozenset(
+    {Refusal.UNAUTHENTICATED, Refusal.FORBIDDEN, Refusal.BROWSER, Refusal.WRONG_HOST, Refusal.PLANE_STALLED}
+)

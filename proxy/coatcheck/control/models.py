@@ -1,0 +1,248 @@
+"""Requests and answers of the control API. The OpenAPI document is generated from these (DESIGN 5).
+
+Times named `*_at` are Unix seconds. Requests are strict: unknown keys, numbers in strings, are errors.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from coatcheck.decision.message import OriginClass
+from coatcheck.decision.session import Isolation
+from coatcheck.state.database import Status
+
+SESSION_ID = "ses_[0-9a-f]{24}"
+HANDLE_ID = "[A-Za-z0-9_-]{16}"
+
+type Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[ -~]+$")]
+"""Printable ASCII: names stand in audit records, in URLs' queries and on terminals."""
+type PolicyName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
+type HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")]
+type HeaderValue = Annotated[str, Field(max_length=1024, pattern=r"^[ -~]*$")]
+type SessionId = Annotated[str, Field(pattern=f"^{SESSION_ID}$")]
+
+
+class Asked(BaseModel):
+    """A request's body or query."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Answered(BaseModel):
+    """An answer's body. Its `repr` names no value: some hold handles."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
+
+    __str__ = __repr__
+
+
+# --- requests ----------------------------------------------------------------------------------------
+
+
+class Origin(Asked):
+    """What will prove that a connection belongs to the session, if not a socket of its own."""
+
+    origin_class: OriginClass = Field(alias="class")
+    value: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[!-~]+$")] | None = Field(
+        None,
+        description="mtls: SHA-256 of the certificate; token: `issuer|pod uid`; address: "
+        "`listener|source address`. None for socket and bearer, whose value the daemon makes.",
+    )
+
+
+class NewSession(Asked):
+    """What a caller asks for."""
+
+    tenant: Name
+    subject: Name
+    policy: PolicyName
+    credentials: list[Name] | None = Field(None, max_length=1000, description="Default: all of the policy.")
+    isolation: Isolation = Field(Isolation.NONE, description="What stands between the agent and the host.")
+    lease_seconds: float | None = Field(None, ge=1, le=86_400)
+    max_age: float | None = Field(None, ge=1, le=31_536_000, description="Seconds.")
+    origin: Origin | None = Field(None, description="Default: class socket.")
+    listen: Literal["unix", "tcp", "none"] | None = Field(
+        None, description="The session's own listener. Default: unix for class socket, else none."
+    )
+
+
+class Renewal(Asked):
+    lease_seconds: float | None = Field(None, ge=1, le=86_400)
+
+
+class Revocation(Asked):
+    why: Name | None = Field(None, description="For the audit log. No secret.")
+
+
+class NewHandle(Asked):
+    credential: Name
+    ttl_seconds: float | None = Field(None, ge=1, le=86_400, description="Default: as long as the session.")
+
+
+class Question(Asked):
+    """Either `session` or `policy`."""
+
+    session: SessionId | None = None
+    policy: PolicyName | None = None
+    method: Annotated[str, Field(pattern=r"^[A-Z]{1,32}$")]
+    headers: list[tuple[HeaderName, HeaderValue]] = Field(
+        [], max_length=64, description="Those that steer: methods, paths, upgrades. No credential."
+    )
+    url: Annotated[str, Field(min_length=1, max_length=8192, pattern=r"^https?://[!-~]+$")]
+
+
+class SessionQuery(Asked):
+    tenant: Name | None = None
+    subject: Name | None = None
+    policy: PolicyName | None = None
+    opened_by: Name | None = None
+    status: Status | None = None
+    after: SessionId | None = Field(None, description="The last id of the page before.")
+    limit: int = Field(100, ge=1, le=1000)
+
+
+class Nothing(Asked):
+    """No query, or an empty body."""
+
+
+# --- answers -----------------------------------------------------------------------------------------
+
+
+class OriginView(Answered):
+    origin_class: OriginClass = Field(serialization_alias="class")
+    value: str
+
+
+class SessionView(Answered):
+    id: SessionId
+    tenant: str
+    subject: str
+    policy: str
+    status: Status
+    origin: OriginView
+    credentials: list[str]
+    isolation: Isolation
+    generation: int
+    opened_at: float
+    opened_by: str
+    expires_at: float
+    lease_seconds: float
+    lease_expires_at: float | None = Field(description="None once the session is closed.")
+
+
+class HandleView(Answered):
+    """A handle without its value, which is given out once."""
+
+    jti: str
+    credential: str
+    generation: int
+    issued_at: float
+    expires_at: float
+    revoked: bool
+
+
+class MintedHandle(Answered):
+    """A handle with its value, once."""
+
+    credential: str
+    value: str
+    env: str | None
+    expires_at: float
+    jti: str
+    environment: dict[str, str] = Field(description="The variables in which clients look for it.")
+
+
+class ProxyView(Answered):
+    url: str | None = Field(description="`http://…`, or `unix://…` of a socket; None without a listener.")
+    ca: str = Field(description="PEM file: Coatcheck's CA alone.")
+    ca_bundle: str = Field(description="PEM file: public roots and Coatcheck's CA.")
+
+
+class SessionOpened(Answered):
+    session: SessionView
+    lease_expires_at: float
+    handles: dict[str, MintedHandle] = Field(description="By credential.")
+    environment: dict[str, str] = Field(description="All that the sandbox's clients need.")
+    proxy: ProxyView
+
+
+class SessionRenewed(Answered):
+    session: SessionView
+    lease_expires_at: float
+
+
+class SessionShown(Answered):
+    session: SessionView
+    handles: list[HandleView]
+    proxy: ProxyView
+
+
+class SessionClosed(Answered):
+    session: SessionView
+
+
+class SessionList(Answered):
+    sessions: list[SessionView]
+    next: str | None = Field(description="`after` of the next page; None on the last.")
+
+
+class HandleRevoked(Answered):
+    jti: str
+
+
+class PolicyView(Answered):
+    name: str
+    owner: str
+    sha256: str
+    credentials: list[str]
+    rules: list[str]
+
+
+class PolicyList(Answered):
+    policies: list[PolicyView]
+
+
+class RuleExplained(Answered):
+    name: str
+    chosen: bool
+    reason: str | None
+    why: str
+
+
+class CredentialExplained(Answered):
+    name: str
+    usable: bool
+    why: str
+
+
+class Explanation(Answered):
+    policy: str
+    request: str
+    allowed: bool
+    reason: str | None
+    rules: list[RuleExplained]
+    credentials: list[CredentialExplained]
+    text: str = Field(description="The same for people.")
+
+
+class Health(Answered):
+    status: str = Field(description="`ok`, or `stalled` when the plane's loop does not answer.")
+    plane_age_seconds: float = Field(description="Since the plane's loop last answered.")
+
+
+class Readiness(Answered):
+    ready: bool
+    missing: list[str]
+
+
+class Error(Answered):
+    reason: str
+    message: str
+    hint: str
+
+
+class ErrorAnswer(Answered):
+    error: Error

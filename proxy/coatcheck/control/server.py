@@ -1,0 +1,197 @@
+"""The control API's own thread and loop.
+
+mitmproxy makes every task of the plane's loop eager, and a saturated plane would starve whatever shares
+its loop: revoking must work then most of all (DESIGN 5).
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import ssl
+import threading
+from pathlib import Path
+from typing import Final
+
+from coatcheck.control.backend import Backend, Daemon
+from coatcheck.control.bridge import PlaneBridge
+from coatcheck.control.defence import LOOPBACK
+from coatcheck.control.desk import Desk
+from coatcheck.control.dispatch import Dispatcher, refused
+from coatcheck.control.door import Door, answer_bytes
+from coatcheck.control.grants import Grants, GrantsError, load_grants
+from coatcheck.control.identity import Channel, identify, uid_of
+from coatcheck.control.problem import ControlProblem
+from coatcheck.control.sockets import (
+    BACKLOG,
+    ControlSocketError,
+    bind_tcp,
+    bind_unix,
+    load_certificates,
+    tls_context,
+)
+from coatcheck.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+STOP_SECONDS: Final = 10.0
+
+
+class ControlServer:
+    """`start` and `reload` are called on the plane's loop, `stop` anywhere but there."""
+
+    def __init__(self, daemon: Daemon, settings: Settings, plane: asyncio.AbstractEventLoop) -> None:
+        self._daemon = daemon
+        self._settings = settings
+        self._plane = plane
+        self._grants = Grants({})
+        self._dispatcher: Dispatcher | None = None
+        self._tls: ssl.SSLContext | None = None
+        self._unix: tuple[socket.socket, tuple[int, int]] | None = None
+        self._tcp: list[socket.socket] = []
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ending = asyncio.Event()
+        self._started = threading.Event()
+
+    @property
+    def path(self) -> Path:
+        """The Unix socket."""
+        return self._settings.control.absolute()
+
+    @property
+    def addresses(self) -> tuple[tuple[str, int], ...]:
+        """Host and port of each TCP listener."""
+        return tuple(each.getsockname()[:2] for each in self._tcp)
+
+    def start(self) -> None:
+        """Listen. Raises GrantsError or ControlSocketError: a daemon that nobody can stop does not start."""
+        settings = self._settings
+        self._grants = self._load_grants()
+        if settings.control_tls_certificate is not None:
+            self._tls = tls_context(settings.control_tls_certificate, settings.control_client_ca)
+        try:
+            bound = bind_unix(self.path, self._mode())
+            status = self.path.stat()
+            self._unix = (bound, (status.st_dev, status.st_ino))
+            if settings.control_port is not None:
+                self._tcp = bind_tcp(settings.control_host, settings.control_port)
+            for host, port in self.addresses:
+                if self._daemon.listeners is not None:
+                    self._daemon.listeners.keep_out(host, port)
+            for each in (bound, *self._tcp):
+                each.listen(BACKLOG)
+        except BaseException:
+            self._close_sockets()
+            raise
+        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+        self._thread.start()
+        self._started.wait(STOP_SECONDS)
+
+    def reload(self) -> str | None:
+        """Read grants and certificates again. Says what is wrong with them; then the old ones stay."""
+        try:
+            grants = self._load_grants()
+            if self._settings.control_tls_certificate is not None:
+                # Into a context of its own first: a half-loaded one must not serve.
+                tls_context(self._settings.control_tls_certificate, self._settings.control_client_ca)
+        except (GrantsError, ControlSocketError) as error:
+            logger.error("control API not reloaded, the old grants stay in force: %s. %s", error, error.hint)
+            return f"{error}. {error.hint}"
+        self._grants = grants
+        if self._dispatcher is not None:
+            self._dispatcher.grants = grants
+        try:
+            os.chmod(self.path, self._mode())
+        except OSError as error:
+            logger.error("cannot set the mode of %s: %s", self.path, error.strerror)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._renew_certificates)
+        return None
+
+    def stop(self) -> None:
+        """Close the listeners and wait for what runs."""
+        if self._thread is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._ending.set)
+            self._thread.join(STOP_SECONDS)
+        self._close_sockets()
+
+    # --- in its own thread -------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except Exception:
+            logger.exception("the control API ended")
+        finally:
+            self._started.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        bridge = PlaneBridge(self._plane)
+        desk = Desk(Backend(self._daemon, self.reload), bridge)
+        self._dispatcher = Dispatcher(desk, self._grants, self._names())
+        doors = [Door(each, self._dispatcher.handle, _everybody, self._tls) for each in self._tcp]
+        if self._unix is not None:
+            doors.append(Door(self._unix[0], self._dispatcher.handle, self._admit))
+        tasks = [asyncio.create_task(door.keep_open()) for door in doors]
+        tasks.append(asyncio.create_task(bridge.keep_beating()))
+        self._started.set()
+        try:
+            await self._ending.wait()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for door in doors:
+                await door.close()
+            desk.close()
+
+    def _admit(self, connection: socket.socket) -> bytes | None:
+        """On the Unix socket only callers are listened to; a sandbox's user is told so, and not parsed."""
+        try:
+            identify(Channel(uid_of(connection), None), None, self._grants)
+        except ControlProblem as problem:
+            logger.warning("control: a connection of uid %d refused", uid_of(connection))
+            return answer_bytes(refused(problem))
+        return None
+
+    def _renew_certificates(self) -> None:
+        """On the control API's loop, between handshakes."""
+        certificate = self._settings.control_tls_certificate
+        if self._tls is not None and certificate is not None:
+            try:
+                load_certificates(self._tls, certificate, self._settings.control_client_ca)
+            except ControlSocketError as error:
+                logger.error("the control API's certificates stay as they were: %s", error)
+
+    # --- what settings mean ------------------------------------------------------------------------
+
+    def _load_grants(self) -> Grants:
+        return load_grants(self._settings.control_grants, {os.geteuid(), *self._settings.control_uids})
+
+    def _mode(self) -> int:
+        """Only as wide as there are callers of other users: the first fence, before the kernel's word."""
+        return 0o600 if set(self._grants.by_uid) <= {os.geteuid(), 0} else 0o666
+
+    def _names(self) -> frozenset[str]:
+        return LOOPBACK | {self._settings.control_host.lower().strip("[]"), *self._settings.control_names}
+
+    def _close_sockets(self) -> None:
+        for each in self._tcp:
+            each.close()
+        if self._unix is not None:
+            bound, inode = self._unix
+            bound.close()
+            try:
+                status = self.path.lstat()
+                if (status.st_dev, status.st_ino) == inode:  # not the socket of a daemon that came after us
+                    self.path.unlink(missing_ok=True)
+            except FileNotFoundError:
+                pass
+            self._unix = None
+
+
+def _everybody(connection: socket.socket) -> bytes | None:
+    """Over TCP, what a connection proves is seen after TLS, or in its head."""
+    return None

@@ -1,0 +1,67 @@
+"""Sessions and handles as the control API shows them."""
+
+from coatcheck.control.models import HandleView, MintedHandle, OriginView, SessionView
+from coatcheck.decision.policy import Policy, SigV4Injection
+from coatcheck.decision.session import Session
+from coatcheck.sigv4.stand_in import environment as aws_environment
+from coatcheck.state.database import IssuedHandle, Status
+from coatcheck.state.issued import MintedHandle as Minted
+from coatcheck.state.state import State
+
+
+def lease_expires_at(session: Session, state: State) -> float:
+    """Unix seconds. The lease itself runs on the monotonic clock, which nobody outside can read."""
+    now = state.clock.now()
+    return min(now.wall + session.lease_deadline - now.monotonic, session.expires_at)
+
+
+def session_view(session: Session, state: State) -> SessionView:
+    """A session as it is now. StateError when it was forgotten in between."""
+    status = state.status(session.id)
+    return SessionView(
+        id=session.id,
+        tenant=session.tenant,
+        subject=session.subject,
+        policy=session.policy,
+        status=status,
+        origin=OriginView(origin_class=session.origin.kind, value=session.origin.value),
+        credentials=sorted(session.credentials),
+        isolation=session.isolation,
+        generation=session.generation,
+        opened_at=session.opened_at,
+        opened_by=session.opened_by,
+        expires_at=session.expires_at,
+        lease_seconds=session.lease_seconds,
+        lease_expires_at=lease_expires_at(session, state) if status is Status.LIVE else None,
+    )
+
+
+def handle_view(handle: IssuedHandle) -> HandleView:
+    claims = handle.claims
+    return HandleView(
+        jti=claims.jti,
+        credential=claims.cred,
+        generation=claims.generation,
+        issued_at=claims.issued_at,
+        expires_at=claims.expires_at,
+        revoked=handle.revoked,
+    )
+
+
+def minted_view(minted: Minted, policy: Policy | None) -> MintedHandle:
+    """A handle with its value and the variables in which clients look for it.
+
+    For SigV4 these are a stand-in key pair beside the handle, which is its session token.
+    """
+    credential = policy.credentials.get(minted.credential) if policy is not None else None
+    variables = {minted.env: minted.value} if minted.env else {}
+    if credential is not None and isinstance(credential.inject, SigV4Injection):
+        variables |= aws_environment(minted.value)
+    return MintedHandle(
+        credential=minted.credential,
+        value=minted.value,
+        env=minted.env,
+        expires_at=minted.expires_at,
+        jti=minted.jti,
+        environment=variables,
+    )
