@@ -74,8 +74,7 @@ def run_command_line(arguments: list[str]) -> int:
         code = command.main(arguments, prog_name="coatcheck", standalone_mode=False)
         return code if isinstance(code, int) else ExitCode.DONE
     except TyperException as problem:
-        if problem.message or not arguments:
-            _wrong_use(problem)
+        _wrong_use(problem)
         return problem.exit_code
     except (Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
