@@ -23,9 +23,9 @@ from coatcheck.exchange import Exchange
 from coatcheck.planes.listener import Listeners, SharedListener
 from coatcheck.planes.mitm import MitmPlane
 from coatcheck.planes.tls import ClientTls, UpstreamTls
-from coatcheck.planes.upstream import Upstream, UpstreamSettings
+from coatcheck.planes.upstream import ParentProxy, Upstream, UpstreamSettings
 from coatcheck.policyfile import PolicyError, load_directory, load_file
-from coatcheck.settings import Settings, notify_socket
+from coatcheck.settings import Settings, notify_socket, parse_parent_proxy
 from coatcheck.state.errors import StateError
 from coatcheck.state.sessions import StateSettings
 from coatcheck.state.state import State
@@ -133,6 +133,13 @@ class Daemon:
                 await self.listeners.open_unix(session.id)
         self.control = ControlServer(self, self.settings, self.loop)
         self.control.start()
+        if self.settings.parent_proxy is not None:
+            cost = (
+                f"everything leaves through {self.settings.parent_proxy}: it resolves names, so addresses"
+                " behind them are screened by it or by nobody"
+            )
+            logger.warning(cost)
+            self.telemetry.emit(DaemonEvent(time.time(), "parent_proxy", cost))
         self.ready = True
         self.telemetry.emit(DaemonEvent(time.time(), "ready"))
 
@@ -316,7 +323,11 @@ async def run(settings: Settings, stores: Mapping[str, SecretStore] | None = Non
 
 
 def upstream_settings(settings: Settings) -> UpstreamSettings:
+    parent = None
+    if settings.parent_proxy is not None:
+        parent = ParentProxy(*parse_parent_proxy(settings.parent_proxy), settings.parent_proxy_credentials)
     return UpstreamSettings(
+        parent=parent,
         allowed_networks=parse_networks(settings.allowed_networks),
         connect_to={name: split_authority(to, None) for name, to in settings.connect_to.items()},
         name_servers=settings.name_servers,

@@ -18,6 +18,7 @@ from pydantic_settings import (
 )
 
 from coatcheck.decision.address import parse_networks
+from coatcheck.decision.host import split_authority
 
 PREFIX = "COATCHECK_"
 
@@ -105,6 +106,14 @@ class Settings(BaseSettings):
         {}, description="`host:port` -> `address:port`, as curl's --connect-to; the name is still verified."
     )
     name_servers: tuple[str, ...] = Field((), description="DNS servers; unset: the system's.")
+    parent_proxy: str | None = Field(
+        None,
+        description="`http://host:port` that everything leaves through, but for `connect_to`. It resolves"
+        " names, so addresses are screened by it or by nobody.",
+    )
+    parent_proxy_credentials: Path | None = Field(
+        None, description="File with `user:password` for the parent proxy; 0600, read for each connection."
+    )
 
     # --- sessions ---
     session_max_age: float = Field(43_200, gt=0, description="Seconds; a working day.")
@@ -125,8 +134,17 @@ class Settings(BaseSettings):
         parse_networks(value)
         return value
 
+    @field_validator("parent_proxy")
+    @classmethod
+    def _parent(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_parent_proxy(value)
+        return value
+
     @model_validator(mode="after")
     def _together(self) -> "Settings":
+        if self.parent_proxy_credentials is not None and self.parent_proxy is None:
+            raise ValueError("parent_proxy_credentials is of no use without parent_proxy")
         if (self.proxy_client_ca is None) != (self.proxy_tls_certificate is None):
             raise ValueError("proxy_tls_certificate and proxy_client_ca belong together: set both or neither")
         if self.control_client_ca is not None and self.control_tls_certificate is None:
@@ -164,6 +182,14 @@ class Settings(BaseSettings):
         file = os.environ.get(PREFIX + "CONFIG")
         toml = (TomlConfigSettingsSource(settings_cls, Path(file)),) if file else ()
         return (init_settings, env_settings, *toml)
+
+
+def parse_parent_proxy(url: str) -> tuple[str, int]:
+    """Host and port of `http://host:port`. ValueError for anything else; credentials belong in a file."""
+    scheme, _, authority = url.removesuffix("/").partition("://")
+    if scheme != "http" or "@" in authority:
+        raise ValueError("write it as http://host:port, and credentials into parent_proxy_credentials")
+    return split_authority(authority, None)
 
 
 class UnknownSetting(ValueError):

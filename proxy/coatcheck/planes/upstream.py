@@ -16,17 +16,10 @@ from mitmproxy_rs.dns import DnsResolver
 
 from coatcheck.decision.address import Network, screen
 from coatcheck.decision.verdict import Reason
+from coatcheck.planes.parent_proxy import ParentProxy, UpstreamRefused, open_tunnel
 
 STREAM_LIMIT = 65_536
 """asyncio's read buffer a connection: bounds what a fast upstream can pile up here (I9)."""
-
-
-class UpstreamRefused(Exception):
-    """The connection was not made. `str()` is for the operator; the sandbox sees only `reason`."""
-
-    def __init__(self, reason: Reason, detail: str) -> None:
-        super().__init__(detail)
-        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +33,9 @@ class UpstreamSettings:
     still what TLS must prove, and the address is still screened."""
     name_servers: tuple[str, ...] = ()
     """Empty: the system's."""
+    parent: ParentProxy | None = None
+    """All connections leave through it, but for those in `connect_to`: then names are not resolved here,
+    and the addresses behind them are screened by the parent or by nobody."""
     resolve_timeout: float = 5.0
     connect_timeout: float = 10.0
 
@@ -62,11 +58,14 @@ class Upstream:
         else:
             found = [(address, port) for address in await self._resolve(host)]
         for address, to in found:
-            why = screen(address, self._settings.allowed_networks)
-            if why is not None:
-                raise UpstreamRefused(Reason.ADDRESS_REFUSED, f"{host} resolves to {address}: {why}")
+            self._screen(host, address)
             self._refuse_own(address, to)
         return found
+
+    def _screen(self, host: str, address: str) -> None:
+        why = screen(address, self._settings.allowed_networks)
+        if why is not None:
+            raise UpstreamRefused(Reason.ADDRESS_REFUSED, f"{host} resolves to {address}: {why}")
 
     def _refuse_own(self, address: str, port: int) -> None:
         """Our listeners are no destination, whatever an allowlist says (CVE-2025-23217's lesson)."""
@@ -90,7 +89,35 @@ class Upstream:
 
     async def connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A TCP connection to a screened address of `host`. Raises UpstreamRefused."""
-        addresses = await self.addresses(host, port)
+        parent = self._settings.parent
+        if parent is not None and f"{host}:{port}" not in self._settings.connect_to:
+            return await self._through(parent, host, port)
+        return await self._dial(host, await self.addresses(host, port))
+
+    async def _through(
+        self, parent: ParentProxy, host: str, port: int
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if _is_address(host):
+            self._screen(host, host)
+            self._refuse_own(host, port)
+        found = [parent.host] if _is_address(parent.host) else await self._resolve(parent.host)
+        for address in found:  # the operator chose the parent: not screened, but never ourselves
+            self._refuse_own(address, parent.port)
+        reader, writer = await self._dial("the parent proxy", [(address, parent.port) for address in found])
+        try:
+            async with asyncio.timeout(self._settings.connect_timeout):
+                await open_tunnel(parent, reader, writer, host, port)
+        except BaseException as error:
+            writer.transport.abort()
+            if isinstance(error, TimeoutError):
+                detail = "the parent proxy did not answer CONNECT in time"
+                raise UpstreamRefused(Reason.UPSTREAM_TIMEOUT, detail) from None
+            raise
+        return reader, writer
+
+    async def _dial(
+        self, host: str, addresses: list[tuple[str, int]]
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         infos = [
             (socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, to))
             for address, to in addresses
@@ -120,3 +147,6 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+__all__ = ["ParentProxy", "Upstream", "UpstreamRefused", "UpstreamSettings"]
