@@ -59,8 +59,17 @@ async def aws(upstream_tls: UpstreamTls) -> AsyncIterator[AwsOrigin]:
 
 
 @pytest.fixture
+def place(all_output: Path, tmp_path: Path) -> Path:
+    """Where a test's daemon keeps everything: searched for secrets at the end of the run, and short,
+    because sockets are in it."""
+    path = all_output / tmp_path.name
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
 async def daemon(
-    output_dir: Path,
+    place: Path,
     origin_server: TlsServer,
     aws: AwsOrigin,
     upstream_tls: UpstreamTls,
@@ -69,7 +78,7 @@ async def daemon(
     secrets = {f"memory:secret/{name}#api_key": key for name, key in real_keys.items()}
     secrets["memory:secret/aws#keys"] = ":".join(aws_keys())
     async with running_daemon(
-        output_dir,
+        place,
         POLICY,
         secrets,
         upstream_ca=upstream_tls.ca,

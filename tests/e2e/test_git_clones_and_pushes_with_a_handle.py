@@ -41,10 +41,10 @@ QUIET = {
 
 @pytest.fixture
 async def daemon(
-    output_dir: Path, git_host: TlsServer, upstream_tls: UpstreamTls, git_token: str
+    place: Path, git_host: TlsServer, upstream_tls: UpstreamTls, git_token: str
 ) -> AsyncIterator[TestDaemon]:
     async with running_daemon(
-        output_dir,
+        place,
         POLICY,
         {"memory:secret/github#token": git_token},
         upstream_ca=upstream_tls.ca,
