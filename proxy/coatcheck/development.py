@@ -3,6 +3,8 @@
 import asyncio
 import os
 import shlex
+import shutil
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -59,12 +61,13 @@ def _prepare(directory: Path, policy: Path) -> Mapping[str, Policy]:
 
 def lines(settings: Settings, vault: str, token: Path, policies: Iterable[Policy]) -> str:
     """What to paste into another terminal."""
+    bao, coatcheck = _program("bao"), _program("coatcheck")
     puts: list[str] = []
     variables: list[str] = []
     for policy in policies:
         for credential in policy.credentials.values():
             ref = credential.secret
-            put = f'printf %s "$SECRET" | bao kv put -mount={ref.mount} {ref.path} {ref.field}=-'
+            put = f'printf %s "$SECRET" | {bao} kv put -mount={ref.mount} {ref.path} {ref.field}=-'
             if ref.store == "vault" and put not in puts:
                 puts.append(put)
             if credential.env:
@@ -83,14 +86,20 @@ def lines(settings: Settings, vault: str, token: Path, policies: Iterable[Policy
             *puts,
             "",
             "# 2. a program with handles in place of keys",
-            "coatcheck run -- python agent.py",
+            f"{coatcheck} run -- python agent.py",
             "",
             "# 3. or a session by hand, for an hour",
-            'eval "$(coatcheck session create --style sh)"',
+            f'eval "$({coatcheck} session create --style sh)"',
             f'curl https://api.openai.com/v1/models -H "Authorization: Bearer ${first}"',
             "",
         ]
     )
+
+
+def _program(name: str) -> str:
+    """`name`, or its path beside our Python where another terminal would not find it."""
+    beside = Path(sys.executable).parent / name
+    return name if shutil.which(name) or not beside.is_file() else shlex.quote(str(beside))
 
 
 def _private(path: Path, content: str) -> Path:

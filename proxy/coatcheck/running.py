@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coatcheck.child import Signals, clean_environment, run_child
-from coatcheck.control.client import ControlClient, ControlError
+from coatcheck.control_client import ControlClient, ControlError
 
 CANNOT_EXECUTE = 126
 NOT_FOUND = 127
@@ -129,7 +129,7 @@ class _Renewal:
         try:
             await asyncio.to_thread(self._client.renew, self._session)
         except ControlError as error:
-            if getattr(error, "reason", "") in OVER:
+            if error.reason in OVER:
                 self._tell(
                     "warning", f"the session is over, the command goes on without credentials: {error}"
                 )
@@ -146,7 +146,7 @@ def _end(client: ControlClient, session: str, tell: Callable[[str, str], None]) 
     try:
         client.end(session)
     except ControlError as error:
-        if getattr(error, "reason", "") not in OVER:
+        if error.reason not in OVER:
             tell("warning", f"the session could not be ended, its lease will lapse by itself: {error}")
 
 

@@ -64,8 +64,10 @@ def test_the_version(tmp_path: Path) -> None:
         ),
         (
             ["ca", "new", "--days", "many"],
-            "error: invalid value for '--days': Input should be a valid integer, unable to parse "
-            "string as an integer\nhint: see coatcheck ca new --help\n",
+            (
+                "error: invalid value for '--days': Input should be a valid integer, unable to parse "
+                "string as an integer\nhint: see coatcheck ca new --help\n"
+            ),
         ),
         (
             ["ca", "env", "--style", "csh"],

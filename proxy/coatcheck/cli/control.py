@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from coatcheck.control.client import ControlClient
+    from coatcheck.control_client import ControlClient
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 SocketOption = Annotated[
@@ -31,7 +31,7 @@ def control_socket(socket: Path | None) -> Path:
 
 
 def client_for(socket: Path | None) -> "ControlClient":
-    from coatcheck.control.client import ControlClient
+    from coatcheck.control_client import ControlClient
 
     return ControlClient(socket=control_socket(socket))
 

@@ -102,7 +102,7 @@ def run(
 def _with_daemon(wanted: "Wanted", socket: Path | None) -> int | None:
     """None when no daemon answers."""
     from coatcheck.cli.control import control_socket
-    from coatcheck.control.client import ControlClient
+    from coatcheck.control_client import ControlClient
     from coatcheck.doctor.control import daemon_pid
     from coatcheck.running import run_in_session
     from coatcheck.settings import process_environment
@@ -118,17 +118,17 @@ async def _with_own_daemon(
 ) -> int:
     from dataclasses import replace
 
-    from coatcheck.control.client import ControlClient
+    from coatcheck.control_client import ControlClient
     from coatcheck.own_daemon import own_daemon, private_directory, with_given
     from coatcheck.policyfile.checking import load_file
     from coatcheck.running import run_in_session
     from coatcheck.samples import POLICY
-    from coatcheck.serve import make_stores
     from coatcheck.settings import process_environment
     from coatcheck.settings_problem import load_settings
+    from coatcheck.stores.configured import make_stores
     from coatcheck.telemetry.log import LogFormat, configure
 
-    configure(LogFormat.HUMAN, "warning")
+    configure(LogFormat.HUMAN, "error")  # what a daemon warns of is not about this command
     file = policy or POLICY
     loaded = load_file(file)
     with private_directory(state_dir) as directory:

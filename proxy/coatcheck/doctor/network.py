@@ -21,7 +21,7 @@ def surroundings(subject: Subject) -> list[Finding]:
         found += warning(
             check,
             f"{', '.join(proxies)} are set here; the daemon ignores them, for Vault and upstreams",
-            "if traffic must pass a corporate proxy, it will not: unset them so that nobody relies on it",
+            "if traffic must pass a corporate proxy, set COATCHECK_PARENT_PROXY; otherwise unset them",
         )
     if subject.environment.get("COATCHECK_VAULT_TOKEN"):
         found += warning(

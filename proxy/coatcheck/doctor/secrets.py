@@ -17,6 +17,7 @@ from coatcheck.settings import Settings
 from coatcheck.sigv4.keys import parse_aws_keys
 from coatcheck.stores import Secret, SecretMissing, SecretStore, SecretUnavailable
 from coatcheck.stores.bounded_http import deadline_session, keeping
+from coatcheck.stores.configured import make_stores
 from coatcheck.stores.deadline import Deadline
 from coatcheck.stores.router import Stores
 from coatcheck.stores.vault import VaultStore
@@ -29,8 +30,6 @@ SHORT_TOKEN = 300.0
 
 def stores(subject: Subject) -> list[Finding]:
     """The configured stores, and every secret of the policies in them."""
-    from coatcheck.serve import make_stores  # the composition root: loads mitmproxy
-
     try:
         made = make_stores(subject.settings)
     except (ValueError, OSError) as error:
