@@ -17,6 +17,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, override
 
 from mitmproxy.connection import Client, Connection, ConnectionState, Server
@@ -44,6 +45,13 @@ _LINGER_RESET = struct.pack("ii", 1, 0)
 _EXPLICIT = mode_specs.ProxyMode.parse("regular")
 
 
+@dataclass
+class RequestHeldHook(commands.StartHook):
+    """A request whose verdict has to wait, for the secret store say."""
+
+    waiting: Coroutine[Any, Any, None]
+
+
 class EgressConnection(server.ConnectionHandler):
     """One client connection of one listener. `peer` holds the host-side evidence of who it is."""
 
@@ -67,6 +75,8 @@ class EgressConnection(server.ConnectionHandler):
         self.transports[client] = server.ConnectionIO(reader=reader, writer=writer)
         self.plane = plane
         self.peer = Peer(listener, origins)
+        self.proof_until: float | None = None
+        """When the platform token that was shown expires, Unix seconds."""
         self.tunnel: tuple[str, int] | None = None
         """CONNECT's target, once allowed."""
         self.tunnel_session = ""
@@ -86,6 +96,10 @@ class EgressConnection(server.ConnectionHandler):
         self.last_failed: Server | None = None
         self.used: set[Connection] = set()
         """Upstream connections that have carried a request: a later failure there may be a stale one."""
+        self.parser: Any = None
+        """The client's HTTP/1 parser, for what it holds beyond a CONNECT."""
+        self._inner: NextLayer | None = None
+        self._outgoing: list[commands.SendData] = []
         self._waiting = 0
         self._unsettled = 0
         self._progress = asyncio.Event()
@@ -102,6 +116,10 @@ class EgressConnection(server.ConnectionHandler):
                 while pending:
                     for command in self.layer.handle_event(pending.popleft()):
                         self._execute(command, pending)
+                    if self._inner is not None and not pending:
+                        self._step_into_tunnel(pending)
+                if self._outgoing:
+                    self._send()
             except Exception:
                 logger.exception("connection aborted: a layer failed")
                 self.plane.failed_closed()
@@ -112,9 +130,7 @@ class EgressConnection(server.ConnectionHandler):
         if isinstance(command, commands.StartHook):
             self._start_hook(command, pending)
         elif isinstance(command, commands.SendData):
-            io = self.transports.get(command.connection)
-            if io is not None and io.writer is not None and not io.writer.is_closing():
-                io.writer.write(command.data)
+            self._outgoing.append(command)
         elif isinstance(command, commands.Log):
             pass  # mitmproxy's messages quote peers' bytes, which may hold an echoed secret (I1)
         elif isinstance(command, commands.OpenConnection):
@@ -127,16 +143,46 @@ class EgressConnection(server.ConnectionHandler):
             self.wakeup_timer.add(asyncio.get_running_loop().create_task(self.wakeup(command)))
         elif isinstance(command, commands.CloseTcpConnection):
             if command.connection in self.transports:
+                self._send()
                 self.close_connection(command.connection, command.half_close)
         elif isinstance(command, commands.CloseConnection):
             if command.connection in self.transports:
+                self._send()
                 self.close_connection(command.connection, False)
         else:
             raise RuntimeError(f"unexpected command {type(command).__name__}")
 
+    def _send(self) -> None:
+        """Write what one event led to: one system call a connection, not one a piece."""
+        outgoing, self._outgoing = self._outgoing, []
+        pieces: dict[Connection, list[bytes]] = {}
+        for command in outgoing:
+            pieces.setdefault(command.connection, []).append(command.data)
+        for connection, data in pieces.items():
+            io = self.transports.get(connection)
+            if io is not None and io.writer is not None and not io.writer.is_closing():
+                io.writer.write(data[0] if len(data) == 1 else b"".join(data))
+
+    def enter_tunnel(self, context: Context) -> None:
+        """CONNECT was allowed and answered. From the next event on the layers that read it stand aside:
+        what is in the tunnel would pass through their parsers again, byte for byte, for nothing."""
+        self._inner = NextLayer(context)
+
+    def _step_into_tunnel(self, pending: deque[events.Event]) -> None:
+        assert self._inner is not None
+        assert self.parser is not None
+        self.layer, self._inner = self._inner, None
+        # What an eager client sent right behind its CONNECT; some send superfluous newlines.
+        rest = bytes(self.parser.buf).lstrip(b"\r\n")
+        self.parser = None
+        self.await_head()
+        pending.append(events.Start())
+        if rest:
+            pending.append(events.DataReceived(self.client, rest))
+
     def _start_hook(self, hook: commands.StartHook, pending: deque[events.Event]) -> None:
-        handler = self.plane.hooks.get(type(hook))
-        waiting = handler(*hook.args()) if handler is not None else None
+        entry = self.plane.hooks.get(type(hook))
+        waiting = entry[1](getattr(hook, entry[0])) if entry is not None else None
         if waiting is not None:
             asyncio.get_running_loop().create_task(self._finish_hook(hook, waiting))
         elif hook.blocking:
@@ -311,10 +357,21 @@ class EgressConnection(server.ConnectionHandler):
                 return Deny(Reason.UPSTREAM_TLS, known or "the TLS handshake failed")
         return Deny(Reason.UPSTREAM_UNREACHABLE, "the connection failed before it was usable")
 
-    def present(self, digest: str) -> None:
-        """The client showed a Proxy-Authorization credential: evidence of the weakest class (bearer)."""
-        kept = tuple(origin for origin in self.peer.origins if origin.kind is not OriginClass.BEARER)
-        self.peer = Peer(self.peer.listener, (*kept, Origin(OriginClass.BEARER, digest)))
+    def present(self, origin: Origin, until: float | None = None) -> None:
+        """The client showed a Proxy-Authorization credential, which proves `origin` until then (Unix
+        seconds). What it showed before no longer counts."""
+        self.peer = Peer(self.peer.listener, (*self._proven_by_connection(), origin))
+        self.proof_until = until
+
+    def check_proof(self, now: float) -> None:
+        """A kept connection does not outlive the token that opened it."""
+        if self.proof_until is not None and now >= self.proof_until:
+            self.peer = Peer(self.peer.listener, self._proven_by_connection())
+            self.proof_until = None
+
+    def _proven_by_connection(self) -> tuple[Origin, ...]:
+        shown = (OriginClass.BEARER, OriginClass.TOKEN)
+        return tuple(origin for origin in self.peer.origins if origin.kind not in shown)
 
     def await_head(self) -> None:
         """A request head has begun, or is due, on this connection."""
@@ -340,4 +397,13 @@ def _address(name: object) -> tuple[str, int]:
     return ("unix", 0)
 
 
-type Hooks = dict[type[commands.StartHook], Callable[..., Coroutine[Any, Any, None] | None]]
+type Handler = Callable[..., Coroutine[Any, Any, None] | None]
+type Hooks = dict[type[commands.StartHook], tuple[str, Handler]]
+
+
+def hook_table(handlers: dict[type[commands.StartHook], Handler]) -> Hooks:
+    """Each hook with the name of its one argument, found once: `Hook.args` looks it up at each call."""
+    return {
+        hook: (fields(hook)[0].name, handler)  # type: ignore[arg-type]  # every hook is a dataclass
+        for hook, handler in handlers.items()
+    }

@@ -14,7 +14,7 @@ from mitmproxy.proxy.layers.http._http2 import Http2Client, Http2Server
 
 from coatcheck.decision.head import MAX_HEADER_BYTES
 from coatcheck.decision.verdict import Reason
-from coatcheck.planes.refusal import error_page
+from coatcheck.planes.adaptations import error_page
 from coatcheck.planes.stream import EgressStream
 from coatcheck.planes.tunnel import OpaqueTunnel
 
@@ -102,7 +102,7 @@ class EgressHttpLayer(mitm_http.HttpLayer):
                 self._link.h2[client] = parser.h2_conn  # type: ignore[attr-defined]
             else:
                 parser = BoundedHttp1Server(self.context.fork(), self._link)
-            self.connections[client] = parser
+            self.connections[client] = self._link.parser = parser
             yield from self.event_to_child(parser, event)
             return
         if isinstance(event, events.ConnectionEvent) and event.connection not in self.connections:
@@ -111,16 +111,41 @@ class EgressHttpLayer(mitm_http.HttpLayer):
 
     @override
     def make_stream(self, stream_id: int) -> Generator:
-        stream = EgressStream(self.context.fork(), stream_id, self._link)
+        stream = EgressStream(self.context.fork(), stream_id, self._link, self.idle)
         self.streams[stream_id] = stream
         yield from self.event_to_child(stream, events.Start())
 
+    def idle(self, address: tuple[str, int], secure: bool) -> Server | None:
+        """A kept upstream connection that a request may use at once; forgets closed ones by the way."""
+        h2_client = self.context.client.alpn == b"h2"
+        for connection in tuple(self.connections):
+            if connection is self.context.client or not isinstance(connection, Server):
+                continue
+            if (
+                connection.state is ConnectionState.CLOSED
+                and connection not in self.waiting_for_establishment
+            ):
+                del self.connections[connection]
+            elif (
+                connection.address == address
+                and connection.tls is secure
+                and connection.connected
+                and connection not in self.waiting_for_establishment
+                # one HTTP/1 connection cannot carry two streams at once
+                and (connection.alpn == b"h2" or not h2_client)
+            ):
+                return connection
+        return None
+
     @override
     def get_connection(self, event: mitm_http.GetHttpConnection, *, reuse: bool = True) -> Generator:
-        """Reuse or open. Unlike the stock method it forgets closed connections (notes 2.3: a leak), and
+        """Open one, or wait for one that is being opened (kept ones: `idle`). Unlike the stock method it
         takes the name to verify from the destination that policy allowed, never from the client's SNI."""
-        if reuse and (yield from self._reuse(event)):
-            return
+        if reuse:
+            for connection in self.waiting_for_establishment:
+                if event.connection_spec_matches(connection):
+                    self.waiting_for_establishment[connection].append(event)
+                    return
         context = self.context.fork()
         context.server = Server(address=event.address)
         stack = tunnel.LayerStack()
@@ -132,26 +157,6 @@ class EgressHttpLayer(mitm_http.HttpLayer):
         self.waiting_for_establishment[context.server].append(event)
         self._link.waiting_for_upstream(+1)
         yield from self.event_to_child(stack[0], events.Start())
-
-    def _reuse(self, event: mitm_http.GetHttpConnection) -> layer.CommandGenerator[bool]:
-        for connection in list(self.connections):
-            if connection is self.context.client:
-                continue
-            if connection in self.waiting_for_establishment:
-                if event.connection_spec_matches(connection):
-                    self.waiting_for_establishment[connection].append(event)
-                    return True
-            elif connection.state is ConnectionState.CLOSED:
-                del self.connections[connection]
-            elif connection.connected and event.connection_spec_matches(connection):
-                if self.context.client.alpn == b"h2" and connection.alpn != b"h2":
-                    continue  # one HTTP/1 connection cannot carry two streams at once
-                stream = self.command_sources.pop(event)
-                yield from self.event_to_child(
-                    stream, mitm_http.GetHttpConnectionCompleted(event, (connection, None))
-                )
-                return True
-        return False
 
     @override
     def register_connection(self, command: mitm_http.RegisterHttpConnection) -> Generator:

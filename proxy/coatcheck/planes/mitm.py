@@ -6,6 +6,7 @@ after substitution (DESIGN 8).
 """
 
 import asyncio
+import hashlib
 import logging
 import time
 from collections.abc import Coroutine
@@ -17,20 +18,22 @@ from mitmproxy.addons import proxyserver
 from mitmproxy.connection import Connection, Server
 from mitmproxy.master import Master
 from mitmproxy.proxy import layer
-from mitmproxy.proxy.layers.http import HttpRequestHeadersHook, HttpRequestHook
+from mitmproxy.proxy.layers.http import HttpRequestHook
 from mitmproxy.proxy.layers.tls import TlsClienthelloHook, TlsStartClientHook, TlsStartServerHook
 from OpenSSL import SSL
 
 from coatcheck.certificates.authority import CertificateError
 from coatcheck.decision.host import HostRefused, canonical_host
-from coatcheck.decision.message import Destination, RequestHead
+from coatcheck.decision.message import Destination, Origin, OriginClass, RequestHead
 from coatcheck.decision.policy import rules_for_host
 from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.exchange import Call, Exchange
-from coatcheck.planes.connection import EgressConnection, Hooks
+from coatcheck.planes.adaptations import adapt_mitmproxy
+from coatcheck.planes.connection import EgressConnection, Hooks, hook_table
 from coatcheck.planes.destination import destination_of, proxy_credential, tunnel_target
 from coatcheck.planes.layers import next_layer
-from coatcheck.planes.refusal import replace_mitmproxy_error_pages
+from coatcheck.planes.platform_token import PlatformTokens
+from coatcheck.planes.stream import VerdictHook
 from coatcheck.planes.tls import ClientTls, UpstreamTls
 from coatcheck.planes.translate import request_head
 from coatcheck.planes.upstream import Upstream
@@ -50,9 +53,15 @@ class MitmPlane:
     """Holds what all connections share. Belongs to one event loop."""
 
     def __init__(
-        self, exchange: Exchange, upstream: Upstream, client_tls: ClientTls, upstream_tls: UpstreamTls
+        self,
+        exchange: Exchange,
+        upstream: Upstream,
+        client_tls: ClientTls,
+        upstream_tls: UpstreamTls,
+        tokens: PlatformTokens | None = None,
     ) -> None:
         self.exchange = exchange
+        self.tokens = tokens
         self.upstream = upstream
         self.connections: set[EgressConnection] = set()
         self.failures = 0
@@ -62,7 +71,7 @@ class MitmPlane:
         self._calls: WeakKeyDictionary[http.HTTPFlow, Call] = WeakKeyDictionary()
         self._tls: WeakKeyDictionary[Connection, tuple[str, bool, SSL.Connection]] = WeakKeyDictionary()
         self._links: dict[str, EgressConnection] = {}
-        replace_mitmproxy_error_pages()
+        adapt_mitmproxy()
         self.options = options.Options()
         self.master = Master(self.options)
         self.master.addons.add(proxyserver.Proxyserver(), self)
@@ -81,14 +90,16 @@ class MitmPlane:
         self.master._legacy_log_events.uninstall()
         # mitmproxy logs what peers send; ours are the words in which anything is told (I1).
         logging.getLogger("mitmproxy").setLevel(logging.CRITICAL)
-        self.hooks: Hooks = {
-            layer.NextLayerHook: self.next_layer,
-            TlsClienthelloHook: self.tls_clienthello,
-            TlsStartClientHook: self.tls_start_client,
-            TlsStartServerHook: self.tls_start_server,
-            HttpRequestHeadersHook: self.requestheaders,
-            HttpRequestHook: self.request,
-        }
+        self.hooks: Hooks = hook_table(
+            {
+                layer.NextLayerHook: self.next_layer,
+                TlsClienthelloHook: self.tls_clienthello,
+                TlsStartClientHook: self.tls_start_client,
+                TlsStartServerHook: self.tls_start_server,
+                VerdictHook: lambda waiting: waiting,
+                HttpRequestHook: self.request,
+            }
+        )
 
     async def run(self) -> None:
         """The Master's life, and the sweeper of slow connections. Ends with `stop`."""
@@ -221,9 +232,7 @@ class MitmPlane:
 
     def connect(self, link: EgressConnection, flow: http.HTTPFlow) -> Deny | None:
         """CONNECT: allowed hosts and ports only, before anything is resolved or minted."""
-        credential = proxy_credential(flow.request)
-        if credential is not None:
-            link.present(credential)
+        self._present(link, flow.request)
         target = tunnel_target(flow.request)
         if isinstance(target, Deny):
             return target
@@ -244,9 +253,9 @@ class MitmPlane:
         """The decision on one request. Whatever fails in here leaves no Call, which is a Deny."""
         link = self._links[flow.client_conn.id]
         link.head_since = None
-        credential = proxy_credential(flow.request)
-        if credential is not None and link.tunnel is None:
-            link.present(credential)
+        if link.tunnel is None:
+            self._present(link, flow.request)
+        link.check_proof(self.exchange.state.clock.now().wall)
         head = request_head(flow.request, end_stream=not flow.request.stream)
         found = destination_of(flow.request, head, link, self._reverse_host)
         if isinstance(found, Deny):
@@ -264,6 +273,17 @@ class MitmPlane:
         if link.tunnel is None and request.headers.get("host") != head.get("host"):
             request.headers["host"] = destination.host  # reverse mode: the name that the client never saw
         return waiting
+
+    def _present(self, link: EgressConnection, request: http.Request) -> None:
+        """Proxy-Authorization: a platform's token where it is one, else a password (`bearer`)."""
+        shown = proxy_credential(request)
+        if shown is None:
+            return
+        proof = self.tokens.proof(shown, self.exchange.state.clock.now().wall) if self.tokens else None
+        if proof is not None:
+            link.present(proof.origin, proof.expires_at)
+        else:
+            link.present(Origin(OriginClass.BEARER, hashlib.sha256(shown.encode()).hexdigest()))
 
     def request(self, flow: http.HTTPFlow) -> Coroutine[Any, Any, None] | None:
         """The whole body of a request whose credential stands in it."""

@@ -4,9 +4,8 @@ import json
 
 from mitmproxy import http
 from mitmproxy.net.http import http1
-from mitmproxy.proxy.layers.http import _http1, _http2
 
-from coatcheck.decision.verdict import EXPLANATIONS, Deny, Reason
+from coatcheck.decision.verdict import EXPLANATIONS, Deny
 
 
 def refusal_body(denial: Deny, request_id: str) -> bytes:
@@ -49,26 +48,3 @@ def refusal_bytes(denial: Deny, request_id: str = "-") -> bytes:
     response.headers["connection"] = "close"
     raw: bytes = http1.assemble_response(response)
     return raw
-
-
-_REASON_OF_STATUS = {
-    400: Reason.FRAMING_REFUSED,
-    413: Reason.BODY_TOO_LARGE,
-    502: Reason.UPSTREAM_RESPONSE_REFUSED,
-}
-
-
-def error_page(status_code: int, message: str = "") -> bytes:
-    """In place of mitmproxy's HTML: its texts quote bytes of the peer, which may be an echoed secret."""
-    return refusal_bytes(Deny(_REASON_OF_STATUS.get(status_code, Reason.INTERNAL_ERROR)))
-
-
-def _format_error(status_code: int, message: str) -> bytes:
-    return refusal_body(Deny(_REASON_OF_STATUS.get(status_code, Reason.INTERNAL_ERROR)), "-")
-
-
-def replace_mitmproxy_error_pages() -> None:
-    """Both functions are looked up in these modules at each call; there is no other seam for parse
-    errors, which never reach a hook (I1: mitmproxy's own error texts never reach a client)."""
-    _http1.make_error_response = error_page
-    _http2.format_error = _format_error

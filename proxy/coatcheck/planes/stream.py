@@ -9,10 +9,12 @@
 """
 
 import logging
-from typing import TYPE_CHECKING, override
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, override
 
 from mitmproxy import http
-from mitmproxy.connection import Connection
+from mitmproxy.connection import Connection, Server
 from mitmproxy.net.http.validate import validate_headers
 from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
@@ -20,7 +22,6 @@ from mitmproxy.proxy.layers import http as mitm_http
 from mitmproxy.proxy.layers.http import (
     ErrorCode,
     HTTPMode,
-    HttpRequestHeadersHook,
     HttpRequestHook,
     HttpStream,
     RequestData,
@@ -57,12 +58,23 @@ RETRIED_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Sent once more when a kept connection turns out stale before any byte of an answer (RFC 9110 9.2.2)."""
 
 
+@dataclass
+class VerdictHook(commands.StartHook):
+    """The verdict has to wait for the secret store. (When it need not, there is no hook: dispatching one
+    costs as much as the decision.)"""
+
+    waiting: Coroutine[Any, Any, None]
+
+
 class EgressStream(HttpStream):
     """mitmproxy's stream with our decisions at each of its steps."""
 
-    def __init__(self, context: Context, stream_id: int, link: "EgressConnection") -> None:
+    def __init__(
+        self, context: Context, stream_id: int, link: "EgressConnection", idle: Callable[..., Server | None]
+    ) -> None:
         super().__init__(context, stream_id)
         self.link = link
+        self._idle = idle
         self.call: Call | None = None
         self._discarded = 0
         self._retried = False
@@ -80,10 +92,12 @@ class EgressStream(HttpStream):
             yield from self._connect()
             return
         self.flow.request.stream = not event.end_stream
-        yield HttpRequestHeadersHook(self.flow)
-        if (yield from self.check_killed(False)):
-            self._client_gone()
-            return
+        waiting = self.link.plane.requestheaders(self.flow)
+        if waiting is not None:
+            yield VerdictHook(waiting)
+            if (yield from self.check_killed(False)):
+                self._client_gone()
+                return
         self.call = self.link.plane.take_call(self.flow)
         denial = self.call.denial if self.call is not None else Deny(Reason.INTERNAL_ERROR, "no verdict")
         if denial is not None:
@@ -108,7 +122,13 @@ class EgressStream(HttpStream):
         if denial is not None:
             yield from self._refuse(denial, request_done=True)
             return
-        yield from self.handle_connect()
+        self.client_state = self.state_done
+        self.flow.live = False
+        assert self.link.tunnel is not None
+        self.context.server.address = self.link.tunnel
+        version = self.flow.request.data.http_version
+        yield commands.SendData(self.context.client, version + b" 200 Connection established\r\n\r\n")
+        self.link.enter_tunnel(self.context)
 
     def _start_upload(self) -> Generator:
         if not (yield from self._open_upstream(end_stream=False)):
@@ -119,9 +139,11 @@ class EgressStream(HttpStream):
         """Connect, look once more, put the secrets in, send the head. False when refused."""
         assert self.call is not None
         request_done = end_stream or bool(self.call.body_limit)
-        connection, err = yield mitm_http.GetHttpConnection(
-            (self.flow.request.host, self.flow.request.port), self.flow.request.scheme == "https", None
-        )
+        address = (self.flow.request.host, self.flow.request.port)
+        secure = self.flow.request.scheme == "https"
+        connection, err = self._idle(address, secure), None
+        if connection is None:
+            connection, err = yield mitm_http.GetHttpConnection(address, secure, None)
         if err:
             yield from self._refuse(self.link.upstream_denial(), request_done=request_done)
             return False
