@@ -1,0 +1,117 @@
+"""The sixth attack: past the proxy, at the daemon itself, its OpenBao, and the control API."""
+
+import asyncio
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from coatcheck.demo.attacks import Attacker, Attempt
+from coatcheck.demo.isolation import NAMESPACES
+
+_WIDTHS = (48, 13, 34)
+_GOT = ("read", "connected", "may signal")
+
+
+async def reach(attacker: Attacker, isolated: bool) -> None:
+    report, stage = attacker.report, attacker.stage
+    vault = urlsplit(stage.vault.url)
+    assert vault.hostname is not None and vault.port is not None
+    pid, control = stage.daemon.pid, stage.daemon.control
+    files = {
+        f"the daemon's memory, /proc/{pid}/mem": f"/proc/{pid}/mem",
+        f"its environment, /proc/{pid}/environ": f"/proc/{pid}/environ",
+        "its CA key and sessions, in its state directory": str(_any_file(stage.state)),
+        "its login to OpenBao": str(stage.state.parent / "openbao-secret-id"),
+    }
+    ports: dict[str, tuple[str, int]] = {
+        f"OpenBao, 127.0.0.1:{vault.port}": (vault.hostname, vault.port),
+        f"the upstream itself, 127.0.0.1:{stage.origin.port}": ("127.0.0.1", stage.origin.port),
+        "an address in the internet, 192.0.2.1:443": ("192.0.2.1", 443),
+    }
+    sockets = {"the control API's socket": str(control)}
+    pids = {f"the daemon's process, pid {pid}": pid}
+    found: dict[str, Any] = await attacker.sandbox.run(
+        "reach.py",
+        {
+            "read": list(files.values()),
+            "tcp": list(ports.values()),
+            "unix": list(sockets.values()),
+            "signal": list(pids.values()),
+        },
+    )
+    rows = [
+        *zip(files, _exist(files.values()), found["read"], strict=True),
+        *zip(ports, [await _open(*to) for to in ports.values()], found["tcp"], strict=True),
+        *zip(sockets, [control.is_socket()], found["unix"], strict=True),
+        *zip(pids, [True], found["signal"], strict=True),
+    ]
+    report.columns(_WIDTHS, ("TRIED FROM INSIDE", "ON THE HOST", "IN THE SANDBOX"), "bold")
+    for what, there, outcome in rows:
+        host = "-" if there is None else "there" if there else "MISSING"
+        report.columns(_WIDTHS, (what, host, _explained(outcome)))
+        # An attack on what does not exist proves nothing.
+        report.check(there is not False, f"{what} is there to be attacked")
+        if isolated:
+            report.check(not outcome.startswith(_GOT), f"{what} cannot be reached")
+    report.field(
+        "it sees",
+        f"{found['processes']} processes, all its own; network interfaces: {', '.join(found['interfaces'])}; "
+        f"{len(found['environment'])} variables"
+        if isolated
+        else "everything that its user sees: it is not isolated",
+    )
+    if isolated:
+        report.check(found["interfaces"] == ["lo"], "loopback is the only network interface")
+        report.check(
+            not [
+                n
+                for n, id_ in attacker.sandbox.namespaces.items()
+                if id_ == os.readlink(f"/proc/self/ns/{n}")
+            ],
+            f"the sandbox has its own {', '.join(NAMESPACES.values())} namespaces",
+        )
+    await attacker.refused(
+        [
+            Attempt(
+                f"asking the proxy to go there: CONNECT 127.0.0.1:{vault.port} (OpenBao)",
+                {"to": f"127.0.0.1:{vault.port}", "path": "/"},
+                "host_not_allowed",
+            )
+        ]
+    )
+    if isolated:
+        report.outcome("nothing of the daemon is in there")
+    else:
+        report.field("note", "without namespaces nothing stands between a child and its user's processes")
+
+
+def _exist(paths: Iterable[str]) -> list[bool]:
+    return [Path(path).exists() for path in paths]
+
+
+def _any_file(directory: Path) -> Path:
+    return next((path for path in sorted(directory.rglob("*key*")) if path.is_file()), directory / "key")
+
+
+async def _open(host: str, port: int) -> bool | None:
+    """Whether the host itself gets a connection there; the internet is not asked."""
+    if not host.startswith("127."):
+        return None
+    try:
+        _, writer = await asyncio.open_connection(host, port)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+def _explained(outcome: str) -> str:
+    known = {
+        "ENOENT": "no such file",
+        "ESRCH": "no such process",
+        "ECONNREFUSED": "nothing listens",
+        "ENETUNREACH": "no network",
+    }
+    return f"{known[outcome]} ({outcome})" if outcome in known else outcome
