@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, override
 from mitmproxy.connection import Client, Connection, ConnectionState, Server
 from mitmproxy.proxy import commands, events, layers, mode_specs, server
 from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.layer import NextLayer
 from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
 
 from coatcheck.decision.message import Origin, OriginClass, Peer
@@ -43,13 +44,6 @@ STALL_SECONDS = 60.0
 
 _LINGER_RESET = struct.pack("ii", 1, 0)
 _EXPLICIT = mode_specs.ProxyMode.parse("regular")
-
-
-@dataclass
-class RequestHeldHook(commands.StartHook):
-    """A request whose verdict has to wait, for the secret store say."""
-
-    waiting: Coroutine[Any, Any, None]
 
 
 class EgressConnection(server.ConnectionHandler):

@@ -9,7 +9,7 @@ from coatcheck.decision.response import Framing, ResponsePlan
 def headers_of(message: http.Message) -> Headers:
     """Names lower-case, values latin-1, in order."""
     return tuple(
-        (name.lower().decode("latin-1"), value.decode("latin-1")) for name, value in message.headers.fields
+        [(name.lower().decode("latin-1"), value.decode("latin-1")) for name, value in message.headers.fields]
     )
 
 
@@ -33,10 +33,17 @@ def response_head(response: http.Response) -> ResponseHead:
 
 def apply_edits(request: http.Request, edits: Edits) -> None:
     """Change the request in place, right before it leaves."""
-    for name in edits.remove_headers:
-        request.headers.pop(name, None)
-    for name, value in edits.set_headers:
-        request.headers[name.encode("latin-1")] = value.encode("latin-1")
+    new = {name.lower().encode("latin-1"): value.encode("latin-1") for name, value in edits.set_headers}
+    drop = {name.lower().encode("latin-1") for name in edits.remove_headers}
+    fields = []
+    for field in request.headers.fields:  # one pass: mitmproxy's mapping goes through all for each name
+        name = field[0].lower()
+        if name in new:
+            fields.append((field[0], new.pop(name)))
+            drop.add(name)
+        elif name not in drop:
+            fields.append(field)
+    request.headers.fields = (*fields, *new.items())
     if edits.target is not None:
         request.data.path = edits.target.encode("latin-1")
     if edits.body is not None:
