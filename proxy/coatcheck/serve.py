@@ -22,6 +22,7 @@ from coatcheck.decision.verdict import Reason
 from coatcheck.exchange import Exchange
 from coatcheck.planes.listener import Listeners, SharedListener
 from coatcheck.planes.mitm import MitmPlane
+from coatcheck.planes.platform_token import PlatformTokens, read_jwks
 from coatcheck.planes.tls import ClientTls, UpstreamTls
 from coatcheck.planes.upstream import ParentProxy, Upstream, UpstreamSettings
 from coatcheck.policyfile import PolicyError, load_directory, load_file
@@ -114,6 +115,7 @@ class Daemon:
             upstream,
             ClientTls(LeafIssuer(self.authority)),
             UpstreamTls(self.settings.upstream_ca_file),
+            platform_tokens(self.settings),
         )
         self.listeners = Listeners(self.plane, self.settings.runtime)
         self.state.on_revoked(self._revoked)
@@ -128,9 +130,9 @@ class Daemon:
                 mtls_context(self.settings),
             )
             self.proxy_address = await self.listeners.open_shared(shared)
-        for session in tuple(self.state.sessions.by_id.values()):
-            if not self.exchange.is_over(session.id) and session.origin.value == session.id:
-                await self.listeners.open_unix(session.id)
+        for session_id, port in self.state.listeners().items():
+            if not self.exchange.is_over(session_id):
+                await self._reopen(self.listeners, session_id, port)
         self.control = ControlServer(self, self.settings, self.loop)
         self.control.start()
         if self.settings.parent_proxy is not None:
@@ -142,6 +144,20 @@ class Daemon:
             self.telemetry.emit(DaemonEvent(time.time(), "parent_proxy", cost))
         self.ready = True
         self.telemetry.emit(DaemonEvent(time.time(), "ready"))
+
+    async def _reopen(self, listeners: Listeners, session_id: str, port: int) -> None:
+        """A session that outlived a restart gets its listener back where its sandbox will look for it."""
+        try:
+            if port:
+                await listeners.open_tcp(session_id, port)
+            else:
+                await listeners.open_unix(session_id)
+        except OSError as error:  # one lost port must not keep all the others waiting
+            logger.error(
+                "session %s cannot be reached: its listener (%s) could not be opened again: %s. "
+                "End it and open another.",
+                session_id, f"port {port}" if port else "socket", error.strerror or error,
+            )  # fmt: skip
 
     # --- policies ------------------------------------------------------------------------------------
 
@@ -332,6 +348,14 @@ def upstream_settings(settings: Settings) -> UpstreamSettings:
         connect_to={name: split_authority(to, None) for name, to in settings.connect_to.items()},
         name_servers=settings.name_servers,
     )
+
+
+def platform_tokens(settings: Settings) -> PlatformTokens | None:
+    """Who verifies sandboxes' platform tokens. OSError or ValueError when there are no keys at start."""
+    if settings.token_jwks_file is None or settings.token_issuer is None or settings.token_audience is None:
+        return None
+    read_jwks(settings.token_jwks_file)  # later failures refuse tokens, but a daemon does not start so
+    return PlatformTokens(settings.token_jwks_file, settings.token_issuer, settings.token_audience)
 
 
 def mtls_context(settings: Settings) -> ssl.SSLContext | None:

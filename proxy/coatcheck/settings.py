@@ -53,6 +53,15 @@ class Settings(BaseSettings):
         None, description="PEM certificate and key of the shared listener; with client CA: class `mtls`."
     )
     proxy_client_ca: Path | None = Field(None, description="PEM roots that sign sandboxes' certificates.")
+    token_jwks_file: Path | None = Field(
+        None,
+        description="JWKS of the platform that signs sandboxes' tokens, read anew when it changes: class"
+        " `token`, shown as `Proxy-Authorization: Bearer <jwt>` (or as Basic's password).",
+    )
+    token_issuer: str | None = Field(None, description="The tokens' `iss`, exactly.")
+    token_audience: str | None = Field(
+        None, description="The tokens' only `aud`: one that is also for others could be replayed by them."
+    )
     control_socket: Path | None = Field(
         None, description="Unix socket of the control API. Default: `control.sock` in the runtime directory."
     )
@@ -147,6 +156,11 @@ class Settings(BaseSettings):
             raise ValueError("parent_proxy_credentials is of no use without parent_proxy")
         if (self.proxy_client_ca is None) != (self.proxy_tls_certificate is None):
             raise ValueError("proxy_tls_certificate and proxy_client_ca belong together: set both or neither")
+        tokens = (self.token_jwks_file, self.token_issuer, self.token_audience)
+        if len({value is None for value in tokens}) > 1:
+            raise ValueError("token_jwks_file, token_issuer and token_audience belong together: all or none")
+        if self.token_issuer is not None and "|" in self.token_issuer:
+            raise ValueError("token_issuer must not hold `|`: an origin is written `issuer|pod uid`")
         if self.control_client_ca is not None and self.control_tls_certificate is None:
             raise ValueError("control_client_ca means nothing without control_tls_certificate: set both")
         if self.control_port is not None and self.control_grants is None:

@@ -2,16 +2,17 @@
 
 import base64
 import binascii
-import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mitmproxy import http
 
+from coatcheck.decision.head import check_connect
 from coatcheck.decision.host import HostRefused, split_authority
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.planes.translate import request_head
 
 if TYPE_CHECKING:
     from coatcheck.planes.connection import EgressConnection
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 def tunnel_target(request: http.Request) -> tuple[str, int] | Deny:
     """CONNECT's target; its port must be there (RFC 9110 9.3.6), and a Host header must say the same."""
+    malformed = check_connect(request_head(request, end_stream=True))
+    if malformed is not None:
+        return malformed
     try:
         target = split_authority(request.data.authority.decode("latin-1"), None)
         for value in request.headers.get_all("host"):
@@ -100,17 +104,17 @@ def _reverse(
 
 
 def proxy_credential(request: http.Request) -> str | None:
-    """The SHA-256 of a Proxy-Authorization credential: Basic's password, or Bearer's token."""
+    """A Proxy-Authorization credential: Basic's password, or Bearer's token."""
     value = request.headers.get("proxy-authorization")
     if value is None:
         return None
     scheme, _, rest = value.partition(" ")
     if scheme.lower() == "bearer":
-        return hashlib.sha256(rest.strip().encode()).hexdigest()
+        return str(rest).strip()
     if scheme.lower() != "basic":
         return None
     try:
         decoded = base64.b64decode(rest.strip().encode("latin-1"), validate=True)
     except (binascii.Error, ValueError):
         return None
-    return hashlib.sha256(decoded.partition(b":")[2]).hexdigest()
+    return decoded.partition(b":")[2].decode("latin-1")

@@ -26,6 +26,8 @@ BACKLOG = 1024
 """Connections the kernel may hold for us while the loop is busy."""
 MAX_CONNECTIONS = 2048
 """Client connections at once, about 150 KiB each with TLS. Above it: 503, so that revoking stays fast."""
+HANDSHAKE_SECONDS = 10.0
+"""For TLS with the proxy itself; asyncio's own 60 s would let silent clients hold six times as many."""
 MAX_PER_SESSION = 256
 """One sandbox cannot take them all."""
 
@@ -60,7 +62,13 @@ class Listeners:
             await self._serve(reader, writer, listener.name, _origins(listener, writer))
 
         server = await asyncio.start_server(
-            accept, listener.host, listener.port, backlog=BACKLOG, limit=STREAM_LIMIT, ssl=listener.tls
+            accept,
+            listener.host,
+            listener.port,
+            backlog=BACKLOG,
+            limit=STREAM_LIMIT,
+            ssl=listener.tls,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS if listener.tls is not None else None,
         )
         self._shared.append(server)
         host, port = server.sockets[0].getsockname()[:2]
@@ -82,14 +90,14 @@ class Listeners:
         self._sessions[session_id] = (server, path, None)
         return path
 
-    async def open_tcp(self, session_id: str) -> tuple[str, int]:
-        """The session's own loopback port, for clients that know no Unix socket."""
+    async def open_tcp(self, session_id: str, port: int = 0) -> tuple[str, int]:
+        """The session's own loopback port, for clients that know no Unix socket. 0: any free one."""
 
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await self._serve(reader, writer, session_id, (Origin(OriginClass.SOCKET, session_id),))
 
         server = await asyncio.start_server(
-            accept, "127.0.0.1", 0, backlog=BACKLOG, limit=STREAM_LIMIT, family=socket.AF_INET
+            accept, "127.0.0.1", port, backlog=BACKLOG, limit=STREAM_LIMIT, family=socket.AF_INET
         )
         address: tuple[str, int] = server.sockets[0].getsockname()
         self._plane.upstream.own_listeners.add(address)
