@@ -1,0 +1,99 @@
+"""Request heads that two parsers could read differently are refused (I7)."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coatcheck.decision.head import MAX_HEADER_BYTES, MAX_HEADERS, check_head
+from coatcheck.decision.message import RequestHead
+from coatcheck.decision.verdict import Deny, Reason
+
+
+def head(*headers: tuple[str, str], method: str = "GET", version: str = "HTTP/1.1") -> RequestHead:
+    return RequestHead(method, "/", headers, version)
+
+
+def reason(denial: Deny | None) -> Reason | None:
+    return denial.reason if denial is not None else None
+
+
+@pytest.mark.parametrize(
+    ("headers", "why"),
+    [
+        ((("host", "a"), ("host", "a")), Reason.HEADER_FORM_REFUSED),
+        ((("content-length", "1"), ("content-length", "1")), Reason.HEADER_FORM_REFUSED),
+        ((("authorization", "a"), ("authorization", "b")), Reason.HEADER_FORM_REFUSED),
+        ((("content-length", "1"), ("transfer-encoding", "chunked")), Reason.FRAMING_REFUSED),
+        ((("transfer-encoding", "gzip, chunked"),), Reason.FRAMING_REFUSED),
+        ((("transfer-encoding", "Chunked"),), Reason.FRAMING_REFUSED),
+        ((("transfer-encoding", "chunked\t"),), Reason.FRAMING_REFUSED),
+        ((("transfer-encoding", "\x0bchunked"),), Reason.HEADER_FORM_REFUSED),
+        ((("content-length", "+1"),), Reason.FRAMING_REFUSED),
+        ((("content-length", "01"),), Reason.FRAMING_REFUSED),
+        ((("content-length", "1,1"),), Reason.FRAMING_REFUSED),
+        ((("content-length", "²"),), Reason.FRAMING_REFUSED),
+        ((("content-length", "9" * 16),), Reason.FRAMING_REFUSED),
+        ((("trailer", "x"),), Reason.FRAMING_REFUSED),
+        ((("expect", "200-maybe"),), Reason.FRAMING_REFUSED),
+        ((("upgrade", "h2c"),), Reason.PROTOCOL_REFUSED),
+        ((("upgrade", "websocket, h2c"),), Reason.PROTOCOL_REFUSED),
+        ((("upgrade", "websocket"), ("sec-websocket-version", "12")), Reason.PROTOCOL_REFUSED),
+        ((("upgrade", "websocket"),), Reason.PROTOCOL_REFUSED),
+        ((("connection", "close, authorization"),), Reason.HEADER_FORM_REFUSED),
+        ((("x y", "1"),), Reason.HEADER_FORM_REFUSED),
+        ((("", "1"),), Reason.HEADER_FORM_REFUSED),
+        ((("x", "a\rb"),), Reason.HEADER_FORM_REFUSED),
+        ((("x", "a\nb"),), Reason.HEADER_FORM_REFUSED),
+        ((("x", "a\x00b"),), Reason.HEADER_FORM_REFUSED),
+        ((("x", "a\x7fb"),), Reason.HEADER_FORM_REFUSED),
+        (tuple((f"x-{n}", "") for n in range(MAX_HEADERS + 1)), Reason.HEADER_FORM_REFUSED),
+        ((("x", "a" * MAX_HEADER_BYTES),), Reason.HEADER_FORM_REFUSED),
+    ],
+)
+def test_ambiguous_headers_are_refused(headers: tuple[tuple[str, str], ...], why: Reason) -> None:
+    """Each of these is one message to one reader and another to the next."""
+    assert reason(check_head(head(*headers), http2=False)) is why
+
+
+@pytest.mark.parametrize(
+    ("method", "version", "http2", "why"),
+    [
+        ("GET", "HTTP/2.0", False, Reason.FRAMING_REFUSED),
+        ("GET", "HTTP/1.1", True, Reason.FRAMING_REFUSED),
+        ("GET", "HTTP/0.9", False, Reason.FRAMING_REFUSED),
+        ("get", "HTTP/1.1", False, Reason.HEADER_FORM_REFUSED),
+        ("G T", "HTTP/1.1", False, Reason.HEADER_FORM_REFUSED),
+        ("", "HTTP/1.1", False, Reason.HEADER_FORM_REFUSED),
+        ("A" * 33, "HTTP/1.1", False, Reason.HEADER_FORM_REFUSED),
+        ("TRACE", "HTTP/1.1", False, Reason.METHOD_NOT_ALLOWED),
+        ("TRACK", "HTTP/1.1", False, Reason.METHOD_NOT_ALLOWED),
+        ("CONNECT", "HTTP/1.1", False, Reason.METHOD_NOT_ALLOWED),
+        ("PRI", "HTTP/1.1", False, Reason.METHOD_NOT_ALLOWED),
+    ],
+)
+def test_methods_and_versions_with_two_readings_are_refused(
+    method: str, version: str, http2: bool, why: Reason
+) -> None:
+    """`HTTP/2.0` in an HTTP/1 line made mitmproxy route by one name and send another (notes 4.2)."""
+    assert reason(check_head(head(method=method, version=version), http2=http2)) is why
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (("host", "a"), ("content-length", "0"), ("accept", "*/*"), ("x-note", "tabs\tare fine")),
+        (("transfer-encoding", "chunked"), ("expect", "100-continue")),
+        (("connection", "keep-alive, Upgrade"), ("upgrade", "WebSocket"), ("sec-websocket-version", "13")),
+        (("cookie", "a=1"), ("cookie", "b=2"), ("x-latin", "caf\xe9")),
+    ],
+)
+def test_what_clients_really_send_passes(headers: tuple[tuple[str, str], ...]) -> None:
+    """Strictness that breaks curl or an SDK would be switched off."""
+    assert check_head(head(*headers), http2=False) is None
+
+
+@given(st.text(st.characters(max_codepoint=255), max_size=20))
+def test_no_control_character_ever_passes(value: str) -> None:
+    """Whatever passes holds no byte that ends a line or hides text."""
+    if check_head(head(("x", value)), http2=False) is None:
+        assert not any(ord(char) < 0x20 and char != "\t" or ord(char) == 0x7F for char in value)
