@@ -117,6 +117,9 @@ class EgressConnection(server.ConnectionHandler):
             except Exception:
                 logger.exception("connection aborted: a layer failed")
                 self.plane.failed_closed()
+                # What the client was owed goes out; what would have gone upstream beside the failure stays.
+                self._outgoing = [command for command in self._outgoing if command.connection is self.client]
+                self._send()
                 self.abort(Reason.INTERNAL_ERROR)
             self._progress.set()
 
