@@ -7,6 +7,7 @@ import pytest
 
 from coatcheck.demo.server import TlsServer
 from tests.daemon import Sandbox, TestDaemon, running_daemon
+from tests.planes.raw_origin import RawOrigin, running_origin
 from tests.upstreams import UpstreamTls
 
 POLICY = """
@@ -40,6 +41,21 @@ rules:
     websocket: true
 """
 
+RAW_POLICY = (
+    POLICY
+    + """
+  - name: plain
+    hosts: [other.example]
+    methods: [GET, HEAD, POST]
+    plain_http: true
+    ports: [80, 443]
+  - name: rpc
+    hosts: [api.github.com]
+    methods: [GET, HEAD, POST, PUT]
+    http2: true
+"""
+)
+
 ORIGIN = ("api.openai.com", "api.anthropic.com", "upstream.example", "other.example")
 
 
@@ -65,3 +81,44 @@ async def daemon(
 @pytest.fixture
 async def sandbox(daemon: TestDaemon) -> Sandbox:
     return await daemon.sandbox()
+
+
+@pytest.fixture
+async def raw_origin(upstream_tls: UpstreamTls) -> AsyncIterator[RawOrigin]:
+    """An upstream that sends the bytes a test wants, as every host of RAW_POLICY."""
+    async with running_origin(upstream_tls) as running:
+        yield running
+
+
+@pytest.fixture
+async def plain_origin() -> AsyncIterator[RawOrigin]:
+    """The same without TLS, as port 80 of other.example."""
+    async with running_origin(None) as running:
+        yield running
+
+
+@pytest.fixture
+async def raw_daemon(
+    tmp_path: Path,
+    all_output: Path,
+    raw_origin: RawOrigin,
+    plain_origin: RawOrigin,
+    upstream_tls: UpstreamTls,
+    real_keys: dict[str, str],
+) -> AsyncIterator[TestDaemon]:
+    secrets = {f"memory:secret/{name}#api_key": key for name, key in real_keys.items()}
+    hosts = (*ORIGIN, "api.github.com")
+    async with running_daemon(
+        all_output / tmp_path.name,
+        RAW_POLICY,
+        secrets,
+        upstream_ca=upstream_tls.ca,
+        connect_to={f"{host}:443": raw_origin.port for host in hosts}
+        | {"other.example:80": plain_origin.port},
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+async def raw_sandbox(raw_daemon: TestDaemon) -> Sandbox:
+    return await raw_daemon.sandbox()

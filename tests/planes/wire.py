@@ -48,6 +48,14 @@ class Wire:
             pass
         return out
 
+    async def soon(self) -> bytes:
+        """What is there already, or comes within 50 ms."""
+        try:
+            async with asyncio.timeout(0.05):
+                return await self.reader.read(65536)
+        except (TimeoutError, ConnectionError, ssl.SSLError):
+            return b""
+
     async def status(self) -> int:
         head = await self.head()
         return int(head.split()[1]) if head else 0

@@ -68,6 +68,17 @@ def check_head(head: RequestHead, *, http2: bool) -> Deny | None:
     return _check_fields(head)
 
 
+def check_connect(head: RequestHead) -> Deny | None:
+    """None for a CONNECT with one reading: no body, which could be taken for the tunnel's first bytes."""
+    if head.method != "CONNECT" or head.http_version not in ("HTTP/1.1", "HTTP/1.0"):
+        return Deny(Reason.FRAMING_REFUSED, "CONNECT of another protocol or in another case")
+    if head.get("content-length") is not None or head.get("transfer-encoding") is not None:
+        return Deny(Reason.FRAMING_REFUSED, "CONNECT with a body (RFC 9110 9.3.6)")
+    if len(head.headers) > MAX_HEADERS:
+        return Deny(Reason.HEADER_FORM_REFUSED, "too many header fields")
+    return _check_fields(head)
+
+
 def _check_fields(head: RequestHead) -> Deny | None:
     seen: set[str] = set()
     size = 0

@@ -9,12 +9,10 @@ from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers import http as mitm_http
 from mitmproxy.proxy.layers import tls
 from mitmproxy.proxy.layers.http import HTTPMode
-from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Server
 from mitmproxy.proxy.layers.http._http2 import Http2Client, Http2Server
 
-from coatcheck.decision.head import MAX_HEADER_BYTES
 from coatcheck.decision.verdict import Reason
-from coatcheck.planes.adaptations import error_page
+from coatcheck.planes.http1 import BoundedHttp1Client, BoundedHttp1Server
 from coatcheck.planes.stream import EgressStream
 from coatcheck.planes.tunnel import OpaqueTunnel
 
@@ -24,45 +22,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 type Generator = layer.CommandGenerator[None]
-
-
-class BoundedHttp1Server(Http1Server):
-    """The client's HTTP/1 parser; a head that does not end within MAX_HEADER_BYTES is refused."""
-
-    def __init__(self, context: Context, link: "EgressConnection") -> None:
-        super().__init__(context)
-        self._link = link
-
-    @override
-    def read_headers(self, event: events.ConnectionEvent) -> Generator:
-        yield from super().read_headers(event)
-        # `==`, not `is`: bound methods are made anew at each look.
-        if self.state == self.read_headers:
-            if len(self.buf) > MAX_HEADER_BYTES:
-                yield commands.SendData(self.conn, error_page(400))
-                yield commands.CloseConnection(self.conn)
-                self.state = self.done
-            elif self._link.head_since is None:
-                self._link.await_head()
-        else:
-            self._link.head_since = None
-
-
-class BoundedHttp1Client(Http1Client):
-    """The upstream's HTTP/1 parser; an answer's head that does not end is an error, not a buffer."""
-
-    @override
-    def read_headers(self, event: events.ConnectionEvent) -> Generator:
-        yield from super().read_headers(event)
-        if self.state == self.read_headers and len(self.buf) > MAX_HEADER_BYTES:
-            assert self.stream_id is not None
-            yield commands.CloseConnection(self.conn)
-            yield mitm_http.ReceiveHttp(
-                mitm_http.ResponseProtocolError(
-                    self.stream_id, "endless headers", mitm_http.ErrorCode.GENERIC_SERVER_ERROR
-                )
-            )
-            self.state = self.done
 
 
 class EgressHttpClient(layer.Layer):

@@ -170,7 +170,7 @@ class MitmPlane:
         link = self._links[next_.context.client.id]
         chosen = next_layer(next_.context, next_.data_client(), link)
         if isinstance(chosen, Reason):
-            self._refuse_connection(link, Deny(chosen, "neither HTTP nor TLS where it may be"))
+            self.refuse_connection(link, Deny(chosen, "neither HTTP nor TLS where it may be"))
             raise ConnectionError(chosen.value)
         next_.layer = chosen
 
@@ -186,7 +186,7 @@ class MitmPlane:
             same = False
         if not same:
             detail = "the TLS server name differs from the CONNECT target" if sni else "no TLS server name"
-            self._refuse_connection(link, Deny(Reason.AUTHORITY_MISMATCH, detail, alarm=True))
+            self.refuse_connection(link, Deny(Reason.AUTHORITY_MISMATCH, detail, alarm=True))
             link.tls_refused = True
 
     def tls_start_client(self, data: tls.TlsData) -> None:
@@ -198,7 +198,7 @@ class MitmPlane:
         try:
             data.ssl_conn = self._client_tls.connection(host, http2=self._http2(link, host))
         except CertificateError as error:
-            self._refuse_connection(link, Deny(Reason.INTERNAL_ERROR, f"no certificate: {error}"))
+            self.refuse_connection(link, Deny(Reason.INTERNAL_ERROR, f"no certificate: {error}"))
 
     def tls_start_server(self, data: tls.TlsData) -> None:
         """The name to verify is the destination that policy allowed; ALPN is policy's, too."""
@@ -320,6 +320,7 @@ class MitmPlane:
         head = RequestHead(flow.request.method, "", ())
         return self.exchange.refused(link.peer, Destination("https", "", 0), head, denial).request_id
 
-    def _refuse_connection(self, link: EgressConnection, denial: Deny) -> None:
-        host, port = link.tunnel or ("", 0)
-        self.exchange.refused(link.peer, Destination("https", host, port), RequestHead("-", "", ()), denial)
+    def refuse_connection(self, link: EgressConnection, denial: Deny) -> str:
+        """Record what was refused before there was a request that could be read; the request id."""
+        destination = Destination("https", *(link.tunnel or ("", 0)))
+        return self.exchange.refused(link.peer, destination, RequestHead("-", "", ()), denial).request_id

@@ -1,0 +1,157 @@
+"""HTTP/1 parsers that accept one form of a message, and never hold more of it than a bound (I7, I9).
+
+mitmproxy's accept bare line feeds and odd separators, hold heads, chunk headers, trailers and pipelined
+requests without a bound, and crash on trailers (notes/mitmproxy 1.4, 1.7, 4.2). What they refuse, they
+answer without telling anybody; here it is recorded.
+"""
+
+import re
+from typing import TYPE_CHECKING, override
+
+import h11
+from mitmproxy import http
+from mitmproxy.connection import ConnectionState
+from mitmproxy.net.http import http1
+from mitmproxy.proxy import commands, events, layer
+from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.layers import http as mitm_http
+from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Connection, Http1Server, make_body_reader
+
+from coatcheck.decision.head import MAX_HEADER_BYTES
+from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.planes.refusal import refusal_bytes
+
+if TYPE_CHECKING:
+    from coatcheck.planes.connection import EgressConnection
+
+type Generator = layer.CommandGenerator[None]
+
+_REQUEST_LINE = re.compile(rb"[!-~]+ [!-~\x80-\xff]+ HTTP/1\.[01]")
+"""One space each, nothing below 0x21: mitmproxy splits at any white space, servers at the first space.
+HTTP/2.0 in it would make mitmproxy read the host elsewhere than the upstream does (notes 4.2)."""
+_CONTROLS = bytes(code for code in (*range(0x20), 0x7F) if code not in b"\t\r\n")
+"""mitmproxy strips some of them from values, where others see them."""
+
+
+class _Bounded(Http1Connection):
+    """Bodies: chunk headers and trailers end within MAX_HEADER_BYTES; trailers are events, not a crash."""
+
+    @override
+    def read_body(self, event: events.Event) -> Generator:
+        assert self.stream_id is not None
+        from_client = isinstance(self, Http1Server)
+        while True:
+            try:
+                if isinstance(event, events.DataReceived):
+                    part = self.body_reader(self.buf)
+                else:
+                    part = self.body_reader.read_eof()
+                if part is None and len(self.buf) > MAX_HEADER_BYTES:
+                    raise h11.RemoteProtocolError("endless chunk header or trailers")
+            except h11.ProtocolError:
+                yield commands.CloseConnection(self.conn)
+                error = self.ReceiveProtocolError(
+                    self.stream_id, "malformed body", code=self.ReceiveProtocolError.code
+                )
+                yield mitm_http.ReceiveHttp(error)
+                return
+            if part is None:
+                return
+            if isinstance(part, h11.Data):
+                data = bytes(part.data)
+                if data:
+                    yield mitm_http.ReceiveHttp(self.ReceiveData(self.stream_id, data))
+                continue
+            assert isinstance(part, h11.EndOfMessage)
+            if part.headers and from_client:
+                # A response's are dropped (RFC 9110 6.5.1); a request's might have meant something.
+                trailers = http.Headers([(bytes(name), bytes(value)) for name, value in part.headers])
+                yield mitm_http.ReceiveHttp(mitm_http.RequestTrailers(self.stream_id, trailers))
+            assert self.request is not None
+            if self.request.data.method.upper() != b"CONNECT":
+                yield mitm_http.ReceiveHttp(self.ReceiveEndOfMessage(self.stream_id))
+            yield from self.mark_done(request=from_client, response=not from_client)
+            return
+
+
+class BoundedHttp1Server(_Bounded, Http1Server):
+    """The client's side. What it cannot read in exactly one way is refused, recorded, and ends it."""
+
+    def __init__(self, context: Context, link: "EgressConnection") -> None:
+        super().__init__(context)
+        self._link = link
+
+    @override
+    def read_headers(self, event: events.ConnectionEvent) -> Generator:
+        if not isinstance(event, events.DataReceived):
+            yield commands.CloseConnection(self.conn)
+            return
+        try:
+            request = self._head()
+            size = None if request is None else http1.expected_http_body_size(request)
+        except ValueError:
+            yield from self._refuse()
+            return
+        if request is None:
+            if self._link.head_since is None and self.buf:
+                self._link.await_head()
+            return
+        self._link.head_since = None
+        self.request = request
+        yield mitm_http.ReceiveHttp(mitm_http.RequestHeaders(self.stream_id, request, size == 0))
+        self.body_reader = make_body_reader(size)
+        self.state = self.read_body
+        yield from self.state(event)
+
+    def _head(self) -> http.Request | None:
+        """The next head, or None while it has not ended. ValueError: not one reading."""
+        raw = bytes(self.buf)
+        start = 2 if raw.startswith(b"\r\n") else 0  # one empty line may come first (RFC 9112 2.2)
+        end = raw.find(b"\r\n\r\n", start)
+        until = len(raw) if end < 0 else end + 2
+        if raw.count(b"\n", start, until) != raw.count(b"\r\n", start, until):
+            raise ValueError("bare line feed")
+        if until > MAX_HEADER_BYTES:
+            raise ValueError("endless head")
+        if end < 0:
+            return None
+        self.buf.maybe_extract_at_most(end + 4)
+        head = raw[start:end]
+        lines = head.split(b"\r\n")
+        if _REQUEST_LINE.fullmatch(lines[0]) is None or len(head.translate(None, _CONTROLS)) != len(head):
+            raise ValueError("malformed request line")
+        return http1.read_request_head(lines)
+
+    def _refuse(self) -> Generator:
+        denial = Deny(Reason.FRAMING_REFUSED, "the request's head has no single reading")
+        request_id = self._link.plane.refuse_connection(self._link, denial)
+        yield commands.SendData(self.conn, refusal_bytes(denial, request_id))
+        yield commands.CloseConnection(self.conn)
+        self.state = self.done
+
+    @override
+    def wait(self, event: events.Event) -> Generator:
+        """Requests sent ahead wait here for the answer to the one before; few clients do that, with heads."""
+        if isinstance(event, events.DataReceived) and len(self.buf) > MAX_HEADER_BYTES:
+            self._link.abort(Reason.FRAMING_REFUSED)
+            return
+        yield from super().wait(event)
+
+
+class BoundedHttp1Client(_Bounded, Http1Client):
+    """The upstream's side; an answer's head that does not end is an error, not a buffer."""
+
+    @override
+    def read_headers(self, event: events.ConnectionEvent) -> Generator:
+        yield from super().read_headers(event)
+        # `==`, not `is`: bound methods are made anew at each look.
+        if self.state == self.read_headers and len(self.buf) > MAX_HEADER_BYTES:
+            assert self.stream_id is not None
+            if self.conn.state is not ConnectionState.CLOSED:
+                yield commands.CloseConnection(self.conn)
+            yield mitm_http.ReceiveHttp(
+                mitm_http.ResponseProtocolError(
+                    self.stream_id, "endless headers", mitm_http.ErrorCode.GENERIC_SERVER_ERROR
+                )
+            )
+            self.state = self.done

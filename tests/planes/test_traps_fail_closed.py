@@ -1,0 +1,296 @@
+"""notes/mitmproxy 4.3 and 0.1: mitmproxy goes on when an addon raises. Here every step is made to raise."""
+
+import asyncio
+
+import pytest
+from mitmproxy.proxy import layer
+from mitmproxy.proxy.layers.http import HttpRequestHook
+from mitmproxy.proxy.layers.tls import TlsClienthelloHook, TlsStartClientHook, TlsStartServerHook
+
+from coatcheck.call import Call
+from coatcheck.exchange import Exchange
+from coatcheck.planes.stream import VerdictHook
+from coatcheck.stores import SecretUnavailable
+from tests.daemon import Sandbox, TestDaemon
+from tests.planes.attack import eventually, nothing_is_left, request
+from tests.planes.raw_origin import RawOrigin, Visit, answering
+from tests.planes.wire import Wire, tunnel, wire
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+
+
+def boom(*_: object, **__: object) -> object:
+    raise RuntimeError("boom")
+
+
+async def attempt(daemon: TestDaemon, sandbox: Sandbox, data: bytes = b"") -> bytes:
+    """A PUT with a genuine handle through a tunnel; everything that came back inside it."""
+    data = data or request(sandbox, "PUT", "/sink", body=b"x" * 1000)
+    async with wire(sandbox) as raw:
+        await raw.send(b"CONNECT api.openai.com:443 HTTP/1.1\r\nHost: api.openai.com:443\r\n\r\n")
+        if await raw.status() != 200:
+            return b""
+        try:
+            await raw.start_tls(daemon.trust.ca, "api.openai.com")
+            await raw.send(data)
+        except OSError:
+            return b""
+        return await answer(raw)
+
+
+async def answer(raw: Wire) -> bytes:
+    """Head and body of one answer, as far as they came."""
+    out = b""
+    try:
+        async with asyncio.timeout(3):
+            while chunk := await raw.reader.read(65536):
+                out += chunk
+                if out.endswith((b"}}\n", b"0\r\n\r\n", b"\r\n\r\nok")):
+                    break
+    except OSError:
+        pass
+    return out
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        layer.NextLayerHook,
+        TlsClienthelloHook,
+        TlsStartClientHook,
+        TlsStartServerHook,
+        VerdictHook,
+    ],
+)
+async def test_4_3_an_exception_in_a_hook_fails_closed(
+    raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, hook: type
+) -> None:
+    """notes 0.1, 4.3: whichever hook raises, nothing of the request leaves, and the daemon lives on."""
+    assert raw_daemon.plane is not None
+    real = raw_daemon.plane.hooks[hook]
+    raw_daemon.plane.hooks[hook] = (real[0], boom)  # type: ignore[assignment]
+    out = await attempt(raw_daemon, raw_sandbox)
+    assert not out.startswith(b"HTTP/1.1 200")
+    assert not any(raw_origin.heads)
+    assert raw_daemon.plane.failures
+    await nothing_is_left(raw_daemon)
+    raw_daemon.plane.hooks[hook] = real
+    assert (await attempt(raw_daemon, raw_sandbox)).startswith(b"HTTP/1.1 200")
+
+
+async def test_4_3_a_decision_that_is_missing_fails_closed(
+    raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing decides there is no verdict, and the absence of a verdict is Deny."""
+    monkeypatch.setattr("coatcheck.planes.mitm.MitmPlane.requestheaders", lambda *_: None)
+    assert b"internal_error" in await attempt(raw_daemon, raw_sandbox)
+    assert raw_origin.saw_nothing
+    await nothing_is_left(raw_daemon)
+
+
+BEFORE_THE_FIRST_BYTE = [
+    "coatcheck.planes.mitm.next_layer",
+    "coatcheck.planes.mitm.tunnel_target",
+    "coatcheck.planes.mitm.proxy_credential",
+    "coatcheck.planes.mitm.request_head",
+    "coatcheck.planes.mitm.destination_of",
+    "coatcheck.planes.mitm.MitmPlane.connect",
+    "coatcheck.planes.mitm.MitmPlane.requestheaders",
+    "coatcheck.planes.mitm.MitmPlane.take_call",
+    "coatcheck.planes.mitm.MitmPlane._http2",
+    "coatcheck.planes.stream.apply_edits",
+    "coatcheck.planes.upstream.Upstream.connect",
+    "coatcheck.planes.upstream.Upstream.addresses",
+    "coatcheck.planes.tls.ClientTls.connection",
+    "coatcheck.planes.tls.UpstreamTls.connection",
+    "coatcheck.exchange.Exchange.connect",
+    "coatcheck.exchange.Exchange.receive",
+    "coatcheck.exchange.Exchange._proceed",
+    "coatcheck.exchange.Exchange._decision",
+    "coatcheck.exchange.Exchange.world",
+    "coatcheck.exchange.check_head",
+    "coatcheck.exchange.decide",
+    "coatcheck.exchange.decide_connect",
+    "coatcheck.state.buckets.Buckets.take",
+    "coatcheck.stores.cache.CachedStore.peek",
+    "coatcheck.stores.cache.CachedStore.fetch",
+    "coatcheck.call.Call.permitted",
+    "coatcheck.call.Call.commit",
+    "coatcheck.outgoing.substitute",
+    "coatcheck.outgoing.plan_request_for_scrubbing",
+]
+
+
+@pytest.mark.parametrize("step", BEFORE_THE_FIRST_BYTE)
+async def test_4_3_an_exception_before_the_first_byte_refuses(
+    raw_daemon: TestDaemon,
+    raw_sandbox: Sandbox,
+    raw_origin: RawOrigin,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+) -> None:
+    """I3: before the first upstream byte the request is refused, and the upstream saw nothing."""
+    monkeypatch.setattr(step, boom)
+    out = await attempt(raw_daemon, raw_sandbox)
+    assert not out.startswith(b"HTTP/1.1 2")
+    assert not any(raw_origin.heads)
+    await nothing_is_left(raw_daemon)
+    monkeypatch.undo()
+    assert (await attempt(raw_daemon, raw_sandbox)).startswith(b"HTTP/1.1 200")
+
+
+AFTER_THE_FIRST_BYTE = [
+    "coatcheck.call.Call.upload",
+    "coatcheck.call.Call.upload_end",
+    "coatcheck.call.Call.respond",
+    "coatcheck.call.Call.download",
+    "coatcheck.call.Call.download_end",
+    "coatcheck.call.plan_response",
+    "coatcheck.decision.body_scrubber.BodyScrubber.feed",
+    "coatcheck.decision.body_scrubber.BodyScrubber.finish",
+    "coatcheck.decision.body_search.BodySearch.feed",
+    "coatcheck.decision.body_search.BodySearch.close",
+    "coatcheck.planes.stream.response_head",
+    "coatcheck.planes.stream.set_response_headers",
+    "coatcheck.planes.mitm.MitmPlane.upstream_answered",
+]
+
+
+@pytest.mark.parametrize("step", AFTER_THE_FIRST_BYTE)
+async def test_4_3_an_exception_after_the_first_byte_ends_uncleanly(
+    raw_daemon: TestDaemon,
+    raw_sandbox: Sandbox,
+    raw_origin: RawOrigin,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+) -> None:
+    """I3: after it, no side is given a clean end of message (notes 1.4: later chunks would flow on)."""
+    raw_origin.behave = _read_all_and_answer
+    monkeypatch.setattr(step, boom)
+    out = await attempt(raw_daemon, raw_sandbox)
+    assert not out.endswith(b"0\r\n\r\n")
+    assert b"hello" not in out or step.endswith(("_end", "finish"))
+    await nothing_is_left(raw_daemon)
+    aborted = [record["aborted"] for record in raw_daemon.records() if record["type"] == "completion"]
+    assert aborted and all(aborted)
+
+
+async def _read_all_and_answer(visit: Visit, head: bytes) -> None:
+    if b"content-length" in head.lower():
+        async with asyncio.timeout(2):
+            while len(visit.received) < len(head) + 1000:
+                if not await visit.read():
+                    return
+    await visit.send(CHUNKED)
+
+
+async def test_4_3_an_upload_that_raises_gives_the_upstream_no_end(
+    raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunked upload that is broken off lacks its last chunk: no upstream acts on half of it."""
+    ended = asyncio.Event()
+
+    async def behave(visit: Visit, _: bytes) -> None:
+        await visit.until_closed()
+        ended.set()
+
+    raw_origin.behave = behave
+    sent: list[bytes] = []
+    real = Call.upload
+
+    def second_fails(call: Call, chunk: bytes) -> object:
+        sent.append(chunk)
+        return real(call, chunk) if len(sent) == 1 else boom()
+
+    monkeypatch.setattr(Call, "upload", second_fails)
+    head = request(raw_sandbox, "GET", extra="Transfer-Encoding: chunked\r\n").replace(b"GET", b"PUT")
+    async with tunnel(raw_daemon, raw_sandbox) as raw:
+        await raw.send(head + b"3\r\nabc\r\n")
+        await eventually(lambda: bool(sent))
+        await raw.send(b"3\r\ndef\r\n0\r\n\r\n")
+        assert await raw.rest() == b""
+    async with asyncio.timeout(2):
+        await ended.wait()
+    assert raw_origin.heads[0].endswith(b"\r\n\r\n3\r\nabc\r\n")
+
+
+async def test_4_3_cancelling_a_hook_lets_nothing_leave(
+    raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CancelledError is no Exception: the store's wait is cancelled, and the request must not go on."""
+
+    async def cancelled(*_: object) -> None:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr("coatcheck.stores.cache.CachedStore.fetch", cancelled)
+    async with tunnel(raw_daemon, raw_sandbox) as raw:
+        await raw.send(request(raw_sandbox))
+        await eventually(lambda: raw_daemon.exchange._waiting == 0)
+        await asyncio.sleep(0.1)
+    assert raw_origin.saw_nothing
+    await nothing_is_left(raw_daemon)
+
+
+async def test_4_3_the_audit_log_that_cannot_be_written_refuses(
+    raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I8: what cannot be recorded does not leave."""
+    monkeypatch.setattr(raw_daemon.exchange, "emit", boom)
+    assert b"audit_unavailable" in await attempt(raw_daemon, raw_sandbox)
+    assert raw_origin.saw_nothing
+
+
+async def test_4_3_the_store_that_fails_refuses(
+    raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expected or not, no answer of the store means 503, and the handle is not forwarded in its place."""
+
+    async def unavailable(*_: object) -> None:
+        raise SecretUnavailable("sealed")
+
+    monkeypatch.setattr("coatcheck.stores.cache.CachedStore.fetch", unavailable)
+    assert b"secret_unavailable" in await attempt(raw_daemon, raw_sandbox)
+    assert raw_origin.saw_nothing
+
+
+async def test_4_3_the_body_hook_that_raises_refuses(
+    raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hook `request` runs only where the credential stands in a body; raising there refuses, too."""
+    real = Exchange.receive
+
+    def needs_body(exchange: Exchange, *args: object, **kwargs: object) -> object:
+        call, waiting = real(exchange, *args, **kwargs)  # type: ignore[arg-type]
+        call.hashes_body = 10_000
+        return call, waiting
+
+    monkeypatch.setattr(Exchange, "receive", needs_body)
+    assert raw_daemon.plane is not None
+    raw_daemon.plane.hooks[HttpRequestHook] = ("flow", boom)  # type: ignore[assignment]
+    assert b"200" not in await attempt(raw_daemon, raw_sandbox)
+    assert raw_origin.saw_nothing
+    await nothing_is_left(raw_daemon)
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+async def test_4_3_a_websocket_relay_that_raises_ends_both_sides(
+    raw_daemon: TestDaemon,
+    raw_sandbox: Sandbox,
+    raw_origin: RawOrigin,
+    monkeypatch: pytest.MonkeyPatch,
+    side: str,
+) -> None:
+    """A failing message filter ends the switch without a Close frame; no later frame passes."""
+    raw_origin.behave = answering(
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Accept: x\r\n\r\n" + (b"\x81\x02hi" if side == "server" else b"")
+    )
+    monkeypatch.setattr("coatcheck.planes.websocket.MessageFilter.feed", boom)
+    upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    async with tunnel(raw_daemon, raw_sandbox) as raw:
+        await raw.send(request(raw_sandbox, path="/ws", extra=upgrade + "Sec-WebSocket-Key: eA==\r\n"))
+        assert await raw.status() in (101, 0)
+        if side == "client":
+            await raw.send(b"\x81\x82\0\0\0\0hi")
+        assert await raw.rest() == b""
+    await nothing_is_left(raw_daemon)
