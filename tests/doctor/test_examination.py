@@ -1,0 +1,59 @@
+"""`coatcheck doctor` as a person sees it, on set-ups with mistakes and without."""
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+
+from coatcheck.doctor.examination import CHECKS
+from coatcheck.samples import POLICY
+from coatcheck.stores.embedded import EmbeddedVault
+from tests.cli.transcript import coatcheck
+from tests.known_secrets import known_secret
+
+
+def test_at_least_ten_kinds_of_mistakes_are_looked_for() -> None:
+    """Each by a function of its own."""
+    assert len(set(CHECKS)) == len(CHECKS) >= 10
+
+
+def test_settings_that_cannot_be_read_are_the_finding(tmp_path: Path) -> None:
+    """Nothing else can be said then."""
+    said = coatcheck("doctor", cwd=tmp_path, env={"COATCHECK_PROXY_PORT": "many"})
+    assert said.code == 1
+    assert "problem  settings: COATCHECK_PROXY_PORT: Input should be a valid integer" in said.out
+    assert said.out.endswith("1 problems, 0 warnings\n")
+
+
+def test_a_fresh_directory_lacks_a_policy(tmp_path: Path) -> None:
+    """The first thing that everybody forgets: exit code 1, and what to set."""
+    said = coatcheck("doctor", "--json", cwd=tmp_path, env={"COATCHECK_RUNTIME_DIR": "/tmp/cct-none"})
+    answer = json.loads(said.out)
+    found = {each["check"]: each for each in answer["findings"]}
+    assert (said.code, answer["ok"], said.err) == (1, False, "")
+    assert found["policy"]["level"] == "problem"
+    assert found["policy"]["hint"] == "set COATCHECK_POLICY to a file or directory of *.yaml"
+    assert found["control socket"]["level"] == "warning"
+
+
+async def test_a_good_set_up_has_no_problems_and_no_secret_is_shown(
+    bao: EmbeddedVault, tmp_path: Path
+) -> None:
+    """All secrets of the sample policy are asked for; none of them stands in the answer."""
+    secrets = {name: known_secret(f"doctor's {name}") for name in ("openai", "anthropic", "github")}
+    for name, value in secrets.items():
+        await bao.put(name, {"token" if name == "github" else "api_key": value})
+    login = await bao.daemon_login(tmp_path)
+    (tmp_path / "policies").mkdir(mode=0o755)
+    shutil.copy(POLICY, tmp_path / "policies/default.yaml")
+    env = {
+        "COATCHECK_VAULT_URL": bao.url,
+        "COATCHECK_VAULT_LOGIN": "approle",
+        "COATCHECK_VAULT_ROLE_ID": login.role_id,
+        "COATCHECK_VAULT_SECRET_ID_FILE": str(login.secret_id_file),
+        "COATCHECK_RUNTIME_DIR": "/tmp/cct-none",
+    }
+    said = await asyncio.to_thread(coatcheck, "doctor", cwd=tmp_path, env=env)
+    assert said.code == 0, said.out
+    assert "ok       secrets: all 4 are there and usable" in said.out
+    assert not any(value in said.out + said.err for value in secrets.values())
