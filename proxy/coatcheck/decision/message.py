@@ -53,6 +53,8 @@ class Destination:
     @property
     def url(self) -> str:
         """`https://host[:port]` for people to read; default ports are left out."""
+        if not self.host:
+            return "-"  # refused before it was known
         host = f"[{self.host}]" if ":" in self.host else self.host
         default = 443 if self.scheme == "https" else 80
         return f"{self.scheme}://{host}" + ("" if self.port == default else f":{self.port}")
