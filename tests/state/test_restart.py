@@ -121,3 +121,15 @@ def test_neither_handles_nor_their_texts_are_on_disk_or_in_events(house: House, 
     for handle in handles:
         assert handle.value.encode() not in written and handle.value[-40:].encode() not in written
         assert handle.value not in repr(handle)
+
+
+def test_a_restart_knows_where_each_session_listened(house: House, state: State) -> None:
+    """The address that its sandbox holds: a port, or 0 for a socket; nothing for one that has neither."""
+    on_port, on_socket, neither = (state.open_session(WANTED, "launcher")[0] for _ in range(3))
+    state.note_listener(on_port.id, 40_001)
+    state.note_listener(on_socket.id, 0)
+    state = house.restart(state)
+    assert state.listeners() == {on_port.id: 40_001, on_socket.id: 0}
+    assert neither.id in state.sessions.by_id
+    with pytest.raises(StateError):
+        state.note_listener("ses_unknown", 1)

@@ -6,6 +6,7 @@ import secrets
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final
+from urllib.parse import urlsplit
 
 from coatcheck.control import models
 from coatcheck.control.backend import Listen
@@ -108,7 +109,10 @@ async def open_session(desk: Desk, wanted: models.NewSession, caller: str) -> Op
 async def _url(desk: Desk, session: Session, proof: Proof, shared: str | None) -> str | None:
     listen = proof.listen
     if listen is not None:
-        return await desk.bridge.call(lambda: desk.backend.open_listener(session.id, listen))
+        url = await desk.bridge.call(lambda: desk.backend.open_listener(session.id, listen))
+        port = urlsplit(url).port or 0
+        await desk.give(lambda: desk.backend.state.note_listener(session.id, port))
+        return url
     if proof.password is not None and shared is not None:
         return shared.replace("://", f"://{PROXY_USER}:{proof.password}@", 1)
     return shared if proof.origin is not None else None

@@ -25,7 +25,7 @@ from coatcheck.decision.session import Isolation, Now, Session
 from coatcheck.private_files import PrivateFileError, write_atomically
 from coatcheck.state.errors import Problem, StateError
 
-_SCHEMA_VERSION: Final = 1
+_SCHEMA_VERSION: Final = 2
 _SCHEMA: Final = """
 CREATE TABLE meta (version INTEGER NOT NULL, high_water REAL NOT NULL);
 INSERT INTO meta VALUES (0, 0);
@@ -43,7 +43,10 @@ CREATE TABLE handles (
   shape_length INTEGER NOT NULL, revoked INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX handles_session ON handles (session);
-PRAGMA user_version = 1;
+CREATE TABLE listeners (
+  session TEXT PRIMARY KEY REFERENCES sessions(id) ON DELETE CASCADE, port INTEGER NOT NULL
+) STRICT;
+PRAGMA user_version = 2;
 """
 
 
@@ -180,6 +183,12 @@ class Database:
 
     def drop_session(self, session_id: str) -> None:
         self._sql.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
+
+    def put_listener(self, session_id: str, port: int) -> None:
+        self._sql.execute("INSERT OR REPLACE INTO listeners VALUES (?,?)", (session_id, port))
+
+    def listeners(self) -> dict[str, int]:
+        return dict(self._sql.execute("SELECT session, port FROM listeners"))
 
     def put_handle(self, handle: IssuedHandle) -> None:
         claims, shape = handle.claims, handle.shape or Shape("")

@@ -137,6 +137,11 @@ class State:
         with self._lock:
             return self._issued.of(self.session(session_id).id)
 
+    def listeners(self) -> Mapping[str, int]:
+        """By session, what `note_listener` was told; of closed sessions, too."""
+        with self._lock:
+            return self._database.listeners()
+
     # --- giving ------------------------------------------------------------------------------------
 
     def open_session(self, wanted: NewSession, caller: str) -> tuple[Session, tuple[MintedHandle, ...]]:
@@ -187,6 +192,12 @@ class State:
             self._registry.sessions = self.sessions.having(session)
             self._registry.tell(now, SessionChange.RENEWED, session, caller)
             return session
+
+    def note_listener(self, session_id: str, port: int) -> None:
+        """A session has a listener of its own, which the next run must open again where it was: on this
+        loopback port, or (0) its Unix socket. Sandboxes hold the address and cannot be told another."""
+        with self._lock, self._journal.giving(self.clock.now(), flush=False):
+            self._database.put_listener(self.session(session_id).id, port)
 
     def mint(
         self, session_id: str, credential: str, ttl: float | None = None, caller: str = ""
