@@ -38,7 +38,7 @@ def verify(
 ) -> None:
     """Check the hash chain, its signed checkpoints, and the copies of those that were kept elsewhere.
 
-    Without --key the key beside the log is used, which whoever can write the log could have replaced;
+    Without --key the daemon's own is used, which whoever owns the state directory could have replaced;
     without --checkpoints a log whose end was cut off can look whole. Exit code 1: the log is broken.
 
     Example: coatcheck audit verify --key audit-key.pub --checkpoints /mnt/worm/checkpoints.jsonl
@@ -47,8 +47,9 @@ def verify(
     from coatcheck.telemetry.checkpoint import load_public_key
 
     logs = paths or [_log(state_dir)]
-    beside = logs[-1].parent / "checkpoint-key.pem.pub"
-    keys = key or ([beside] if beside.is_file() else [])
+    # In the state directory, one above its log: whoever may write the log alone must not replace the key.
+    near = [folder / "checkpoint-key.pem.pub" for folder in logs[-1].absolute().parents[:2]]
+    keys = key or [path for path in near if path.is_file()][:1]
     try:
         public = [load_public_key(path) for path in keys]
     except ValueError as error:
@@ -65,7 +66,7 @@ def verify(
             f"signed through record {report.signed_through}" if public else "signatures not checked, no key"
         )
         if public and not key:
-            signed += f" (key from {beside})"
+            signed += f" (key from {keys[0]})"
         copies = f", {report.checkpoints} checkpoints kept elsewhere agree" if checkpoints else ""
         state = "whole" if report.ok else f"BROKEN, {report.problems} problems"
         covered = f"records {report.first_seq} to {report.last_seq} in {report.files} files"
