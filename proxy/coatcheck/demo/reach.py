@@ -11,10 +11,11 @@ from coatcheck.demo.attacks import Attacker, Attempt
 from coatcheck.demo.isolation import NAMESPACES
 
 _WIDTHS = (48, 13, 34)
-_GOT = ("read", "connected", "may signal")
+_GOT = ("readable", "connected", "may signal")
 
 
-async def reach(attacker: Attacker, isolated: bool) -> None:
+async def reach(attacker: Attacker, isolated: bool) -> bool:
+    """Whether nothing could be reached."""
     report, stage = attacker.report, attacker.stage
     vault = urlsplit(stage.vault.url)
     assert vault.hostname is not None and vault.port is not None
@@ -28,8 +29,9 @@ async def reach(attacker: Attacker, isolated: bool) -> None:
     ports: dict[str, tuple[str, int]] = {
         f"OpenBao, 127.0.0.1:{vault.port}": (vault.hostname, vault.port),
         f"the upstream itself, 127.0.0.1:{stage.origin.port}": ("127.0.0.1", stage.origin.port),
-        "an address in the internet, 192.0.2.1:443": ("192.0.2.1", 443),
     }
+    if isolated:  # else it would be our machine that calls there
+        ports["an address in the internet, 192.0.2.1:443"] = ("192.0.2.1", 443)
     sockets = {"the control API's socket": str(control)}
     pids = {f"the daemon's process, pid {pid}": pid}
     found: dict[str, Any] = await attacker.sandbox.run(
@@ -50,7 +52,7 @@ async def reach(attacker: Attacker, isolated: bool) -> None:
     report.columns(_WIDTHS, ("TRIED FROM INSIDE", "ON THE HOST", "IN THE SANDBOX"), "bold")
     for what, there, outcome in rows:
         host = "-" if there is None else "there" if there else "MISSING"
-        report.columns(_WIDTHS, (what, host, _explained(outcome)))
+        report.columns(_WIDTHS, (what, host, _explained(outcome)), "red" if outcome.startswith(_GOT) else "")
         # An attack on what does not exist proves nothing.
         report.check(there is not False, f"{what} is there to be attacked")
         if isolated:
@@ -82,9 +84,9 @@ async def reach(attacker: Attacker, isolated: bool) -> None:
         ]
     )
     if isolated:
-        report.outcome("nothing of the daemon is in there")
-    else:
-        report.field("note", "without namespaces nothing stands between a child and its user's processes")
+        return report.outcome("nothing of the daemon is in there")
+    report.field("note", "without namespaces nothing stands between a child and its user's other processes")
+    return False
 
 
 def _exist(paths: Iterable[str]) -> list[bool]:

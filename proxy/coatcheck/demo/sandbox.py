@@ -19,13 +19,13 @@ from coatcheck.certificates.client_environment import environment, proxy_variabl
 from coatcheck.certificates.trust import BUNDLE_FILE, CA_FILE, JAVA_TRUSTSTORE_FILE, TrustFiles
 from coatcheck.demo import isolation
 from coatcheck.demo.isolation import Isolation, Layout, bubblewrap_arguments
+from coatcheck.demo.main import PATH
 
 INSIDE = Path(__file__).parent / "inside"
 LINE_BYTES = 4 << 20
 """The longest line that a sandbox may say: an echo of 1 MiB, escaped."""
 ANSWER_SECONDS = 60.0
 """Importing an SDK takes some seconds on a busy two-core machine."""
-PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 class SandboxError(Exception):

@@ -25,8 +25,9 @@ def show_search(
     held = [name for name in handles if searched.hits[name]]
     report.field(
         "searched",
-        f"both sandboxes, from the host, while their programs ran: {searched.memory_bytes >> 20} MiB of memory "
-        f"and environment of {searched.processes} processes, {searched.files} files, "
+        f"both sandboxes, from the host, while programs ran in them: "
+        f"{searched.memory_bytes >> 20} MiB of memory and environment of "
+        f"{searched.processes} processes, {searched.files} files, "
         f"{searched.output_bytes >> 10} KiB of output",
     )
     report.field(

@@ -1,7 +1,7 @@
 """Runs INSIDE the sandbox: reaches for what the daemon's host has. Says what it got, or the error.
 
-Input: `{"read": [paths], "tcp": [[host, port]], "unix": [paths], "signal": [pids]}`. It never says what it
-read, only how many bytes.
+Input: `{"read": [paths], "tcp": [[host, port]], "unix": [paths], "signal": [pids]}`. Of what it can read it
+reads one byte: where nothing isolates it, that is a secret.
 """
 
 import errno
@@ -29,7 +29,7 @@ def read(path: str) -> str:
         if path.endswith("/mem"):
             with open(path.removesuffix("mem") + "maps") as maps:
                 file.seek(int(maps.readline().partition("-")[0], 16))
-        return f"read {len(file.read(4096))} bytes"
+        return "readable" if file.read(1) else "empty"
 
 
 def connect(address: list[Any] | str) -> str:
