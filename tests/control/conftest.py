@@ -44,9 +44,11 @@ def grants_toml(callers: Mapping[str, Mapping[str, Any]]) -> str:
     """A grants file in which each caller proves itself by its token, unless it says otherwise."""
     lines: list[str] = []
     for name, entry in callers.items():
-        proof = {} if any(key in entry for key in ("uid", "certificate_sha256", "certificate_subject")) else {
-            "token_sha256": hashlib.sha256(token_of(name).encode()).hexdigest()
-        }
+        proof = (
+            {}
+            if any(key in entry for key in ("uid", "certificate_sha256", "certificate_subject"))
+            else {"token_sha256": hashlib.sha256(token_of(name).encode()).hexdigest()}
+        )
         lines += ["[[caller]]", f'name = "{name}"']
         lines += [f"{key} = {json.dumps(value)}" for key, value in ({**proof, **entry}).items()]
     return "\n".join(lines) + "\n"
@@ -146,7 +148,6 @@ class Control:
 def short_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Unix sockets have short names: no test's name is in this path."""
     return tmp_path_factory.mktemp("c")
-
 
 
 @pytest.fixture

@@ -77,9 +77,7 @@ TABLE: dict[str, dict[str, str]] = {
     | dict.fromkeys(("ci-launcher", "operator", "acme-operator", "auditor"), "sees it")
     | dict.fromkeys(("other-launcher", "any-origin", "other-auditor"), "does not see it"),
     "policies": _ALL | dict.fromkeys(CALLERS, "ok"),
-    "reload": _ALL
-    | dict.fromkeys(CALLERS, _NO)
-    | dict.fromkeys(("operator", "acme-operator"), "ok"),
+    "reload": _ALL | dict.fromkeys(CALLERS, _NO) | dict.fromkeys(("operator", "acme-operator"), "ok"),
     **{
         taking: _ALL
         | dict.fromkeys(("ci-launcher", "operator", "acme-operator"), "ok")
@@ -134,9 +132,8 @@ async def test_a_session_from_opening_to_revocation(
     with pytest.raises(ControlError) as refused:
         await asyncio.to_thread(client.renew, session)
     assert refused.value.reason == "session_closed"
-    changes = [
-        (record["change"], record["caller"]) for record in control.daemon.records() if record["type"] == "session"
-    ]
+    records = [record for record in control.daemon.records() if record["type"] == "session"]
+    changes = [(record["change"], record["caller"]) for record in records]
     assert changes == [("opened", "ci-launcher"), ("renewed", "ci-launcher"), ("revoked", "operator")]
 
 

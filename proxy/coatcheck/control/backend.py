@@ -107,7 +107,7 @@ class Backend:
         """
         checks = (
             ("started", self._daemon.ready or self.draining),
-            ("not draining", not self.draining),
+            ("accepting requests", not self.draining),
             ("policies", bool(self.state.policies)),
             ("audit log", not self._daemon.audit.broken),
         )

@@ -30,7 +30,15 @@ class PlaneBridge:
 
         What has been started is cancelled then, so that nothing is opened for a request that failed.
         """
-        coroutine = work()
+        given_up = False
+
+        async def unless_given_up() -> T:
+            # asyncio would still run the first step of what was cancelled before it began.
+            if given_up:
+                raise asyncio.CancelledError
+            return await work()
+
+        coroutine = unless_given_up()
         try:
             future = asyncio.run_coroutine_threadsafe(coroutine, self._plane)
         except RuntimeError:  # the loop is closed: the daemon is stopping
@@ -41,6 +49,8 @@ class PlaneBridge:
                 return await asyncio.wrap_future(future)
         except TimeoutError:
             raise stalled() from None
+        finally:
+            given_up = True
 
     @property
     def age(self) -> float:

@@ -90,7 +90,8 @@ def _operation(op: Operation, schemas: dict[object, dict[str, Any]], query: dict
 
 
 def _responses(op: Operation, schemas: dict[object, dict[str, Any]]) -> dict[str, Any]:
-    schema = schemas[op.answer] if op.answer is not None else {"type": "string"}
+    other = {"type": "object" if op.content_type == "application/json" else "string"}
+    schema = schemas[op.answer] if op.answer is not None else other
     content = {op.content_type: {"schema": schema}}
     responses: dict[str, Any] = {str(op.status.value): {"description": op.summary, "content": content}}
     by_status: dict[int, list[str]] = {}

@@ -114,6 +114,7 @@ class ControlServer:
         if self._thread is not None and self._loop is not None:
             self._loop.call_soon_threadsafe(self._ending.set)
             self._thread.join(STOP_SECONDS)
+            self._thread = self._loop = None
         self._close_sockets()
 
     # --- in its own thread -------------------------------------------------------------------------
