@@ -29,6 +29,8 @@ type Generator = layer.CommandGenerator[None]
 _REQUEST_LINE = re.compile(rb"[!-~]+ [!-~\x80-\xff]+ HTTP/1\.[01]")
 """One space each, nothing below 0x21: mitmproxy splits at any white space, servers at the first space.
 HTTP/2.0 in it would make mitmproxy read the host elsewhere than the upstream does (notes 4.2)."""
+_STATUS_LINE = re.compile(rb"HTTP/1\.[01] [1-9][0-9][0-9](?: [^\r\n]*)?\r?\n")
+"""int() would take `+200` and `2_00` for a status."""
 _CONTROLS = bytes(code for code in (*range(0x20), 0x7F) if code not in b"\t\r\n")
 """mitmproxy strips some of them from values, where others see them."""
 
@@ -143,15 +145,22 @@ class BoundedHttp1Client(_Bounded, Http1Client):
 
     @override
     def read_headers(self, event: events.ConnectionEvent) -> Generator:
+        asked = isinstance(event, events.DataReceived) and self.request is not None
+        if asked:
+            raw = bytes(self.buf)
+            if b"\n" in raw and _STATUS_LINE.match(raw) is None:
+                yield from self._fail()
+                return
         yield from super().read_headers(event)
         # `==`, not `is`: bound methods are made anew at each look.
         if self.state == self.read_headers and len(self.buf) > MAX_HEADER_BYTES:
-            assert self.stream_id is not None
-            if self.conn.state is not ConnectionState.CLOSED:
-                yield commands.CloseConnection(self.conn)
-            yield mitm_http.ReceiveHttp(
-                mitm_http.ResponseProtocolError(
-                    self.stream_id, "endless headers", mitm_http.ErrorCode.GENERIC_SERVER_ERROR
-                )
-            )
-            self.state = self.done
+            yield from self._fail()
+
+    def _fail(self) -> Generator:
+        assert self.stream_id is not None
+        self.state = self.done
+        if self.conn.state is not ConnectionState.CLOSED:
+            yield commands.CloseConnection(self.conn)
+        code = mitm_http.ErrorCode.GENERIC_SERVER_ERROR
+        error = mitm_http.ResponseProtocolError(self.stream_id, "malformed head", code)
+        yield mitm_http.ReceiveHttp(error)

@@ -77,10 +77,13 @@ class EgressWebsocket(layer.Layer):
         if not isinstance(event, (events.DataReceived, events.ConnectionClosed)):
             return
         from_client = event.connection is self.context.client
+        if isinstance(event, events.ConnectionClosed):
+            # Without a Close frame: passing one on would say that all was said (I3, RFC 6455 7.1.5).
+            yield from self._end(Reason.CLIENT_GONE if from_client else Reason.UPSTREAM_RESPONSE_REFUSED)
+            return
         source, target = (self._client, self._server) if from_client else (self._server, self._client)
         try:
-            data = event.data if isinstance(event, events.DataReceived) else None
-            source.ws.receive_data(data)
+            source.ws.receive_data(event.data)
             for received in source.ws.events():
                 sent = self._relay(received, source, from_client)
                 if isinstance(sent, Deny):
