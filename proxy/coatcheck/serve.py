@@ -5,7 +5,6 @@ import logging
 import os
 import resource
 import signal
-import ssl
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,19 +13,17 @@ from coatcheck.certificates.authority import Authority
 from coatcheck.certificates.leaf import LeafIssuer
 from coatcheck.certificates.trust import TrustFiles, write_trust_files
 from coatcheck.control.server import ControlServer
-from coatcheck.decision.address import parse_networks
-from coatcheck.decision.host import split_authority
 from coatcheck.decision.policy import Policy
 from coatcheck.decision.session import alive
 from coatcheck.decision.verdict import Reason
 from coatcheck.exchange import Exchange
+from coatcheck.planes.configured import mtls_context, platform_tokens, session_cas, upstream_settings
 from coatcheck.planes.listener import Listeners, SharedListener
 from coatcheck.planes.mitm import MitmPlane
-from coatcheck.planes.platform_token import PlatformTokens, read_jwks
 from coatcheck.planes.tls import ClientTls, UpstreamTls
-from coatcheck.planes.upstream import ParentProxy, Upstream, UpstreamSettings
+from coatcheck.planes.upstream import Upstream
 from coatcheck.policyfile import PolicyError, load_directory, load_file
-from coatcheck.settings import Settings, notify_socket, parse_parent_proxy
+from coatcheck.settings import Settings, notify_socket
 from coatcheck.state.errors import StateError
 from coatcheck.state.sessions import StateSettings
 from coatcheck.state.state import State
@@ -84,6 +81,7 @@ class Daemon:
         self._resume_usage()
         self.authority = Authority.load_or_create(self.directory.ca)
         self.trust: TrustFiles = self._write_trust()
+        self._session_cas = session_cas(settings, self.trust.ca.parent)
         self._policy_stamp: object = None
         self.last_refused = ""
         self.store = CachedStore(
@@ -116,6 +114,7 @@ class Daemon:
             ClientTls(LeafIssuer(self.authority)),
             UpstreamTls(self.settings.upstream_ca_file),
             platform_tokens(self.settings),
+            self._session_cas,
         )
         self.listeners = Listeners(self.plane, self.settings.runtime)
         self.state.on_revoked(self._revoked)
@@ -277,6 +276,11 @@ class Daemon:
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         return write_trust_files(directory, self.authority.pem)
 
+    def trust_for(self, session_id: str) -> TrustFiles:
+        """What a session's sandbox must trust: its own CA where it has one, else the daemon's."""
+        own = self._session_cas.trust(session_id) if self._session_cas is not None else None
+        return own if own is not None else self.trust
+
     def _resume_usage(self) -> None:
         """Sessions that outlived a restart go on being counted, from what the audit log says of them."""
         live = [s for s in self.state.sessions.by_id.values() if alive(s, self.state.clock.now()) is None]
@@ -336,38 +340,6 @@ async def run(settings: Settings, stores: Mapping[str, SecretStore] | None = Non
         draining.cancel()
     finally:
         await daemon.stop()
-
-
-def upstream_settings(settings: Settings) -> UpstreamSettings:
-    parent = None
-    if settings.parent_proxy is not None:
-        parent = ParentProxy(*parse_parent_proxy(settings.parent_proxy), settings.parent_proxy_credentials)
-    return UpstreamSettings(
-        parent=parent,
-        allowed_networks=parse_networks(settings.allowed_networks),
-        connect_to={name: split_authority(to, None) for name, to in settings.connect_to.items()},
-        name_servers=settings.name_servers,
-    )
-
-
-def platform_tokens(settings: Settings) -> PlatformTokens | None:
-    """Who verifies sandboxes' platform tokens. OSError or ValueError when there are no keys at start."""
-    if settings.token_jwks_file is None or settings.token_issuer is None or settings.token_audience is None:
-        return None
-    read_jwks(settings.token_jwks_file)  # later failures refuse tokens, but a daemon does not start so
-    return PlatformTokens(settings.token_jwks_file, settings.token_issuer, settings.token_audience)
-
-
-def mtls_context(settings: Settings) -> ssl.SSLContext | None:
-    """The shared listener's TLS: it demands a certificate of the sandboxes' CA."""
-    if settings.proxy_tls_certificate is None or settings.proxy_client_ca is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(settings.proxy_tls_certificate)
-    context.load_verify_locations(settings.proxy_client_ca)
-    context.verify_mode = ssl.CERT_REQUIRED
-    return context
 
 
 def protect_process(warn: Callable[[str], None] = logger.warning) -> None:

@@ -127,6 +127,11 @@ class Settings(BaseSettings):
     # --- sessions ---
     session_max_age: float = Field(43_200, gt=0, description="Seconds; a working day.")
     session_lease: float = Field(120, gt=0, description="Seconds; handles outlive a sandbox by at most this.")
+    session_ca: bool = Field(
+        False,
+        description="A CA of its own, in memory only, for each session with its own listener. Default: one,"
+        " as one bundle for a fleet is simpler; and an own one does not survive a restart of the daemon.",
+    )
     max_sessions: int = Field(10_000, gt=0, description="Live sessions; about 10 kB each.")
 
     # --- telling ---

@@ -47,8 +47,8 @@ class Daemon(Protocol):
     @property
     def state(self) -> State: ...
 
-    @property
-    def trust(self) -> TrustFiles: ...
+    def trust_for(self, session_id: str) -> TrustFiles:
+        """What a session's sandbox must trust."""
 
     @property
     def metrics(self) -> Metrics: ...
@@ -83,7 +83,7 @@ class Backend:
         self._daemon = daemon
         self._reload_grants = reload_grants
         self.state = daemon.state
-        self.trust = daemon.trust
+        self.trust_for = daemon.trust_for
 
     @property
     def draining(self) -> bool:

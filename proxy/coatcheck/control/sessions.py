@@ -65,7 +65,7 @@ async def open_one(desk: Desk, ask: Ask) -> Answer:
             Refusal.DRAINING, "the daemon is shutting down", "Open the session when it is back."
         )
     opened = await open_session(desk, wanted, caller.name)
-    state, trust = desk.backend.state, desk.backend.trust
+    state, trust = desk.backend.state, desk.backend.trust_for(opened.session.id)
     policy = state.policies.get(wanted.policy)
     handles = {minted.credential: minted_view(minted, policy) for minted in opened.handles}
     variables: dict[str, str] = {}
@@ -115,13 +115,14 @@ async def show(desk: Desk, ask: Ask) -> Answer:
     session = find(desk, ask)
     backend = desk.backend
     handles = await desk.read(lambda: backend.state.handles(session.id))
+    trust = backend.trust_for(session.id)
     url = backend.endpoint(session.id)
     if url is None and session.origin.kind is not OriginClass.SOCKET:
         url = backend.proxy_url
     return models.SessionShown(
         session=session_view(session, backend.state),
         handles=[handle_view(handle) for handle in handles],
-        proxy=models.ProxyView(url=url, ca=str(backend.trust.ca), ca_bundle=str(backend.trust.bundle)),
+        proxy=models.ProxyView(url=url, ca=str(trust.ca), ca_bundle=str(trust.bundle)),
     )
 
 

@@ -78,6 +78,7 @@ class Listeners:
     async def open_unix(self, session_id: str) -> Path:
         """The session's own Unix socket. The directory is ours alone; whoever runs the sandbox hands the
         socket into it (a bind mount), and only what is in there can reach it."""
+        await self._open_ca(session_id)
         self._runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._runtime / f"{session_id}.sock"
         path.unlink(missing_ok=True)
@@ -92,6 +93,7 @@ class Listeners:
 
     async def open_tcp(self, session_id: str, port: int = 0) -> tuple[str, int]:
         """The session's own loopback port, for clients that know no Unix socket. 0: any free one."""
+        await self._open_ca(session_id)
 
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await self._serve(reader, writer, session_id, (Origin(OriginClass.SOCKET, session_id),))
@@ -104,6 +106,10 @@ class Listeners:
         self._sessions[session_id] = (server, None, address)
         return address
 
+    async def _open_ca(self, session_id: str) -> None:
+        if self._plane.session_cas is not None:
+            await self._plane.session_cas.open(session_id)
+
     def endpoint(self, session_id: str) -> str | None:
         """The URL of a session's own listener."""
         entry = self._sessions.get(session_id)
@@ -115,6 +121,8 @@ class Listeners:
         )
 
     def close_session(self, session_id: str) -> None:
+        if self._plane.session_cas is not None:
+            self._plane.session_cas.close(session_id)
         entry = self._sessions.pop(session_id, None)
         if entry is None:
             return

@@ -33,6 +33,7 @@ from coatcheck.planes.connection import EgressConnection, Hooks, hook_table
 from coatcheck.planes.destination import destination_of, proxy_credential, tunnel_target
 from coatcheck.planes.layers import next_layer
 from coatcheck.planes.platform_token import PlatformTokens
+from coatcheck.planes.session_ca import SessionCas
 from coatcheck.planes.stream import VerdictHook
 from coatcheck.planes.tls import ClientTls, UpstreamTls
 from coatcheck.planes.translate import request_head
@@ -59,9 +60,11 @@ class MitmPlane:
         client_tls: ClientTls,
         upstream_tls: UpstreamTls,
         tokens: PlatformTokens | None = None,
+        session_cas: SessionCas | None = None,
     ) -> None:
         self.exchange = exchange
         self.tokens = tokens
+        self.session_cas = session_cas
         self.upstream = upstream
         self.connections: set[EgressConnection] = set()
         self.failures = 0
@@ -196,9 +199,19 @@ class MitmPlane:
             return
         host = link.tunnel[0]
         try:
-            data.ssl_conn = self._client_tls.connection(host, http2=self._http2(link, host))
+            data.ssl_conn = self._tls_towards(link).connection(host, http2=self._http2(link, host))
         except CertificateError as error:
             self.refuse_connection(link, Deny(Reason.INTERNAL_ERROR, f"no certificate: {error}"))
+
+    def _tls_towards(self, link: EgressConnection) -> ClientTls:
+        """With the session's own CA where it has one; never with the daemon's in its stead."""
+        own = link.peer.listener if self.session_cas is not None else ""
+        if self.session_cas is None or Origin(OriginClass.SOCKET, own) not in link.peer.origins:
+            return self._client_tls
+        found = self.session_cas.tls(own)
+        if found is None:
+            raise CertificateError("the session's CA is gone with its session", "open a new session")
+        return found
 
     def tls_start_server(self, data: tls.TlsData) -> None:
         """The name to verify is the destination that policy allowed; ALPN is policy's, too."""
@@ -259,7 +272,7 @@ class MitmPlane:
         head = request_head(flow.request, end_stream=not flow.request.stream)
         found = destination_of(flow.request, head, link, self._reverse_host)
         if isinstance(found, Deny):
-            self._calls[flow] = self.exchange.refused(link.peer, Destination("https", "", 0), head, found)
+            self._calls[flow] = self.exchange.refused(link.peer, Destination("https", *(link.tunnel or ("", 0))), head, found)
             return None
         destination, head = found
         call, waiting = self.exchange.receive(link.peer, destination, head, http2=link.client.alpn == b"h2")
@@ -318,7 +331,7 @@ class MitmPlane:
             link.recorded = False
             return "-"
         head = RequestHead(flow.request.method, "", ())
-        return self.exchange.refused(link.peer, Destination("https", "", 0), head, denial).request_id
+        return self.exchange.refused(link.peer, Destination("https", *(link.tunnel or ("", 0))), head, denial).request_id
 
     def refuse_connection(self, link: EgressConnection, denial: Deny) -> str:
         """Record what was refused before there was a request that could be read; the request id."""

@@ -55,8 +55,9 @@ def _select_alpn(conn: SSL.Connection, offers: list[bytes]) -> Any:
 class ClientTls:
     """Terminates the sandbox's TLS with a leaf for exactly one name."""
 
-    def __init__(self, issuer: LeafIssuer) -> None:
+    def __init__(self, issuer: LeafIssuer, max_contexts: int = CONTEXTS) -> None:
         self._issuer = issuer
+        self._max_contexts = max_contexts
         self._contexts: OrderedDict[str, tuple[Leaf, SSL.Context]] = OrderedDict()
 
     def connection(self, host: str, *, http2: bool) -> SSL.Connection:
@@ -81,7 +82,7 @@ class ClientTls:
         context.set_session_id(leaf.host.encode()[:32])
         entry = (leaf, context)
         self._contexts[leaf.host] = entry
-        if len(self._contexts) > CONTEXTS:
+        if len(self._contexts) > self._max_contexts:
             self._contexts.popitem(last=False)
         return entry
 

@@ -1,0 +1,50 @@
+"""From settings to what the plane is made of; `serve` puts it together."""
+
+import ssl
+from datetime import timedelta
+from pathlib import Path
+
+from coatcheck.decision.address import parse_networks
+from coatcheck.decision.host import split_authority
+from coatcheck.planes.platform_token import PlatformTokens, read_jwks
+from coatcheck.planes.session_ca import SessionCas
+from coatcheck.planes.upstream import ParentProxy, UpstreamSettings
+from coatcheck.settings import Settings, parse_parent_proxy
+
+
+def upstream_settings(settings: Settings) -> UpstreamSettings:
+    parent = None
+    if settings.parent_proxy is not None:
+        parent = ParentProxy(*parse_parent_proxy(settings.parent_proxy), settings.parent_proxy_credentials)
+    return UpstreamSettings(
+        parent=parent,
+        allowed_networks=parse_networks(settings.allowed_networks),
+        connect_to={name: split_authority(to, None) for name, to in settings.connect_to.items()},
+        name_servers=settings.name_servers,
+    )
+
+
+def platform_tokens(settings: Settings) -> PlatformTokens | None:
+    """Who verifies sandboxes' platform tokens. OSError or ValueError when there are no keys at start."""
+    if settings.token_jwks_file is None or settings.token_issuer is None or settings.token_audience is None:
+        return None
+    read_jwks(settings.token_jwks_file)  # later failures refuse tokens, but a daemon does not start so
+    return PlatformTokens(settings.token_jwks_file, settings.token_issuer, settings.token_audience)
+
+
+def mtls_context(settings: Settings) -> ssl.SSLContext | None:
+    """The shared listener's TLS: it demands a certificate of the sandboxes' CA."""
+    if settings.proxy_tls_certificate is None or settings.proxy_client_ca is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(settings.proxy_tls_certificate)
+    context.load_verify_locations(settings.proxy_client_ca)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def session_cas(settings: Settings, directory: Path) -> SessionCas | None:
+    """The sessions' own CAs, with their public files below `directory`; None: all trust the daemon's."""
+    lifetime = timedelta(seconds=settings.session_max_age)  # no session outlives its CA
+    return SessionCas(directory, lifetime) if settings.session_ca else None
