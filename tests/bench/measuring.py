@@ -36,6 +36,8 @@ class Figures:
     kept_p99: list[float] = field(default_factory=list)
     kept_cpu: list[float] = field(default_factory=list)
     """Seconds a request."""
+    kept_share: list[float] = field(default_factory=list)
+    """How much of its core the proxy had under load; what is missing, other programs took."""
     fresh_rate: list[float] = field(default_factory=list)
     fresh_p50: list[float] = field(default_factory=list)
     fresh_p99: list[float] = field(default_factory=list)
@@ -91,6 +93,7 @@ class Bench:
         after = target.proxy.cpu_seconds()
         _add_rates(figures, kept, fresh)
         figures.kept_cpu.append((middle - before) / len(kept.latencies))
+        figures.kept_share.append((middle - before) / kept.seconds)
         figures.fresh_cpu.append((after - middle) / len(fresh.latencies))
         direct, through = load.alternating(
             [self.direct_routes[0], target.routes[0]], self._context, SEQUENTIAL
@@ -111,9 +114,7 @@ class Bench:
             say(f"  {self.grown_over:,} of {requests:,}: {self.growth:+.1%}")
 
     def count_audit(self, directory: Path) -> int:
-        """Decision records on disk. BenchError unless each request has exactly one and all injected."""
-        (proxied,) = {route.proxy for route in self.targets[-1].routes[:1]}
-        del proxied
+        """Requests so far. BenchError unless each has exactly one decision record on disk, all injected."""
         sent = sum(load.asked[route.proxy] for route in self.targets[-1].routes)
         outcomes: dict[str, int] = defaultdict(int)
         for file in sorted(directory.glob("audit*.jsonl")):

@@ -10,6 +10,10 @@ from tests.bench import world
 from tests.bench.measuring import Bench, Figures, median_ratio
 
 
+UNDISTURBED = 0.85
+"""Of its core under load. Below that, wall-clock figures say more about the machine than about us."""
+
+
 def say(text: str) -> None:
     """Progress, for whoever waits."""
     print(f"bench: {text}", file=sys.stderr, flush=True)
@@ -77,6 +81,18 @@ def print_results(bench: Bench, verdict: dict[str, float], audited: int) -> None
     for what, reached, bar, ok in bars:
         print(f"  {what:<46}{reached:>10}   {bar:<9} {'reached' if ok else 'MISSED'}")
     print()
+    cpu = (
+        median_ratio(stock.kept_cpu, ours.kept_cpu),
+        median_ratio(bare.kept_cpu, ours.kept_cpu),
+        median_ratio(stock.fresh_cpu, ours.fresh_cpu),
+    )
+    print(f"  By CPU a request the three ratios are {cpu[0]:.2f} ×, {cpu[1]:.2f} × and {cpu[2]:.2f} ×.")
+    share = min(statistics.median(figures.kept_share) for figures in (stock, bare, ours))
+    if share < UNDISTURBED:
+        print(
+            f"  NOTE: a proxy had only {share:.0%} of its core under load. Other programs are running:"
+            " believe the CPU ratios, not requests per second and latencies."
+        )
     print(f"  A handle seen for the first time costs {verdict['first_handle_us']:.0f} µs more, once.")
     print(
         f"  All that Coatcheck itself does for a request, records included: {verdict['request_us']:.0f} µs."
