@@ -6,7 +6,9 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -142,13 +144,11 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user
 
 
 @pytest.fixture
-def open_socket(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A socket's path that every user can reach."""
-    import tempfile
-
-    directory = Path(tempfile.mkdtemp(prefix="cc-", dir="/tmp"))
-    directory.chmod(0o755)
-    return directory / "control.sock"
+def open_socket() -> Iterator[Path]:
+    """A socket's path that every user can reach: pytest's own directories are for this user alone."""
+    with tempfile.TemporaryDirectory(prefix="cc-", dir="/tmp") as directory:
+        Path(directory).chmod(0o755)
+        yield Path(directory) / "control.sock"
 
 
 @needs_root
@@ -188,7 +188,6 @@ async def test_users_are_told_apart_by_the_kernel(
     }
     assert openers == {"uid:54000", "by-uid"}
     assert not open_socket.exists()
-    open_socket.parent.rmdir()
 
 
 async def test_the_socket_is_as_narrow_as_its_callers(control: Control) -> None:

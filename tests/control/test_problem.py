@@ -1,0 +1,22 @@
+"""Reasons and statuses."""
+
+from coatcheck.control.problem import STATUS, Refusal, from_state
+from coatcheck.state.errors import Problem, StateError
+
+
+def test_every_reason_has_a_status() -> None:
+    """A new one without would be a 500."""
+    assert set(STATUS) == {*Refusal, *Problem}
+    assert all(400 <= status < 600 for status in STATUS.values())
+
+
+def test_no_reason_means_two_things() -> None:
+    """The state's words and ours are one closed set for clients."""
+    assert not {str(each) for each in Refusal} & {str(each) for each in Problem}
+
+
+def test_the_states_words_are_kept() -> None:
+    """Message and hint are written for people already."""
+    problem = from_state(StateError(Problem.UNKNOWN_SESSION, "what", "next"))
+    assert (problem.reason, problem.status) == ("unknown_session", 404)
+    assert (problem.message, problem.hint) == ("what", "next")
