@@ -58,7 +58,7 @@ def _invalid(error: ValidationError, given: dict[str, Any]) -> SettingsProblem:
             hints.append(f"{_place(name, given)}: {_meaning(name)}")
         else:
             messages.append(said)
-            hints.append("see coatcheck serve --help")
+            hints.append("see coatcheck serve --settings")
     return SettingsProblem("\n".join(messages), "\n".join(hints))
 
 
@@ -80,10 +80,8 @@ def _unknown(message: str) -> SettingsProblem:
 
 
 def _nearest(name: str, known: tuple[str, ...]) -> str:
-    near = get_close_matches(name, known, 1)
-    return (
-        f"did you mean {near[0]}? all of them: coatcheck serve --help" if near else "coatcheck serve --help"
-    )
+    near, all_of_them = get_close_matches(name, known, 1), "all of them: coatcheck serve --settings"
+    return f"did you mean {near[0]}? {all_of_them}" if near else all_of_them
 
 
 def _place(name: str, given: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ python asks.py until-signal     as wait, and says which signal came and leaves w
 
 import json
 import os
+import shlex
 import signal
 import sys
 import time
@@ -29,6 +30,11 @@ def ask() -> int:
         return refused.code
     except OSError:
         return 0  # the tunnel was refused, or the proxy is gone
+
+
+def ask_with() -> str:
+    """The shell command that asks once."""
+    return f"{shlex.quote(sys.executable)} {shlex.quote(__file__)} once"
 
 
 def main() -> int:

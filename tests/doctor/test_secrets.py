@@ -91,7 +91,7 @@ async def test_a_path_that_the_role_may_not_read(bao: EmbeddedVault, tmp_path: P
     )
     (tmp_path / "token").write_text(token["auth"]["client_token"])
     (tmp_path / "token").chmod(0o600)
-    given = {"vault_url": bao.url, "vault_token_file": tmp_path / "token"}
+    given: dict[str, Any] = {"vault_url": bao.url, "vault_token_file": tmp_path / "token"}
     found = await examine(subject(tmp_path, policies=policies("vault:secret/doctor#good"), **given))
     assert found["vault"].level is Level.OK
     assert found["secrets"].level is Level.PROBLEM and "permission denied (403)" in found["secrets"].message

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import logging
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, Any
@@ -62,7 +63,7 @@ def serve(
         log_format=log_format,
         log_level=log_level,
     )
-    _log(loaded.log_format, loaded.log_level)
+    configure_log(loaded.log_format, loaded.log_level)
     from coatcheck import serve as daemon
 
     _until_it_ends(daemon.run(loaded))
@@ -82,7 +83,7 @@ def dev(
 
     Example: coatcheck dev
     """
-    _log("human", log_level)
+    configure_log("human", log_level)
     from coatcheck.development import develop
     from coatcheck.own_daemon import private_directory
     from coatcheck.samples import POLICY
@@ -119,7 +120,8 @@ def _without_number(problem: OSError) -> str:
     return str(problem).partition("] ")[2] or str(problem)
 
 
-def _log(style: str, level: str) -> None:
+def configure_log(style: str, level: str) -> None:
+    """The daemon's log on standard error."""
     from coatcheck.telemetry.log import LogFormat, configure
 
     if level not in ("debug", "info", "warning", "error"):
@@ -127,3 +129,5 @@ def _log(style: str, level: str) -> None:
             f"there is no log level {level!r}", "write debug, info, warning or error", ExitCode.USAGE
         )
     configure(LogFormat(style), level)
+    # It warns that nobody chooses layers: our connection handler does, in that addon's place.
+    logging.getLogger("mitmproxy.addons.proxyserver").setLevel(logging.ERROR)

@@ -90,4 +90,4 @@ def _line(text: str) -> str:
 
 def _lower(text: str) -> str:
     # An acronym or a name written in capitals stays as it is.
-    return text[:1].lower() + text[1:] if text[:2].istitle() and text[1:2].islower() else text
+    return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text

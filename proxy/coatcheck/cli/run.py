@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coatcheck.cli.control import SocketOption
+from coatcheck.cli.daemon import configure_log
 from coatcheck.cli.errors import CommandError, ExitCode, note, report
 
 if TYPE_CHECKING:
@@ -126,9 +127,8 @@ async def _with_own_daemon(
     from coatcheck.settings import process_environment
     from coatcheck.settings_problem import load_settings
     from coatcheck.stores.configured import make_stores
-    from coatcheck.telemetry.log import LogFormat, configure
 
-    configure(LogFormat.HUMAN, "error")  # what a daemon warns of is not about this command
+    configure_log("human", "error")  # what a daemon warns of is not about this command
     file = policy or POLICY
     loaded = load_file(file)
     with private_directory(state_dir) as directory:
