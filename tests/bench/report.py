@@ -9,7 +9,6 @@ from pathlib import Path
 from tests.bench import world
 from tests.bench.measuring import Bench, Figures, median_ratio
 
-
 UNDISTURBED = 0.85
 """Of its core under load. Below that, wall-clock figures say more about the machine than about us."""
 
