@@ -85,6 +85,10 @@ def proxy_variables(url: str, no_proxy: Iterable[str] = ()) -> tuple[Variable, .
             "HTTP_PROXY", url, "clients that ignore the lower-case one; curl ignores this one (httpoxy)"
         ),
         Variable("http_proxy", url, "curl and wget, and most clients"),
+        Variable(
+            "wss_proxy", url, "aiohttp's and Node packages' WebSockets, which heed neither all nor https"
+        ),
+        Variable("ws_proxy", url, "the same, without TLS"),
         Variable("ALL_PROXY", url, "WebSocket and other schemes; httpx, curl"),
         Variable("all_proxy", url, "WebSocket and other schemes; httpx, curl"),
         Variable("NO_PROXY", excluded, "nothing inherited may go past the proxy"),
