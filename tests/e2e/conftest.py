@@ -40,6 +40,7 @@ rules:
     hosts: [api.openai.com]
     methods: [GET, POST]
     credentials: [openai]
+    websocket: true
   - name: anthropic
     hosts: [api.anthropic.com]
     methods: [GET, POST]

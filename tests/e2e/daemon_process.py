@@ -120,9 +120,8 @@ class OpenedSession:
 
     async def request(self, wire: Wire, path: str = "/v1/models") -> tuple[int, str]:
         """Status and reason of one request; the body is left unread."""
-        await wire.send(
-            f"GET {path} HTTP/1.1\r\nHost: api.openai.com\r\nAuthorization: Bearer {self.handle}\r\n\r\n".encode()
-        )
+        headers = f"Host: api.openai.com\r\nAuthorization: Bearer {self.handle}\r\n"
+        await wire.send(f"GET {path} HTTP/1.1\r\n{headers}\r\n".encode())
         head = await wire.head()
         reasons = [line for line in head.split("\r\n") if line.lower().startswith("coatcheck-reason:")]
         return int(head.split()[1]) if head else 0, reasons[0].split(": ")[1] if reasons else ""

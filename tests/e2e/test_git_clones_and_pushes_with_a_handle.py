@@ -21,6 +21,7 @@ credentials:
     hosts: [github.com]
     inject: {basic: {username: x-access-token}}
     env: GITHUB_TOKEN
+    SHAPE
 rules:
   - name: git
     hosts: [github.com]
@@ -39,13 +40,17 @@ QUIET = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(params=["", "shape: {prefix: ghp_, length: 36}"], ids=["signed", "reference"])
 async def daemon(
-    place: Path, git_host: TlsServer, upstream_tls: UpstreamTls, git_token: str
+    request: pytest.FixtureRequest,
+    place: Path,
+    git_host: TlsServer,
+    upstream_tls: UpstreamTls,
+    git_token: str,
 ) -> AsyncIterator[TestDaemon]:
     async with running_daemon(
         place,
-        POLICY,
+        POLICY.replace("SHAPE", request.param),
         {"memory:secret/github#token": git_token},
         upstream_ca=upstream_tls.ca,
         connect_to={"github.com:443": git_host.port},

@@ -45,3 +45,26 @@ async def test_the_origin_sees_the_secret_and_the_client_a_mask(
     assert [seen.genuine for seen in origin_server.seen] == ["openai"] * 3
     assert output.count("\n200 ") + output.startswith("200 ") == 3, output
     assert output.count("*" * len(real_keys["openai"])) == 3
+
+
+WEBSOCKET = """
+import asyncio, os, aiohttp
+async def main():
+    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+    async with aiohttp.ClientSession(trust_env=True) as http:
+        async with http.ws_connect("wss://api.openai.com/ws", headers=headers) as socket:
+            await socket.send_str("hello")
+            print((await socket.receive()).data)
+            await socket.send_str("headers")
+            print((await socket.receive()).data)
+asyncio.run(main())
+"""
+
+
+async def test_a_websocket_client(
+    client: Inside, origin_server: TlsServer, real_keys: dict[str, str]
+) -> None:
+    """The handshake carries the handle; a message that repeats the origin's headers comes masked."""
+    output = await client.python(WEBSOCKET)
+    assert "hello" in output and "authorization: Bearer " + "*" * len(real_keys["openai"]) in output
+    assert [seen.genuine for seen in origin_server.seen] == ["openai"]

@@ -4,6 +4,7 @@ import pytest
 
 from coatcheck.demo.server import TlsServer
 from tests.e2e.inside import Inside
+from tests.upstreams import UpstreamTls
 
 OPENAI = """
 import asyncio, openai
@@ -57,6 +58,16 @@ async def test_the_openai_sdk(client: Inside, origin_server: TlsServer) -> None:
     assert "events: response.created response.completed" in output
     assert "gpt-5" in output and "responses: You said: four" in output
     assert [seen.genuine for seen in origin_server.seen] == ["openai"] * 8
+
+
+async def test_the_openai_sdk_with_a_base_url(
+    client: Inside, origin_server: TlsServer, upstream_tls: UpstreamTls
+) -> None:
+    """The proxy in the API's place (reverse mode): no proxy variable is heeded, and ours is no CA there."""
+    direct = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "SSL_CERT_FILE": str(upstream_tls.ca)}
+    output = await client.python(OPENAI, OPENAI_BASE_URL=f"{client.sandbox.proxy}/openai/v1", **direct)
+    assert "\nasync stream: You said: one two three" in output, output
+    assert [(seen.genuine, seen.host) for seen in origin_server.seen] == [("openai", "api.openai.com")] * 8
 
 
 async def test_the_anthropic_sdk(client: Inside, origin_server: TlsServer) -> None:
