@@ -120,6 +120,47 @@ def test_killed_outright_it_takes_everything_along(scratch: Path) -> None:
         shutil.rmtree(left)
 
 
+LEAK = """
+from coatcheck.demo import acts
+def introduce(report, stage, session):
+    session.outlet.handles["LEAKED"] = stage.keys["openai"]
+acts._introduce = introduce
+"""
+NO_SCRUBBING = """
+from coatcheck.demo import stage
+def copy(source, target):
+    own = "env: INTERNAL_TOKEN"
+    target.write_text(source.read_text().replace(own, own + "\\n    scrub: {off: for the test}"))
+stage.shutil.copyfile = copy
+"""
+
+
+@pytest.mark.parametrize(
+    ("defect", "says"),
+    [
+        (LEAK, "no secret in the sandbox, but found the openai secret"),
+        (NO_SCRUBBING, "the echo in Base64 holds no secret"),
+    ],
+)
+def test_it_fails_when_a_secret_gets_into_the_sandbox(scratch: Path, defect: str, says: str) -> None:
+    """Exit 1, what differed, and where the logs are: a demo that cannot fail shows nothing."""
+    program = f"{defect}\nfrom coatcheck.demo.main import main\nraise SystemExit(main())"
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env=dict(os.environ) | {"TMPDIR": str(scratch)},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert f"  DIFFERS: {says}" in ran.stdout and f"  - {says}" in ran.stdout
+    assert "6 of 6 refused" not in ran.stdout
+    (logs,) = scratch.iterdir()
+    assert ran.stdout.splitlines()[-1] == f"The logs are in {logs}"
+    assert {path.name for path in logs.iterdir()} == {"demo.log", "daemon.log", "openbao.log"}
+    shutil.rmtree(logs)
+
+
 def test_a_missing_client_is_told_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is started."""
     monkeypatch.setattr("coatcheck.demo.main.PATH", "/nowhere")

@@ -3,7 +3,7 @@
 set -e
 read -r asked
 helper='!f() { test "$1" = get && printf "username=x-access-token\npassword=%s\n" "$GITHUB_TOKEN"; }; f'
-# cloud repositories ask once: without the first, empty helper git would ask others before ours
+# The empty helper first: otherwise git would ask the system's helpers, if any, before ours.
 git() { command git -c credential.helper= -c credential.helper="$helper" "$@"; }
 fingerprint=$(printf %s "$GITHUB_TOKEN" | sha256sum | cut -c 1-8)
 case $asked in
