@@ -17,7 +17,7 @@ REFUSED = {
     "1_4_103_early_hints": b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + OK,
     "1_4_100_continue_unasked": b"HTTP/1.1 100 Continue\r\n\r\n" + OK,
     "1_4_102_processing": b"HTTP/1.1 102 Processing\r\n\r\n" + OK,
-    "1_5_101_unasked": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nraw",
+    "1_5_101_unasked": b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nraw",
     "1_5_101_to_h2c": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\nraw",
     "1_7_endless_head": HEAD + b"X-Note: " + b"a" * 200_000,
     "1_7_too_many_fields": HEAD + b"".join(b"X-%d: a\r\n" % n for n in range(2_000)) + b"\r\n",

@@ -38,6 +38,18 @@ _CONTROLS = bytes(code for code in (*range(0x20), 0x7F) if code not in b"\t\r\n"
 class _Bounded(Http1Connection):
     """Bodies: chunk headers and trailers end within MAX_HEADER_BYTES; trailers are events, not a crash."""
 
+    _last = False
+    """The message asked for the connection's end. Remembered, as headers are edited on their way."""
+
+    @override
+    def mark_done(self, *, request: bool = False, response: bool = False) -> Generator:
+        done = (self.request_done or request) and (self.response_done or response)
+        if done and self._last and self.state != self.passthrough:
+            yield commands.CloseConnection(self.conn)
+            self.state = self.done
+            return
+        yield from super().mark_done(request=request, response=response)
+
     @override
     def read_body(self, event: events.Event) -> Generator:
         assert self.stream_id is not None
@@ -100,6 +112,7 @@ class BoundedHttp1Server(_Bounded, Http1Server):
             return
         self._link.head_since = None
         self.request = request
+        self._last = http1.connection_close(request.http_version, request.headers)
         yield mitm_http.ReceiveHttp(mitm_http.RequestHeaders(self.stream_id, request, size == 0))
         self.body_reader = make_body_reader(size)
         self.state = self.read_body
@@ -151,7 +164,12 @@ class BoundedHttp1Client(_Bounded, Http1Client):
             if b"\n" in raw and _STATUS_LINE.match(raw) is None:
                 yield from self._fail()
                 return
-        yield from super().read_headers(event)
+        for command in super().read_headers(event):
+            heard = command.event if isinstance(command, mitm_http.ReceiveHttp) else None
+            if isinstance(heard, mitm_http.ResponseHeaders):
+                response = heard.response
+                self._last = http1.connection_close(response.http_version, response.headers)
+            yield command
         # `==`, not `is`: bound methods are made anew at each look.
         if self.state == self.read_headers and len(self.buf) > MAX_HEADER_BYTES:
             yield from self._fail()

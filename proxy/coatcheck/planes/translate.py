@@ -64,6 +64,7 @@ def set_response_headers(
     )
     if response.status_code == 101:
         return
+    response.headers.pop("connection", None)  # it spoke of the upstream's (planes/http1 heard it)
     if plan.framing is Framing.CHUNKED:
         response.headers.pop("content-length", None)
     if to_h2 or to_http10:
