@@ -272,8 +272,12 @@ class Daemon:
 
     def _write_trust(self) -> TrustFiles:
         """The public half of the CA, where sandboxes' launchers can read it: not in the state directory."""
-        directory = self.settings.runtime / "trust"
-        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        runtime = self.settings.runtime
+        runtime.mkdir(parents=True, exist_ok=True)
+        runtime.chmod(0o711)  # a way to trust/ and to the control socket, which asks who calls; no listing
+        directory = runtime / "trust"
+        directory.mkdir(exist_ok=True)
+        directory.chmod(0o755)
         return write_trust_files(directory, self.authority.pem)
 
     def trust_for(self, session_id: str) -> TrustFiles:

@@ -32,3 +32,13 @@ async def test_what_no_rule_allows_does_not_leave(
             await http.get("https://other.example/")
     assert not origin_server.seen
     assert daemon.decisions()[-1]["reason"] == "host_not_allowed"
+
+
+async def test_no_other_user_comes_to_a_sessions_socket(daemon: TestDaemon) -> None:
+    """Whoever reaches it *is* the session: its directory is the daemon's alone, trust files are not."""
+    assert daemon.listeners is not None
+    sandbox = await daemon.sandbox()
+    path = await daemon.listeners.open_unix(sandbox.session.id)
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert daemon.trust.ca.parent.stat().st_mode & 0o777 == 0o755
+    assert daemon.settings.runtime.stat().st_mode & 0o777 == 0o711

@@ -76,11 +76,13 @@ class Listeners:
         return host, port
 
     async def open_unix(self, session_id: str) -> Path:
-        """The session's own Unix socket. The directory is ours alone; whoever runs the sandbox hands the
-        socket into it (a bind mount), and only what is in there can reach it."""
+        """The session's own Unix socket. The directory is ours alone, so that no other user can come to
+        the socket; whoever runs the sandbox hands it in (a bind mount needs no way through the path)."""
         await self._open_ca(session_id)
-        self._runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = self._runtime / f"{session_id}.sock"
+        directory = self._runtime / "sessions"
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.chmod(0o700)
+        path = directory / f"{session_id}.sock"
         path.unlink(missing_ok=True)
 
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
