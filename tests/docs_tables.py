@@ -1,10 +1,12 @@
-"""The README's tables, written from the code that they describe.
+"""The documents' tables, written from the code that they describe.
 
 `python -m tests.docs_tables --write` rewrites every section between `<!-- table:NAME -->` and
-`<!-- /table:NAME -->`; without `--write` it says which are stale. `tests/test_docs.py` does the same.
+`<!-- /table:NAME -->`; without `--write` it says whether one is stale. `tests/test_docs.py` holds them true.
 """
 
+import ast
 import re
+import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterable
@@ -20,6 +22,8 @@ from coatcheck.telemetry.metrics_table import describe as metrics
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
+ARCHITECTURE = ROOT / "docs/architecture.md"
+PACKAGE = Path("proxy/coatcheck")
 SECTION = re.compile(r"(<!-- table:(?P<name>[a-z-]+) -->\n).*?(<!-- /table:(?P=name) -->)", re.DOTALL)
 
 _WORDS: dict[object, str] = {
@@ -89,16 +93,45 @@ def metrics_table() -> str:
     )
 
 
-TABLES: dict[str, Callable[[], str]] = {
-    "settings": settings_table,
-    "reasons": reasons_table,
-    "metrics": metrics_table,
+def modules() -> list[Path]:
+    """The package's modules that git knows, as paths below it; a file somebody still writes is left out."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--", f"{PACKAGE}/*.py"], cwd=ROOT, check=True, capture_output=True
+    ).stdout
+    paths = [Path(text) for text in listed.decode().split("\0") if text]
+    return sorted(path.relative_to(PACKAGE) for path in paths if (ROOT / path).is_file())
+
+
+def meaning(path: Path) -> str:
+    """The first sentence of a module's docstring."""
+    text = ast.get_docstring(ast.parse((ROOT / PACKAGE / path).read_text())) or ""
+    first = text.partition("\n\n")[0].replace("\n", " ")
+    return re.split(r"(?<=[.])\s", first)[0].rstrip(".")
+
+
+def module_map() -> str:
+    """One line a module, by package. The words are the modules' own."""
+    packages: dict[Path, list[Path]] = {}
+    for path in modules():
+        packages.setdefault(path.parent, []).append(path)
+    lines = []
+    for package, paths in packages.items():
+        inits = [path for path in paths if path.name == "__init__.py"]
+        said = meaning(inits[0]) if inits else "programs that are run, not imported"
+        lines.append(f"{'coatcheck' if package == Path() else package}/  {said}")
+        lines += [f"  {path.name:24}{meaning(path)}" for path in paths if path not in inits]
+    return "```\n" + "\n".join(lines) + "\n```\n"
+
+
+TABLES: dict[Path, dict[str, Callable[[], str]]] = {
+    README: {"settings": settings_table, "reasons": reasons_table, "metrics": metrics_table},
+    ARCHITECTURE: {"modules": module_map},
 }
 
 
-def current(text: str) -> str:
-    """`text` with every marked section as the code says it. KeyError for a table that there is not."""
-    return SECTION.sub(lambda found: f"{found[1]}\n{TABLES[found['name']]()}\n{found[3]}", text)
+def current(document: Path, text: str) -> str:
+    """`text` of `document` with every marked section as the code says it. KeyError for an unknown one."""
+    return SECTION.sub(lambda found: f"{found[1]}\n{TABLES[document][found['name']]()}\n{found[3]}", text)
 
 
 def sections(text: str) -> set[str]:
@@ -107,17 +140,20 @@ def sections(text: str) -> set[str]:
 
 
 def main(arguments: list[str]) -> int:
-    text = README.read_text()
-    wanted = current(text)
-    if wanted == text:
-        print("the tables of README.md are current")
-        return 0
-    if arguments != ["--write"]:
-        print("the tables of README.md are stale: python -m tests.docs_tables --write", file=sys.stderr)
-        return 1
-    README.write_text(wanted)
-    print("README.md written")
-    return 0
+    stale = False
+    for document in TABLES:
+        text = document.read_text()
+        wanted = current(document, text)
+        if wanted == text:
+            continue
+        stale = True
+        name = document.relative_to(ROOT)
+        if arguments == ["--write"]:
+            document.write_text(wanted)
+            print(f"{name} written")
+        else:
+            print(f"{name} is stale: python -m tests.docs_tables --write", file=sys.stderr)
+    return 1 if stale and arguments != ["--write"] else 0
 
 
 if __name__ == "__main__":

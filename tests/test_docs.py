@@ -1,0 +1,213 @@
+"""What the documents say is so: tables, commands, module map, policy examples, links."""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from pydantic import BaseModel
+from ruamel.yaml import YAML
+
+from coatcheck.cli import app
+from coatcheck.policyfile import PolicyError, check_policy
+from coatcheck.policyfile.validation import POLICY_PARTS
+from tests import docs_tables
+
+ROOT = Path(__file__).parent.parent
+DOCS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *ROOT.glob("docs/**/*.md")])
+REFERENCE = ROOT / "docs/policy-reference.md"
+PACKAGE = ROOT / "proxy/coatcheck"
+
+FENCE = re.compile(r"(?m)^```(?P<kind>[a-z]*)\n(?P<text>.*?)^```$", re.DOTALL)
+LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
+CODE = re.compile(r"`(?P<text>[^`\n]+)`")
+MISTAKE = re.compile(r"(?m)^\| (?P<where>file|credential|rule) \| `(?P<written>.+?)` \| (?P<answer>.+) \|$")
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def fences(path: Path, kind: str) -> list[str]:
+    return [found["text"] for found in FENCE.finditer(path.read_text()) if found["kind"] == kind]
+
+
+# --- tables ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.needs_debian("git")
+@pytest.mark.parametrize("document", docs_tables.TABLES, ids=name)
+def test_a_document_has_its_tables_as_the_code_says_them(document: Path) -> None:
+    """Settings, refusals, metrics, modules. After a change: `python -m tests.docs_tables --write`."""
+    text = document.read_text()
+    assert docs_tables.sections(text) == set(docs_tables.TABLES[document])
+    assert docs_tables.current(document, text) == text
+
+
+def test_a_stale_table_is_noticed() -> None:
+    """A row that was edited by hand is written anew, the text around it is not touched."""
+    stale = "before\n<!-- table:metrics -->\n| made up |\n<!-- /table:metrics -->\nafter\n"
+    fresh = docs_tables.current(docs_tables.README, stale)
+    assert fresh != stale and "made up" not in fresh
+    assert fresh.startswith("before\n<!-- table:metrics -->\n") and fresh.endswith("-->\nafter\n")
+    assert docs_tables.current(docs_tables.README, fresh) == fresh
+
+
+# --- links and commands ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("document", DOCS, ids=name)
+def test_links_lead_to_files_that_are_there(document: Path) -> None:
+    """Relative ones; addresses elsewhere are not asked for."""
+    targets = [found["target"] for found in LINK.finditer(document.read_text())]
+    here = [target.partition("#")[0] for target in targets if "://" not in target]
+    assert [target for target in here if target and not (document.parent / target).exists()] == []
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """Every `coatcheck …` that a reader would type: in sh and plain blocks, and in inline code."""
+    shown = [
+        found["text"].replace("\\\n", " ") for found in FENCE.finditer(text) if found["kind"] in ("sh", "")
+    ]
+    lines = [line for block in shown for line in block.splitlines()]
+    lines += [found["text"] for found in CODE.finditer(FENCE.sub("", text))]
+    for line in lines:
+        typed = re.match(r"(?:\S+=\S+ )*(?:\.venv/bin/)?coatcheck (?P<rest>\S.*)", line.strip())
+        if typed is None or "…" in typed["rest"]:
+            continue
+        for choice in _choices(typed["rest"].partition(" #")[0]):
+            yield shlex.split(choice)
+
+
+def _choices(text: str) -> list[str]:
+    """`policy check|test` is two commands."""
+    found = re.search(r"(\S+\|\S+)", text)
+    if found is None:
+        return [text]
+    return [text.replace(found[1], word) for word in found[1].split("|")]
+
+
+def wrong_with(words: list[str]) -> str:
+    """Why the command would not take these words; empty when it would."""
+    command: Any = typer.main.get_command(app)
+    typed = " ".join(["coatcheck", *words])
+    while words and hasattr(command, "commands") and not words[0].startswith("-"):
+        if words[0] not in command.commands:
+            return f"`{typed}`: there is no {words[0]}"
+        command, words = command.commands[words[0]], words[1:]
+    known = {option for parameter in command.params for option in parameter.opts} | {"--help", "-h"}
+    for word in words:
+        if word == "--":
+            break
+        if word.startswith("-") and word.partition("=")[0] not in known:
+            return f"`{typed}`: it has no {word}"
+    return ""
+
+
+@pytest.mark.parametrize("document", DOCS, ids=name)
+def test_every_command_that_is_shown_exists_with_its_options(document: Path) -> None:
+    """Against the command itself, not against another document."""
+    assert [said for words in commands(document.read_text()) if (said := wrong_with(words))] == []
+
+
+def test_a_command_that_does_not_exist_is_noticed() -> None:
+    """Wrong names and wrong options, in blocks and in running text."""
+    text = "`coatcheck policy chekc` and\n```sh\n.venv/bin/coatcheck run --polcy x -- true\n```\n"
+    assert len([words for words in commands(text) if wrong_with(words)]) == 2
+
+
+# --- the map -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.needs_debian("git")
+def test_every_module_says_in_one_line_what_it_is_for() -> None:
+    """The map in docs/architecture.md is made of these lines."""
+    silent = [path for path in docs_tables.modules() if not 10 <= len(docs_tables.meaning(path)) <= 160]
+    assert silent == []
+
+
+@pytest.mark.parametrize("document", DOCS, ids=name)
+def test_modules_and_tests_that_are_named_exist(document: Path) -> None:
+    """`decision/scrub.py`, `tests/test_docs.py`: as paths from the root or from the package."""
+    named = {found["text"] for found in CODE.finditer(FENCE.sub("", document.read_text()))}
+    paths = {text for text in named if re.fullmatch(r"[\w-]+(?:/[\w-]+)*\.py", text)}
+    assert [
+        path for path in sorted(paths) if not any((base / path).is_file() for base in (ROOT, PACKAGE))
+    ] == []
+
+
+def test_the_request_path_names_what_is_there() -> None:
+    """In docs/architecture.md: `file.py  Class.method` of each step."""
+    shown = docs_tables.ARCHITECTURE.read_text().partition("## One request\n")[2].partition("\n## ")[0]
+    steps = re.findall(r"(?m)^([\w/]+\.py) +(\w+)(?:\.(\w+))?", shown)
+    assert len(steps) >= 9
+    missing = [
+        (path, word)
+        for path, *words in steps
+        for word in words
+        if word and not re.search(rf"(?m)^ *(?:async )?(?:def|class) {word}\b", (PACKAGE / path).read_text())
+    ]
+    assert missing == []
+
+
+# --- policies ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("document", DOCS, ids=name)
+def test_every_policy_that_is_shown_loads(document: Path) -> None:
+    """A reader copies them."""
+    for block in fences(document, "yaml"):
+        check_policy("shown", block.encode())
+
+
+def fields(parts: dict[str, type[BaseModel]]) -> set[str]:
+    return {field for part in parts.values() for field in part.model_fields}
+
+
+def test_the_reference_names_every_key() -> None:
+    """A key that nobody can look up is as good as none."""
+    coded = {
+        word
+        for text in CODE.findall(FENCE.sub("", REFERENCE.read_text()))
+        for word in re.findall(r"\w+", text)
+    }
+    assert fields(dict(POLICY_PARTS)) - coded == set()
+
+
+def answers(where: str, written: str) -> list[str]:
+    """What is said of a small policy with `written` in its file, its credential or its rule."""
+    credential = {
+        "secret": "vault:secret/api#key",
+        "hosts": ["api.openai.com"],
+        "inject": {"header": "Authorization", "value": "Bearer {secret}"},
+    }
+    rule = {"name": "calls", "hosts": ["api.openai.com"], "methods": ["POST"], "credentials": ["api"]}
+    document = {"version": 1, "owner": "docs", "credentials": {"api": credential}, "rules": [rule]}
+    changed: dict[str, Any] = {"file": document, "credential": credential, "rule": rule}[where]  # type: ignore[dict-item]
+    changed.update(YAML(typ="safe").load(written))
+    try:
+        problems = check_policy("docs", json.dumps(document).encode()).warnings
+    except PolicyError as refused:
+        problems = refused.problems
+    return [f"{problem.message}; {problem.instead}".rstrip("; ") for problem in problems]
+
+
+def test_every_mistake_in_the_reference_gets_the_answer_that_stands_there() -> None:
+    """Each row of its tables of mistakes, tried."""
+    rows = [(row["where"], row["written"], row["answer"]) for row in MISTAKE.finditer(REFERENCE.read_text())]
+    assert len(rows) >= 40
+    assert [row for row in rows if row[2] not in answers(row[0], row[1])] == []
+
+
+# --- the changelog -----------------------------------------------------------------------------------
+
+
+def test_the_changelog_has_a_place_for_what_comes_next() -> None:
+    """After Keep a Changelog: what was not released stands under Unreleased, and says something."""
+    text = (ROOT / "CHANGELOG.md").read_text()
+    unreleased = text.partition("## [Unreleased]\n")[2].partition("\n## ")[0]
+    assert re.search(r"(?m)^### Added\n\n- ", unreleased)
