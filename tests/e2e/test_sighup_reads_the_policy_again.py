@@ -53,6 +53,7 @@ async def test_sighup(
             return daemon.log
 
         await until(log, lambda text: "default.yaml:" in text and "the old one stays" in text)
+        assert "mitmproxy" not in daemon.log, "a library's words, which nobody can act upon"
         assert await session.ask() == (403, "method_not_allowed")
 
         rewrite(allowing)

@@ -75,6 +75,9 @@ class MitmPlane:
         self._tls: WeakKeyDictionary[Connection, tuple[str, bool, SSL.Connection]] = WeakKeyDictionary()
         self._links: dict[str, EgressConnection] = {}
         adapt_mitmproxy()
+        # mitmproxy logs what peers send; ours are the words in which anything is told (I1). It also warns at
+        # each start that an addon is missing whose work is done here.
+        logging.getLogger("mitmproxy").setLevel(logging.CRITICAL)
         self.options = options.Options()
         self.master = Master(self.options)
         self.master.addons.add(proxyserver.Proxyserver(), self)
@@ -91,8 +94,6 @@ class MitmPlane:
         )
         # It turns every log record of the process into a call through all addons (notes 2.2).
         self.master._legacy_log_events.uninstall()
-        # mitmproxy logs what peers send; ours are the words in which anything is told (I1).
-        logging.getLogger("mitmproxy").setLevel(logging.CRITICAL)
         self.hooks: Hooks = hook_table(
             {
                 layer.NextLayerHook: self.next_layer,
