@@ -65,7 +65,9 @@ def serve(
     )
     configure_log(loaded.log_format, loaded.log_level)
     from coatcheck import serve as daemon
+    from coatcheck.process_memory import hide_memory
 
+    hide_memory()
     _until_it_ends(daemon.run(loaded))
 
 
@@ -86,8 +88,10 @@ def dev(
     configure_log("human", log_level)
     from coatcheck.development import develop
     from coatcheck.own_daemon import private_directory
+    from coatcheck.process_memory import hide_memory
     from coatcheck.samples import POLICY
 
+    hide_memory()
     with private_directory(state_dir) as directory:
         _until_it_ends(develop(directory, policy or POLICY, proxy_port, typer.echo))
 

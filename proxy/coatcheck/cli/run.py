@@ -66,8 +66,10 @@ def run(
       coatcheck run --secret openai=- -- python agent.py
       coatcheck run --policy mine.yaml --credential openai -- npm start
     """
+    from coatcheck.process_memory import hide_memory
     from coatcheck.running import Wanted, policy_file
 
+    hide_memory()  # the command is of our user, and we began with what it must not have
     own = policy_file(policy)
     wanted = Wanted(
         command=tuple(command),

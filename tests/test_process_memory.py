@@ -1,0 +1,41 @@
+"""Whether a child of ours can read what we began with."""
+
+import ctypes
+import os
+from pathlib import Path
+
+from coatcheck.process_memory import hide_memory
+
+NOBODY = 65534
+
+
+def child_reads_environ_of_parent() -> bool:
+    """Asked by a real child, of the same user, without any capability."""
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        try:
+            Path(f"/proc/{parent}/environ").read_bytes()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_child_reads_our_environment_before_and_not_after() -> None:
+    """As an ordinary user: root may read everything. The first half shows that the second can fail."""
+    process = os.fork()
+    if process == 0:
+        code = 99
+        try:
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setresgid(NOBODY, NOBODY, NOBODY)
+                os.setresuid(NOBODY, NOBODY, NOBODY)
+                ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # changing the user took it away
+            before = child_reads_environ_of_parent()
+            hide_memory()
+            code = before * 2 + child_reads_environ_of_parent()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 2
