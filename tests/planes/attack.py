@@ -38,5 +38,5 @@ async def nothing_is_left(daemon: TestDaemon) -> None:
     await eventually(lambda: not plane.connections)
     assert not daemon.exchange.calls
     assert not daemon.exchange.buckets._running
-    assert daemon.exchange._waiting == 0
+    await eventually(lambda: daemon.exchange._waiting == 0)
     assert not plane._links

@@ -135,7 +135,7 @@ async def test_4_4_nothing_is_resolved_before_the_request_is_allowed(
 
 
 async def test_4_4_own_listeners_are_no_destination(raw_daemon: TestDaemon, raw_sandbox: Sandbox) -> None:
-    """CVE-2025-23217's lesson: not through connect_to, not through an allowlist, not by any of their names."""
+    """CVE-2025-23217's lesson: not by connect_to, not by an allowlist, under none of their names."""
     assert raw_daemon.plane is not None
     upstream = raw_daemon.plane.upstream
     port = raw_sandbox.address[1]
@@ -249,7 +249,7 @@ async def test_2_3_closed_upstream_connections_are_forgotten(
             assert await raw.status() == 200
             await raw.reader.readexactly(2)
         link = next(iter(raw_daemon.plane.connections))
-        found: list[layer.Layer] = [each for each in link.layer.context.layers]
+        found: list[layer.Layer] = list(link.layer.context.layers)
         tables = [len(each.connections) for each in found if isinstance(each, EgressHttpLayer)]
         assert tables and max(tables) <= 3
         assert len(link.transports) <= 3

@@ -81,11 +81,22 @@ class _Bounded(Http1Connection):
                 # A response's are dropped (RFC 9110 6.5.1); a request's might have meant something.
                 trailers = http.Headers([(bytes(name), bytes(value)) for name, value in part.headers])
                 yield mitm_http.ReceiveHttp(mitm_http.RequestTrailers(self.stream_id, trailers))
-            assert self.request is not None
-            if self.request.data.method.upper() != b"CONNECT":
-                yield mitm_http.ReceiveHttp(self.ReceiveEndOfMessage(self.stream_id))
-            yield from self.mark_done(request=from_client, response=not from_client)
+            yield from self._end_of_message(from_client)
             return
+
+    def _end_of_message(self, from_client: bool) -> Generator:
+        assert self.request is not None
+        assert self.stream_id is not None
+        ended = mitm_http.ReceiveHttp(self.ReceiveEndOfMessage(self.stream_id))
+        pipe = self.response is not None and self.response.status_code == 101
+        if not from_client and not pipe:
+            # Ready for the next request first: a client that sent ahead has it answered from in there.
+            yield from self.mark_done(response=True)
+            yield ended
+            return
+        if self.request.data.method.upper() != b"CONNECT":
+            yield ended
+        yield from self.mark_done(request=from_client, response=not from_client)
 
 
 class BoundedHttp1Server(_Bounded, Http1Server):
