@@ -1,6 +1,7 @@
 """The composition root: the only file that knows every concrete class. Start, reload, drain, stop."""
 
 import asyncio
+import ctypes
 import logging
 import os
 import resource
@@ -43,6 +44,8 @@ from coatcheck.telemetry.usage import UsageLedger
 
 logger = logging.getLogger("coatcheck.serve")
 
+PR_SET_DUMPABLE = 4
+"""prctl(2): without it ptrace and /proc/pid/mem are open to every process of the same user."""
 SWEEP_SECONDS = 1.0
 """How often lapsed sessions are closed in the books; a lapsed one is refused at once in any case."""
 WATCH_SECONDS = 1.0
@@ -347,8 +350,13 @@ async def run(settings: Settings, stores: Mapping[str, SecretStore] | None = Non
 
 
 def protect_process(warn: Callable[[str], None] = logger.warning) -> None:
-    """No core dumps; other processes of our user cannot read our memory; swap is warned about (I1)."""
+    """No core dumps; other processes of our user cannot read our memory; swap is warned about (I1).
+
+    Root still can: nothing in a process stops that.
+    """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
+        warn("PR_SET_DUMPABLE failed: other processes of this user can read the daemon's memory.")
     os.umask(0o077)
     swaps = Path("/proc/swaps")
     if swaps.is_file() and len(swaps.read_text().splitlines()) > 1:

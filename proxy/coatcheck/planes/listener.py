@@ -28,6 +28,8 @@ MAX_CONNECTIONS = 2048
 """Client connections at once, about 150 KiB each with TLS. Above it: 503, so that revoking stays fast."""
 HANDSHAKE_SECONDS = 10.0
 """For TLS with the proxy itself; asyncio's own 60 s would let silent clients hold six times as many."""
+MAX_SOCKET_PATH = 107
+"""Bytes, from sockaddr_un on Linux."""
 MAX_PER_SESSION = 256
 """One sandbox cannot take them all."""
 
@@ -82,7 +84,11 @@ class Listeners:
         directory = self._runtime / "sessions"
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory.chmod(0o700)
-        path = directory / f"{session_id}.sock"
+        path = directory / session_id.removeprefix("ses_")  # short: the kernel takes 107 bytes of path
+        if len(os.fsencode(path)) > MAX_SOCKET_PATH:
+            raise OSError(
+                f"the path {path} is too long for a socket: set COATCHECK_RUNTIME_DIR to a shorter one"
+            )
         path.unlink(missing_ok=True)
 
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
