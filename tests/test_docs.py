@@ -96,6 +96,8 @@ def wrong_with(words: list[str]) -> str:
     command: Any = typer.main.get_command(app)
     typed = " ".join(["coatcheck", *words])
     while words and hasattr(command, "commands") and not words[0].startswith("-"):
+        if words[0].isupper():  # a place holder: `coatcheck COMMAND --help`
+            return ""
         if words[0] not in command.commands:
             return f"`{typed}`: there is no {words[0]}"
         command, words = command.commands[words[0]], words[1:]
@@ -180,14 +182,20 @@ def test_the_reference_names_every_key() -> None:
 
 def answers(where: str, written: str) -> list[str]:
     """What is said of a small policy with `written` in its file, its credential or its rule."""
-    credential = {
+    credential: dict[str, Any] = {
         "secret": "vault:secret/api#key",
         "hosts": ["api.openai.com"],
         "inject": {"header": "Authorization", "value": "Bearer {secret}"},
     }
-    rule = {"name": "calls", "hosts": ["api.openai.com"], "methods": ["POST"], "credentials": ["api"]}
-    document = {"version": 1, "owner": "docs", "credentials": {"api": credential}, "rules": [rule]}
-    changed: dict[str, Any] = {"file": document, "credential": credential, "rule": rule}[where]  # type: ignore[dict-item]
+    rule: dict[str, Any] = {"name": "calls", "hosts": ["api.openai.com"], "methods": ["POST"]}
+    rule["credentials"] = ["api"]
+    document: dict[str, Any] = {
+        "version": 1,
+        "owner": "docs",
+        "credentials": {"api": credential},
+        "rules": [rule],
+    }
+    changed = {"file": document, "credential": credential, "rule": rule}[where]
     changed.update(YAML(typ="safe").load(written))
     try:
         problems = check_policy("docs", json.dumps(document).encode()).warnings
