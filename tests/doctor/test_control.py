@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,20 +54,17 @@ def test_a_socket_that_is_closed_to_us(path: Path) -> None:
         server.bind(str(path))
         server.listen()
         path.chmod(0o600)
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                os.setuid(65534)
-                os.write(
-                    writing, only(control_socket(subject(path.parent, control_socket=path))).hint.encode()
-                )
-            finally:
-                os._exit(0)
-        os.close(writing)
-        os.waitpid(child, 0)
-        with os.fdopen(reading) as said:
-            assert "COATCHECK_CONTROL_UIDS" in said.read()
+        code = (
+            "import os, sys; from pathlib import Path;"
+            "from coatcheck.doctor.control import control_socket;"
+            "from tests.doctor.subject import only, subject;"
+            "os.setuid(65534); path = Path(sys.argv[1]);"
+            "print(only(control_socket(subject(path.parent, control_socket=path))).hint)"
+        )
+        root = Path(__file__).parent.parent.parent
+        command = [sys.executable, "-c", code, str(path)]
+        said = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
+    assert "COATCHECK_CONTROL_UIDS" in said
 
 
 def test_paths_that_are_too_long_for_sockets(tmp_path: Path) -> None:
