@@ -60,12 +60,13 @@ async def test_the_openai_sdk(client: Inside, origin_server: TlsServer) -> None:
     assert [seen.genuine for seen in origin_server.seen] == ["openai"] * 8
 
 
+@pytest.mark.parametrize("no_proxy", ["127.0.0.1", ""], ids=["directly", "through proxy variables"])
 async def test_the_openai_sdk_with_a_base_url(
-    client: Inside, origin_server: TlsServer, upstream_tls: UpstreamTls
+    client: Inside, origin_server: TlsServer, upstream_tls: UpstreamTls, no_proxy: str
 ) -> None:
-    """The proxy in the API's place (reverse mode): no proxy variable is heeded, and ours is no CA there."""
-    direct = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "SSL_CERT_FILE": str(upstream_tls.ca)}
-    output = await client.python(OPENAI, OPENAI_BASE_URL=f"{client.sandbox.proxy}/openai/v1", **direct)
+    """The proxy in the API's place (reverse mode) needs no CA, and works beside proxy variables, too."""
+    variables = {"NO_PROXY": no_proxy, "no_proxy": no_proxy, "SSL_CERT_FILE": str(upstream_tls.ca)}
+    output = await client.python(OPENAI, OPENAI_BASE_URL=f"{client.sandbox.proxy}/openai/v1", **variables)
     assert "\nasync stream: You said: one two three" in output, output
     assert [(seen.genuine, seen.host) for seen in origin_server.seen] == [("openai", "api.openai.com")] * 8
 

@@ -45,7 +45,7 @@ def destination_of(
         if link.tunnel is not None:
             return _in_tunnel(request, head, link)
         if request.data.authority:
-            return _absolute(request, head)
+            return _absolute(request, head, link, reverse_host)
         return _reverse(head, link, reverse_host)
     except HostRefused as refused:
         return Deny(Reason.HOST_FORM_REFUSED, str(refused))
@@ -72,7 +72,12 @@ def _in_tunnel(
     return Destination("https" if secure else "http", host, port), head
 
 
-def _absolute(request: http.Request, head: RequestHead) -> tuple[Destination, RequestHead] | Deny:
+def _absolute(
+    request: http.Request,
+    head: RequestHead,
+    link: "EgressConnection",
+    reverse_host: Callable[["EgressConnection", str], str | None],
+) -> tuple[Destination, RequestHead] | Deny:
     if request.data.scheme != b"http":
         return Deny(Reason.PROTOCOL_REFUSED, "absolute-form https without CONNECT: use a tunnel")
     authority = request.data.authority.decode("latin-1")
@@ -81,6 +86,9 @@ def _absolute(request: http.Request, head: RequestHead) -> tuple[Destination, Re
         if split_authority(value, 80) != target:
             return Deny(Reason.AUTHORITY_MISMATCH, "Host differs from the request target", alarm=True)
     request.data.authority = b""  # origin form: some servers do not take the absolute one
+    if target == link.client.sockname:
+        # With a base URL of ours and proxy variables, clients ask the proxy for the proxy: reverse mode.
+        return _reverse(head, link, reverse_host)
     if not head.get_all("host"):
         request.headers["host"] = authority
     return Destination("http", *target), head
