@@ -56,4 +56,4 @@ def test_nothing_is_converted() -> None:
             Document.model_validate(wrong)
     document = Document.model_validate({"version": 1, "owner": "x"})
     with pytest.raises(ValidationError):
-        document.owner = "y"
+        document.owner = "y"  # type: ignore[misc]

@@ -273,7 +273,7 @@ class MitmPlane:
         head = request_head(flow.request, end_stream=not flow.request.stream)
         found = destination_of(flow.request, head, link, self._reverse_host)
         if isinstance(found, Deny):
-            self._calls[flow] = self.exchange.refused(link.peer, Destination("https", *(link.tunnel or ("", 0))), head, found)
+            self._calls[flow] = self.exchange.refused(link.peer, _asked_for(link), head, found)
             return None
         destination, head = found
         call, waiting = self.exchange.receive(link.peer, destination, head, http2=link.client.alpn == b"h2")
@@ -332,9 +332,14 @@ class MitmPlane:
             link.recorded = False
             return "-"
         head = RequestHead(flow.request.method, "", ())
-        return self.exchange.refused(link.peer, Destination("https", *(link.tunnel or ("", 0))), head, denial).request_id
+        return self.exchange.refused(link.peer, _asked_for(link), head, denial).request_id
 
     def refuse_connection(self, link: EgressConnection, denial: Deny) -> str:
         """Record what was refused before there was a request that could be read; the request id."""
-        destination = Destination("https", *(link.tunnel or ("", 0)))
-        return self.exchange.refused(link.peer, destination, RequestHead("-", "", ()), denial).request_id
+        head = RequestHead("-", "", ())
+        return self.exchange.refused(link.peer, _asked_for(link), head, denial).request_id
+
+
+def _asked_for(link: EgressConnection) -> Destination:
+    """As much of the destination as is known before a request could be read: the tunnel's target."""
+    return Destination("https", *(link.tunnel or ("", 0)))
