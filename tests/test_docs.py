@@ -18,7 +18,7 @@ from coatcheck.policyfile.validation import POLICY_PARTS
 from tests import docs_tables
 
 ROOT = Path(__file__).parent.parent
-DOCS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *ROOT.glob("docs/**/*.md")])
+DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/**/*.md")])
 REFERENCE = ROOT / "docs/policy-reference.md"
 PACKAGE = ROOT / "proxy/coatcheck"
 
