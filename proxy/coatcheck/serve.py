@@ -1,7 +1,6 @@
 """The composition root: the only file that knows every concrete class. Start, reload, drain, stop."""
 
 import asyncio
-import ctypes
 import logging
 import os
 import resource
@@ -24,6 +23,7 @@ from coatcheck.planes.mitm import MitmPlane
 from coatcheck.planes.tls import ClientTls, UpstreamTls
 from coatcheck.planes.upstream import Upstream
 from coatcheck.policyfile import PolicyError, load_directory, load_file
+from coatcheck.process_memory import hide_memory
 from coatcheck.settings import Settings, notify_socket
 from coatcheck.state.errors import StateError
 from coatcheck.state.sessions import StateSettings
@@ -44,8 +44,6 @@ from coatcheck.telemetry.usage import UsageLedger
 
 logger = logging.getLogger("coatcheck.serve")
 
-PR_SET_DUMPABLE = 4
-"""prctl(2): without it ptrace and /proc/pid/mem are open to every process of the same user."""
 SWEEP_SECONDS = 1.0
 """How often lapsed sessions are closed in the books; a lapsed one is refused at once in any case."""
 WATCH_SECONDS = 1.0
@@ -355,8 +353,7 @@ def protect_process(warn: Callable[[str], None] = logger.warning) -> None:
     Root still can: nothing in a process stops that.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
-        warn("PR_SET_DUMPABLE failed: other processes of this user can read the daemon's memory.")
+    hide_memory()
     os.umask(0o077)
     swaps = Path("/proc/swaps")
     if swaps.is_file() and len(swaps.read_text().splitlines()) > 1:
