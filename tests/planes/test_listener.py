@@ -319,6 +319,23 @@ async def test_an_address_proves_nothing_where_nobody_said_so(shared: Shared) ->
         assert await shared.ask(client, handles) == "origin_unknown"
 
 
+async def test_one_source_address_cannot_take_all_connections(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has used up its share is told so at once; others are served."""
+    monkeypatch.setattr(listener, "MAX_PER_SESSION", 2)
+    opened = [
+        await asyncio.open_connection("127.0.0.1", shared.port, local_addr=("127.0.0.2", 0)) for _ in range(3)
+    ]
+    async with asyncio.timeout(5):
+        assert (await opened[2][0].read()).startswith(b"HTTP/1.1 503")
+    shared.session(OriginClass.BEARER, hashlib.sha256(b"pa55").hexdigest())
+    async with shared.client(Proxy_Authorization="Bearer pa55") as client:
+        assert (await client.get("http://upstream.example/")).status_code == 200
+    for _, writer in opened:
+        writer.transport.abort()
+
+
 # --- bearer ----------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -31,7 +32,17 @@ credentials:
     hosts: [api.anthropic.com]
     inject: {header: X-Api-Key}
     env: ANTHROPIC_API_KEY
+  form:
+    secret: file:keys/openai#value
+    hosts: [upstream.example]
+    inject: {body: {field: key, max: 1KiB}}
+    env: FORM_KEY
+    origins: [bearer]
 rules:
+  - name: form
+    hosts: [upstream.example]
+    methods: [POST]
+    credentials: [form]
   - name: openai
     hosts: [api.openai.com]
     methods: [GET, POST]
@@ -43,7 +54,7 @@ rules:
     credentials: [anthropic]
   - name: free
     hosts: [upstream.example]
-    methods: [GET, POST]
+    methods: [GET]
   - name: private
     hosts: [other.example]
     methods: [GET]
@@ -200,6 +211,25 @@ async def test_with_the_word_it_injects_and_scrubs(
         assert {record["outcome"] for record in decisions} == {"inject"}
     assert real_keys["openai"] not in (mitmdump.directory / "output").read_text()
     assert [record["change"] for record in mitmdump.records() if "change" in record][-1] == "ended"
+
+
+async def test_a_secret_is_put_into_a_body_of_known_length_only(
+    start: Start, origin_server: TlsServer, real_keys: dict[str, str]
+) -> None:
+    """mitmproxy collects it, so that its length must be known and small; nothing of others leaves."""
+    url = "https://upstream.example/sink"
+    async with start(coatcheck_accept_reduced="true") as mitmdump, mitmdump.client() as http:
+        handle = mitmdump.variables["FORM_KEY"]
+        sent = await http.post(url, json={"key": handle})
+        assert sent.status_code == 200
+        grown = len(real_keys["openai"]) - len(handle)
+        assert sent.json()["bytes"] == int(sent.request.headers["content-length"]) + grown
+        for content in (chunks(), b"{" + b" " * 2000 + b"}"):
+            headers = {"Content-Type": "application/json"}
+            with contextlib.suppress(httpx.TransportError):  # or reset, where the length is not known
+                answer = await http.post(url, content=content, headers=headers)
+                assert answer.json()["error"]["reason"] == "plane_cannot"
+    assert len(origin_server.seen) == 1
 
 
 async def test_events_are_not_held_back(start: Start) -> None:

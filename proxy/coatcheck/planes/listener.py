@@ -15,9 +15,10 @@ from pathlib import Path
 
 from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.verdict import Deny, Reason
-from coatcheck.planes.connection import EgressConnection, reset
+from coatcheck.planes.connection import EgressConnection
 from coatcheck.planes.mitm import MitmPlane
 from coatcheck.planes.refusal import refusal_bytes
+from coatcheck.planes.sockets import reset
 from coatcheck.planes.upstream import STREAM_LIMIT
 
 logger = logging.getLogger(__name__)
@@ -159,7 +160,8 @@ class Listeners:
         listener: str,
         origins: tuple[Origin, ...],
     ) -> None:
-        key = origins[0].value if origins else listener
+        # On a shared listener who it is may only be known later: then one source address is one sandbox.
+        key = origins[0].value if origins else f"{listener}|{writer.get_extra_info('peername')[0]}"
         taken = self._counts.get(key, 0)
         if len(self._plane.connections) >= MAX_CONNECTIONS or taken >= MAX_PER_SESSION:
             writer.write(refusal_bytes(Deny(Reason.CAPACITY, retry_after=1.0)))
