@@ -6,14 +6,12 @@ Differences from the stock handler, each with its reason:
 - whatever goes wrong in a layer or a hook ends the connection without a clean close (I3); the stock
   handler logs "mitmproxy has crashed!" and goes on;
 - upstream connections are dialled to screened addresses (`upstream`);
-- reading stops while the other side has no room, on HTTP/2 too, where the stock buffers grow without
-  bound (notes/mitmproxy 0.10 and 1.5).
+- reading stops while the other side has no room, and while a verdict is being waited for (notes/mitmproxy
+  0.10); HTTP/2 has windows instead (`http2`).
 """
 
 import asyncio
 import logging
-import socket
-import struct
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -24,10 +22,13 @@ from mitmproxy.connection import Client, Connection, ConnectionState, Server
 from mitmproxy.proxy import commands, events, layers, mode_specs, server
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layer import NextLayer
-from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
+from mitmproxy.proxy.layers.http._http1 import Http1Connection
+from mitmproxy.proxy.layers.http._http2 import Http2Connection
 
 from coatcheck.decision.message import Origin, OriginClass, Peer
 from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.planes.http2 import has_room
+from coatcheck.planes.sockets import address_of, reset
 from coatcheck.planes.upstream import UpstreamRefused
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ ROOM = 262_144
 STALL_SECONDS = 60.0
 """How long a paused sender waits for room before the connection is given up."""
 
-_LINGER_RESET = struct.pack("ii", 1, 0)
 _EXPLICIT = mode_specs.ProxyMode.parse("regular")
 
 
@@ -58,8 +58,8 @@ class EgressConnection(server.ConnectionHandler):
         origins: tuple[Origin, ...],
     ) -> None:
         client = Client(
-            peername=_address(writer.get_extra_info("peername")),
-            sockname=_address(writer.get_extra_info("sockname")),
+            peername=address_of(writer.get_extra_info("peername")),
+            sockname=address_of(writer.get_extra_info("sockname")),
             timestamp_start=time.time(),
             proxy_mode=_EXPLICIT,
             state=ConnectionState.OPEN,
@@ -81,8 +81,10 @@ class EgressConnection(server.ConnectionHandler):
         """The refusal being answered is in the audit log already."""
         self.calls: set[Call] = set()
         """Requests that have not ended."""
-        self.h2: dict[Connection, BufferedH2Connection] = {}
-        """Send buffers towards each HTTP/2 peer."""
+        self.parsers: dict[Connection, Http1Connection | Http2Connection] = {}
+        """What reads and writes HTTP on each connection."""
+        self.indebted: set[Http2Connection] = set()
+        """Those that owe their peer credit for what it sent."""
         self.head_since: float | None = time.monotonic()
         """Since when a request head is being waited for on a fresh or half-read connection."""
         self.last_activity = time.monotonic()
@@ -94,6 +96,8 @@ class EgressConnection(server.ConnectionHandler):
         """The client's HTTP/1 parser, for what it holds beyond a CONNECT."""
         self._inner: NextLayer | None = None
         self._outgoing: list[commands.SendData] = []
+        self.http2 = False
+        """HTTP/2 is spoken on a side, so what one side sends may wait for the other in our memory."""
         self._waiting = 0
         self._unsettled = 0
         self._progress = asyncio.Event()
@@ -218,6 +222,10 @@ class EgressConnection(server.ConnectionHandler):
             connection.error = refused.reason.value
             await self.server_event(events.OpenConnectionCompleted(command, refused.reason.value))
             self.transports.pop(connection, None)
+        except Exception:
+            logger.exception("connection aborted: its upstream connection failed")
+            self.plane.failed_closed()
+            self.abort(Reason.INTERNAL_ERROR)
 
     async def _dial_and_serve(self, command: commands.OpenConnection) -> None:
         connection = command.connection
@@ -236,7 +244,9 @@ class EgressConnection(server.ConnectionHandler):
             await self.handle_connection(connection)
         finally:
             connection.timestamp_end = time.time()
-            self.h2.pop(connection, None)
+            parser = self.parsers.pop(connection, None)
+            if isinstance(parser, Http2Connection):
+                self.indebted.discard(parser)
             self.used.discard(connection)
             self.upstream_failure.pop(connection, None)
             self.plane.upstream_closed(connection)
@@ -255,7 +265,7 @@ class EgressConnection(server.ConnectionHandler):
         from_client = connection is self.client
         while True:
             try:
-                if self.h2 or self._waiting:
+                if self.http2 or self._waiting:
                     await self._wait_for_room(connection, from_client)
                 data = await reader.read(65_535)
             except asyncio.CancelledError as error:
@@ -311,14 +321,17 @@ class EgressConnection(server.ConnectionHandler):
     def _is_full(self, connection: Connection, from_client: bool) -> bool:
         if from_client and self._waiting and self._unsettled > ROOM:
             return True
-        waiting = sum(
-            len(chunk.data)
-            for peer, buffers in self.h2.items()
-            if peer is not connection and (peer is self.client) is not from_client
-            for stream in buffers.stream_buffers.values()
-            for chunk in stream
-        )
-        return waiting > ROOM
+        parser = self.parsers.get(connection)
+        # HTTP/2 peers are held back by their windows (planes/http2), HTTP/1 peers by not reading.
+        if not isinstance(parser, Http1Connection) or parser.stream_id is None:
+            return False
+        return not self.has_room(connection, parser.stream_id)
+
+    def has_room(self, connection: Connection, stream_id: int) -> bool:
+        """Whether what `connection` sends on a stream, by the client's number, has somewhere to wait."""
+        from_client = connection is self.client
+        across = (p for peer, p in self.parsers.items() if (peer is self.client) is not from_client)
+        return has_room(across, stream_id, ROOM)
 
     # --- endings ------------------------------------------------------------------------------------
 
@@ -373,25 +386,6 @@ class EgressConnection(server.ConnectionHandler):
     def await_head(self) -> None:
         """A request head has begun, or is due, on this connection."""
         self.head_since = time.monotonic()
-
-
-def reset(writer: Any) -> None:
-    """Close with RST: what is buffered is dropped, and the peer cannot take it for a clean end."""
-    sock = writer.get_extra_info("socket")
-    if sock is not None:
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
-        except OSError:
-            pass  # already gone
-    transport = writer.transport
-    transport.abort()
-
-
-def _address(name: object) -> tuple[str, int]:
-    """mitmproxy wants (host, port); a Unix socket has neither."""
-    if isinstance(name, tuple) and len(name) >= 2:
-        return (str(name[0]), int(name[1]))
-    return ("unix", 0)
 
 
 type Handler = Callable[..., Coroutine[Any, Any, None] | None]

@@ -9,10 +9,10 @@ from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers import http as mitm_http
 from mitmproxy.proxy.layers import tls
 from mitmproxy.proxy.layers.http import HTTPMode
-from mitmproxy.proxy.layers.http._http2 import Http2Client, Http2Server
 
 from coatcheck.decision.verdict import Reason
 from coatcheck.planes.http1 import BoundedHttp1Client, BoundedHttp1Server
+from coatcheck.planes.http2 import BoundedHttp2Client, BoundedHttp2Server, Credit
 from coatcheck.planes.stream import EgressStream
 from coatcheck.planes.tunnel import OpaqueTunnel
 
@@ -36,10 +36,11 @@ class EgressHttpClient(layer.Layer):
         err = yield commands.OpenConnection(self.context.server)
         if not err:
             if self.context.server.alpn == b"h2":
-                child: layer.Layer = Http2Client(self.context)
-                self._link.h2[self.context.server] = child.h2_conn  # type: ignore[attr-defined]
+                child: BoundedHttp2Client | BoundedHttp1Client = BoundedHttp2Client(self.context, self._link)
+                self._link.http2 = True
             else:
                 child = BoundedHttp1Client(self.context)
+            self._link.parsers[self.context.server] = child
             self._handle_event = child.handle_event  # type: ignore[method-assign]
             yield from child.handle_event(event)
         yield mitm_http.RegisterHttpConnection(self.context.server, err)
@@ -57,16 +58,20 @@ class EgressHttpLayer(mitm_http.HttpLayer):
         if isinstance(event, events.Start):
             client = self.context.client
             if client.alpn == b"h2":
-                parser: layer.Layer = Http2Server(self.context.fork())
-                self._link.h2[client] = parser.h2_conn  # type: ignore[attr-defined]
+                parser: layer.Layer = BoundedHttp2Server(self.context.fork(), self._link)
+                self._link.http2 = True
             else:
                 parser = BoundedHttp1Server(self.context.fork(), self._link)
             self.connections[client] = self._link.parser = parser
+            self._link.parsers[client] = parser  # type: ignore[assignment]
             yield from self.event_to_child(parser, event)
             return
         if isinstance(event, events.ConnectionEvent) and event.connection not in self.connections:
             return  # closed and forgotten
         yield from super()._handle_event(event)
+        for indebted in tuple(self._link.indebted):
+            if indebted.conn in self.connections:  # through its TLS layer, where it has one
+                yield from self.event_to_child(self.connections[indebted.conn], Credit())
 
     @override
     def make_stream(self, stream_id: int) -> Generator:

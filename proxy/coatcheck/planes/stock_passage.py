@@ -13,7 +13,7 @@ from mitmproxy import ctx, http
 
 from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.exchange import Call
-from coatcheck.planes.connection import reset
+from coatcheck.planes.sockets import reset
 
 logger = logging.getLogger(__name__)
 
