@@ -269,7 +269,8 @@ class MitmPlane:
         link.head_since = None
         if link.tunnel is None:
             self._present(link, flow.request)
-        link.check_proof(self.exchange.state.clock.now().wall)
+        if link.proof_until is not None:
+            link.check_proof(self.exchange.state.clock.now().wall)
         head = request_head(flow.request, end_stream=not flow.request.stream)
         found = destination_of(flow.request, head, link, self._reverse_host)
         if isinstance(found, Deny):
