@@ -1,5 +1,6 @@
 """The straight line of a request, with the real state, store and audit log around it."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,11 +61,14 @@ class Store:
         self.secret = secret
         self.at_hand = True
         self.failure: Exception | None = None
+        self.hangs = False
 
     def peek(self, ref: SecretRef) -> Secret | None:
         return Secret(ref, self.secret) if self.at_hand else None
 
     async def fetch(self, ref: SecretRef) -> Secret:
+        if self.hangs:
+            await asyncio.Event().wait()
         if self.failure is not None:
             raise self.failure
         return Secret(ref, self.secret)
@@ -79,7 +83,9 @@ class World:
         state.swap_policies({policy.name: policy})
         self.state = state
         self.store = Store(secret)
-        self.exchange = Exchange(state, self.store, self.emit, ExchangeSettings(max_waiting=1, max_calls=4))
+        self.exchange = Exchange(
+            state, self.store, self.emit, ExchangeSettings(0.2, max_waiting=1, max_calls=4)
+        )
         self.session, self.handle = self.open()
 
     def emit(self, event: Event) -> None:
@@ -151,6 +157,13 @@ async def test_a_store_that_fails_refuses(world: World, failure: Exception, reas
     call = await world.ask()
     assert why(call.denial) is reason
     assert world.decisions()[-1].outcome is Outcome.DENY
+
+
+async def test_a_store_that_hangs_refuses_in_time(world: World) -> None:
+    """Whatever a store promises, a request waits for it only so long."""
+    world.store.at_hand, world.store.hangs = False, True
+    call = await world.ask()
+    assert why(call.denial) is Reason.SECRET_UNAVAILABLE
 
 
 async def test_a_secret_that_has_to_be_waited_for_is_injected(world: World) -> None:

@@ -1,5 +1,7 @@
 """Which secrets a session was served, kept for scrubbing."""
 
+import pytest
+
 from coatcheck.decision.scrub import scrub_bytes
 from coatcheck.session_secrets import SessionSecrets
 from tests.known_secrets import known_secret
@@ -36,11 +38,11 @@ def test_the_same_secrets_are_compiled_once() -> None:
     assert secrets.patterns("a") is secrets.patterns("b")
 
 
-def test_an_ended_session_is_forgotten_and_many_rotations_are_bounded() -> None:
-    """Memory stays flat (I9)."""
+def test_too_many_secrets_are_refused_and_none_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory stays flat (I9), and not at the price of a secret that is no longer looked for (I1)."""
+    monkeypatch.setattr(SessionSecrets, "KEPT", 3)
     secrets = SessionSecrets()
-    for n in range(SessionSecrets.KEPT + 5):
-        secrets.add("a", f"{OLD}{n:04}", "")
-    assert masked(secrets, "a", f"{OLD}0000").startswith(OLD)
+    assert [secrets.add("a", f"{OLD}{n:04}", "") for n in range(5)] == [True, True, True, False, False]
+    assert masked(secrets, "a", f"{OLD}0000") == "*" * len(f"{OLD}0000")
     secrets.forget("a")
     assert secrets.patterns("a") is None

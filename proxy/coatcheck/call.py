@@ -194,8 +194,10 @@ class Call:
             credentials = put_in
             self._travels = secret_travels(verdict, self._secrets)
             for credential, value, username in values_to_scrub(verdict, self._secrets):
-                if check_secret(credential, value) is None:
-                    self._exchange.secrets.add(verdict.session.id, value, username)
+                if check_secret(credential, value) is not None:
+                    continue  # refused by the substitution, or signed with and never sent
+                if not self._exchange.secrets.add(verdict.session.id, value, username):
+                    return Deny(Reason.CAPACITY, "the session was served too many different secrets")
         scrub = self._exchange.secrets.patterns(verdict.session.id) is not None
         return with_connection_edits(self.head, credentials, injected=self.injected, scrub=scrub)
 

@@ -6,6 +6,7 @@ Every plane calls this and nothing else of ours; it knows no proxy's types. What
 becomes a Deny: the absence of a verdict is Deny (I3).
 """
 
+import asyncio
 import logging
 import secrets as random
 import time
@@ -211,10 +212,13 @@ class Exchange:
             return
         self._waiting += 1
         try:
-            for injection in verdict.injections:
-                call.hold(injection.credential, await self._store.fetch(injection.credential.secret))
+            async with asyncio.timeout(self._settings.secret_timeout):
+                for injection in verdict.injections:
+                    call.hold(injection.credential, await self._store.fetch(injection.credential.secret))
         except SecretMissing as missing:
             call.deny(Deny(Reason.SECRET_MISSING, str(missing)))
+        except TimeoutError:
+            call.deny(Deny(Reason.SECRET_UNAVAILABLE, "the store took too long", retry_after=2.0))
         except SecretUnavailable as unavailable:
             call.deny(Deny(Reason.SECRET_UNAVAILABLE, str(unavailable), retry_after=2.0))
         except Exception:

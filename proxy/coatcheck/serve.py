@@ -168,7 +168,6 @@ class Daemon:
         except (PolicyError, OSError) as error:
             if str(error) != self.last_refused:  # told once, not once a second
                 self.last_refused = str(error)
-                logger.error("policy not reloaded, the old one stays in force:\n%s", error)
                 self.exchange.tell(PolicyEvent(time.time(), str(self.settings.policy), "", False, str(error)))
             return False
         self.last_refused = ""

@@ -9,24 +9,27 @@ class SessionSecrets:
     """The secrets that each session was served, compiled for scrubbing: every answer to a session loses
     every one of them (I1), also those that a rotation has replaced."""
 
-    KEPT = 16
-    """Values a session: more than it has credentials, counting a rotation or two of each."""
+    KEPT = 512
+    """Values a session, rotated ones included. One more is refused, not forgotten: a secret that was served
+    and is no longer looked for would come back."""
     COMPILED = 512
     """Compiled sets kept; sessions with the same secrets share one."""
 
     def __init__(self) -> None:
-        self._values: dict[str, OrderedDict[tuple[str, str], None]] = {}
+        self._values: dict[str, set[tuple[str, str]]] = {}
         self._patterns: dict[str, Patterns] = {}
         self._compiled: OrderedDict[frozenset[tuple[str, str]], Patterns] = OrderedDict()
 
-    def add(self, session_id: str, value: str, username: str) -> None:
-        values = self._values.setdefault(session_id, OrderedDict())
+    def add(self, session_id: str, value: str, username: str) -> bool:
+        """Look for `value` in all further answers to the session. False: no room, so it must not be used."""
+        values = self._values.setdefault(session_id, set())
         if (value, username) in values:
-            return
-        values[(value, username)] = None
-        if len(values) > self.KEPT:
-            values.popitem(last=False)
+            return True
+        if len(values) >= self.KEPT:
+            return False
+        values.add((value, username))
         self._patterns[session_id] = self._compile(frozenset(values))
+        return True
 
     def patterns(self, session_id: str) -> Patterns | None:
         return self._patterns.get(session_id)

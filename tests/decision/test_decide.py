@@ -190,6 +190,13 @@ def test_a_refused_request_that_carries_a_handle_is_an_alarm() -> None:
     assert alarm(verdict)
 
 
+def test_a_refused_request_to_the_handles_own_host_is_no_alarm() -> None:
+    """After a policy is tightened, every ordinary call of a client would ring."""
+    verdict = ask("/v2", BEARER)
+    assert reason(verdict) is Reason.PATH_NOT_ALLOWED
+    assert not alarm(verdict)
+
+
 def test_a_missing_handle_is_said_and_challenged() -> None:
     """Git sends what it holds only after WWW-Authenticate."""
     assert reason(ask("/v1")) is Reason.HANDLE_MISSING

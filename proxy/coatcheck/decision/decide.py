@@ -76,7 +76,7 @@ def decide(
     rule = match(policy, destination, head)
     found = find(head, world.references, world.known)
     if isinstance(rule, Deny):
-        return Identified(session, _with_handles(rule, found, session, world))
+        return Identified(session, _with_handles(rule, found, session, policy, destination, world))
     verdict = _credentials(session, policy, rule, destination, head, found, world)
     return Identified(session, _named(verdict, rule)) if isinstance(verdict, Deny) else verdict
 
@@ -234,16 +234,28 @@ def _missing(rule: Rule, credentials: Iterable[Credential]) -> Deny:
     return Deny(Reason.HANDLE_MISSING, rule=rule.name, challenge=challenge)
 
 
-def _with_handles(denial: Deny, found: tuple[Found, ...], session: Session, world: World) -> Deny:
-    """A refused request that carries a handle is an attempt to take it elsewhere: an alarm (I4)."""
+def _with_handles(
+    denial: Deny,
+    found: tuple[Found, ...],
+    session: Session,
+    policy: Policy,
+    destination: Destination,
+    world: World,
+) -> Deny:
+    """A refused request that carries a handle to where it never belongs is an attempt to take it there:
+    an alarm (I4). To its own host it is a client that policy restricts, which is no news."""
     if not found:
         return denial
     claims = world.claims_of(found[0].text)
-    if not isinstance(claims, Deny) and claims.sid != session.id:
+    if isinstance(claims, Deny):
+        return replace(denial, detail=denial.detail or claims.detail, alarm=True)
+    if claims.sid != session.id:
         return _stolen_or_unknown(claims, session)
-    if denial.reason is Reason.HOST_NOT_ALLOWED:
-        return Deny(Reason.HANDLE_WRONG_HOST, "a handle was sent to a host that no rule allows", alarm=True)
-    return replace(denial, alarm=True)
+    credential = policy.credentials.get(claims.cred)
+    if credential is not None and any(host.matches(destination.host) for host in credential.hosts):
+        return denial
+    detail = f"credential {claims.cred}: {denial.reason}"
+    return Deny(Reason.HANDLE_WRONG_HOST, detail, rule=denial.rule, alarm=True)
 
 
 def _named(denial: Deny, rule: Rule) -> Deny:
