@@ -83,6 +83,8 @@ class EgressConnection(server.ConnectionHandler):
         """Requests that have not ended."""
         self.parsers: dict[Connection, Http1Connection | Http2Connection] = {}
         """What reads and writes HTTP on each connection."""
+        self.holding: set[Http1Connection] = set()
+        """Those that hold a head back for the first of its body."""
         self.indebted: set[Http2Connection] = set()
         """Those that owe their peer credit for what it sent."""
         self.head_since: float | None = time.monotonic()

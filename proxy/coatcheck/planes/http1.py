@@ -15,6 +15,7 @@ from mitmproxy.net.http import http1
 from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers import http as mitm_http
+from mitmproxy.proxy.layers.http._base import HttpEvent
 from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Connection, Http1Server, make_body_reader
 
 from coatcheck.decision.head import MAX_HEADER_BYTES
@@ -35,8 +36,43 @@ _CONTROLS = bytes(code for code in (*range(0x20), 0x7F) if code not in b"\t\r\n"
 """mitmproxy strips some of them from values, where others see them."""
 
 
+class Release(events.Event):
+    """What one event led to is complete: a head that waited for the first of its body need not wait on."""
+
+
 class _Bounded(Http1Connection):
-    """Bodies: chunk headers and trailers end within MAX_HEADER_BYTES; trailers are events, not a crash."""
+    """Bodies: chunk headers and trailers end within MAX_HEADER_BYTES; trailers are events, not a crash.
+
+    A head leaves together with the first of its body, when both come at once: each piece sent costs a
+    TLS record and a way down all layers, a tenth of a small answer's time.
+    """
+
+    _link: "EgressConnection"
+    _held = b""
+    _chunked = False
+
+    def _hold(self, head: bytes) -> None:
+        self._held += head
+        self._link.holding.add(self)
+
+    def _with_held(self, data: bytes = b"") -> Generator:
+        """Send what was held, and `data`."""
+        if self._held:
+            data, self._held = self._held + data, b""
+            self._link.holding.discard(self)
+        if data:
+            yield commands.SendData(self.conn, data)
+
+    def _body(self, data: bytes) -> Generator:
+        if data:  # an empty chunk would be the last one
+            yield from self._with_held(b"%x\r\n%s\r\n" % (len(data), data) if self._chunked else data)
+
+    @override
+    def _handle_event(self, event: events.Event) -> Generator:
+        if isinstance(event, Release):
+            yield from self._with_held()
+        else:
+            yield from super()._handle_event(event)
 
     _last = False
     """The message asked for the connection's end. Remembered, as headers are edited on their way."""
@@ -107,6 +143,26 @@ class BoundedHttp1Server(_Bounded, Http1Server):
         self._link = link
 
     @override
+    def send(self, event: HttpEvent) -> Generator:
+        if isinstance(event, mitm_http.ResponseData):
+            yield from self._body(event.data)
+        elif isinstance(event, mitm_http.ResponseEndOfMessage):
+            assert self.request is not None
+            ends = self._chunked and self.request.data.method != b"HEAD"
+            yield from self._with_held(b"0\r\n\r\n" if ends else b"")
+            yield from self.mark_done(response=True)
+        else:
+            final = isinstance(event, mitm_http.ResponseHeaders) and event.response.status_code >= 200
+            for command in super().send(event):
+                if final and isinstance(command, commands.SendData):
+                    self._hold(command.data)
+                else:
+                    yield from self._with_held()
+                    yield command
+            if isinstance(event, mitm_http.ResponseHeaders):
+                self._chunked = "transfer-encoding" in event.response.headers
+
+    @override
     def read_headers(self, event: events.ConnectionEvent) -> Generator:
         if not isinstance(event, events.DataReceived):
             yield commands.CloseConnection(self.conn)
@@ -166,6 +222,26 @@ class BoundedHttp1Server(_Bounded, Http1Server):
 
 class BoundedHttp1Client(_Bounded, Http1Client):
     """The upstream's side; an answer's head that does not end is an error, not a buffer."""
+
+    def __init__(self, context: Context, link: "EgressConnection") -> None:
+        super().__init__(context)
+        self._link = link
+
+    @override
+    def send(self, event: HttpEvent) -> Generator:
+        if isinstance(event, mitm_http.RequestData):
+            yield from self._body(event.data)
+            return
+        for command in super().send(event):
+            if isinstance(command, commands.SendData):
+                self._hold(command.data)
+            else:
+                yield from self._with_held()
+                yield command
+        if isinstance(event, mitm_http.RequestHeaders):
+            self._chunked = "transfer-encoding" in event.request.headers
+        else:
+            yield from self._with_held()
 
     @override
     def read_headers(self, event: events.ConnectionEvent) -> Generator:

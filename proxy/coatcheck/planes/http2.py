@@ -101,6 +101,12 @@ class _Windowed(Http2Connection):
         else:
             self._link.indebted.discard(self)
 
+    @override
+    def close_connection(self, msg: str) -> layer.CommandGenerator[None]:
+        self.h2_conn.owed.clear()
+        self._link.indebted.discard(self)
+        yield from super().close_connection(msg)
+
 
 class BoundedHttp2Server(_Windowed, Http2Server):
     """The client's side."""

@@ -11,7 +11,7 @@ from mitmproxy.proxy.layers import tls
 from mitmproxy.proxy.layers.http import HTTPMode
 
 from coatcheck.decision.verdict import Reason
-from coatcheck.planes.http1 import BoundedHttp1Client, BoundedHttp1Server
+from coatcheck.planes.http1 import BoundedHttp1Client, BoundedHttp1Server, Release
 from coatcheck.planes.http2 import BoundedHttp2Client, BoundedHttp2Server, Credit
 from coatcheck.planes.stream import EgressStream
 from coatcheck.planes.tunnel import OpaqueTunnel
@@ -39,7 +39,7 @@ class EgressHttpClient(layer.Layer):
                 child: BoundedHttp2Client | BoundedHttp1Client = BoundedHttp2Client(self.context, self._link)
                 self._link.http2 = True
             else:
-                child = BoundedHttp1Client(self.context)
+                child = BoundedHttp1Client(self.context, self._link)
             self._link.parsers[self.context.server] = child
             self._handle_event = child.handle_event  # type: ignore[method-assign]
             yield from child.handle_event(event)
@@ -69,6 +69,9 @@ class EgressHttpLayer(mitm_http.HttpLayer):
         if isinstance(event, events.ConnectionEvent) and event.connection not in self.connections:
             return  # closed and forgotten
         yield from super()._handle_event(event)
+        for holding in tuple(self._link.holding):
+            if holding.conn in self.connections:
+                yield from self.event_to_child(self.connections[holding.conn], Release())
         for indebted in tuple(self._link.indebted):
             if indebted.conn in self.connections:  # through its TLS layer, where it has one
                 yield from self.event_to_child(self.connections[indebted.conn], Credit())
