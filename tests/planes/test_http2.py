@@ -296,6 +296,33 @@ async def test_1_5_an_upstream_that_goes_away_ends_its_streams_uncleanly(
     await eventually(lambda: again in client.ended)
 
 
+async def test_1_5_an_upstream_that_goes_away_while_it_waits_for_credit_ends_its_own_streams_only(
+    client: H2Client, origin: H2Origin
+) -> None:
+    """The credit that it was owed dies with it, and nothing else."""
+
+    async def behave(peer: H2Peer, stream: int) -> None:
+        await peer.headers(stream, [(":status", "200")])
+        if len(origin.peers) == 1:
+            filling = asyncio.create_task(peer.send(stream, b"y" * 4_000_000))
+            await asyncio.sleep(0.2)
+            filling.cancel()
+            peer.writer.transport.abort()
+        else:
+            await peer.send(stream, b"ok", end=True)
+
+    origin.behave = behave  # type: ignore[method-assign]
+    stuck = client.request()
+    client.held.add(stuck)
+    client.h2.increment_flow_control_window(1_000_000)
+    await client.flush()
+    await eventually(lambda: stuck in client.reset)
+    again = client.request()
+    await client.flush()
+    await eventually(lambda: again in client.ended)
+    assert not client.gone
+
+
 async def test_1_5_rapid_resets_end_the_connection(
     client: H2Client, origin: H2Origin, daemon: TestDaemon
 ) -> None:
