@@ -1,9 +1,14 @@
 """Between mitmproxy's message types and `decision.message`. Translation only."""
 
+from http import HTTPStatus
+from typing import Final
+
 from mitmproxy import http
 
 from coatcheck.decision.message import Edits, Headers, RequestHead, ResponseHead
 from coatcheck.decision.response import Framing, ResponsePlan
+
+_PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 
 def headers_of(message: http.Message) -> Headers:
@@ -54,7 +59,8 @@ def apply_edits(request: http.Request, edits: Edits) -> None:
 def set_response_headers(
     response: http.Response, plan: ResponsePlan, *, end_stream: bool, to_h2: bool, to_http10: bool
 ) -> None:
-    """Give the answer the plan's headers and a framing that the client's protocol has.
+    """Give the answer the plan's headers, its status's own reason phrase (the upstream's could be an echo)
+    and a framing that the client's protocol has.
 
     An HTTP/1.1 client gets chunks wherever the length is unknown: an end of connection is no proof of a
     complete body, a last chunk is (RFC 9112 8).
@@ -62,6 +68,7 @@ def set_response_headers(
     response.headers = http.Headers(
         [(name.encode("latin-1"), value.encode("latin-1")) for name, value in plan.headers]
     )
+    response.data.reason = _PHRASES.get(response.status_code, b"")
     if response.status_code == 101:
         return
     response.headers.pop("connection", None)  # it spoke of the upstream's (planes/http1 heard it)
