@@ -1,7 +1,7 @@
 """Attacks on the request path that no trap of mitmproxy's explains: found by reading as the attacker."""
 
 from tests.daemon import Sandbox, TestDaemon
-from tests.planes.attack import eventually, request
+from tests.planes.attack import request
 from tests.planes.raw_origin import OK, RawOrigin, Visit
 from tests.planes.test_traps_answers import everything
 from tests.planes.wire import tunnel

@@ -410,6 +410,8 @@ class EgressStream(HttpStream):
             not self._retried
             and getattr(self, "_reused", False)
             and self.client_state == self.state_done
-            and not self.flow.request.raw_content
+            # A body that went up is gone: its head alone would promise bytes that the next request has.
+            and self.call is not None
+            and self.call.head.end_stream
             and self.flow.request.method in RETRIED_METHODS
         )
