@@ -348,7 +348,8 @@ class Call:
 
     def trailers(self, trailers: Headers) -> Headers | Deny:
         """gRPC's status travels in trailers: they lose secrets as headers do."""
-        planned = plan_trailers(trailers, self.patterns)
+        patterns = self._exchange.secrets.patterns(self.session.id) if self.session else None
+        planned = plan_trailers(trailers, patterns or self.patterns)
         if isinstance(planned, Deny):
             return planned
         clean, hits = planned
@@ -362,9 +363,11 @@ class Call:
         denial = self.permitted()
         if denial is not None:
             return denial
-        if from_client or self.patterns is None:
+        assert self.session is not None  # noqa: S101 - permitted() saw it
+        patterns = self._exchange.secrets.patterns(self.session.id)
+        if from_client or patterns is None:
             return payload
-        clean, hits = scrub_bytes(self.patterns, payload)
+        clean, hits = scrub_bytes(patterns, payload)
         self._hits += hits
         return clean
 

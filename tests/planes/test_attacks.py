@@ -1,5 +1,9 @@
 """Attacks on the request path that no trap of mitmproxy's explains: found by reading as the attacker."""
 
+import asyncio
+
+import pytest
+
 from tests.daemon import Sandbox, TestDaemon
 from tests.planes.attack import request
 from tests.planes.raw_origin import OK, RawOrigin, Visit
@@ -41,3 +45,62 @@ async def test_an_echo_in_the_reason_phrase_does_not_come_back(
     async with tunnel(raw_daemon, raw_sandbox) as raw:
         await raw.send(request(raw_sandbox))
         assert real_keys["openai"].encode() not in await everything(raw)
+
+
+SWITCH = (
+    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Accept: x\r\n\r\n"
+)
+UPGRADE = (
+    "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: eA==\r\n"
+)
+
+
+def frame(first: int, payload: bytes) -> bytes:
+    """A frame as servers send it, unmasked; `first` is FIN and the opcode."""
+    assert len(payload) < 126
+    return bytes((first, len(payload))) + payload
+
+
+@pytest.mark.parametrize(
+    ("before", "first"),
+    [(b"", 0x81), (b"", 0x89), (frame(0x01, b"begin "), 0x80)],
+    ids=["a message", "a ping", "a message that had begun"],
+)
+async def test_a_websocket_that_was_open_before_a_secret_was_served_does_not_echo_it(
+    raw_daemon: TestDaemon,
+    raw_sandbox: Sandbox,
+    raw_origin: RawOrigin,
+    real_keys: dict[str, str],
+    before: bytes,
+    first: int,
+) -> None:
+    """The session's first use of a credential, seen on a WebSocket that nothing was scrubbed on before."""
+    secret = real_keys["openai"].encode()
+    served = asyncio.Event()
+
+    async def behave(visit: Visit, head: bytes) -> None:
+        if b"GET /ws" not in head:
+            served.set()
+            await visit.send(OK)
+            return
+        await visit.send(SWITCH + before)
+        await served.wait()
+        await visit.send(frame(first, secret) + frame(0x8A, b"last"))
+        await visit.until_closed()
+
+    raw_origin.behave = behave
+    async with (
+        tunnel(raw_daemon, raw_sandbox, "upstream.example") as ws,
+        tunnel(raw_daemon, raw_sandbox) as raw,
+    ):
+        await ws.send(request(raw_sandbox, path="/ws", host="upstream.example", extra=UPGRADE))
+        assert await ws.status() == 101
+        await raw.send(request(raw_sandbox))
+        assert (await everything(raw)).endswith(b"ok")
+        received = b""
+        async with asyncio.timeout(5):
+            while b"last" not in received:
+                received += await ws.reader.read(65_536)
+    assert secret not in received
+    assert b"*" * len(secret) in received

@@ -31,8 +31,8 @@ class MessageFilter:
     def __init__(self, call: "Call", *, from_client: bool) -> None:
         self._call = call
         self._from_client = from_client
-        scrubs = not from_client and call.patterns is not None
-        self._scrubber = Scrubber(call.patterns) if scrubs and call.patterns is not None else None
+        self._patterns = None if from_client else call.patterns
+        self._scrubber = Scrubber(self._patterns) if self._patterns is not None else None
 
     def feed(self, data: bytes) -> bytes | Deny:
         if self._from_client:
@@ -40,7 +40,19 @@ class MessageFilter:
         out = self._call.download(data)
         if isinstance(out, Deny):
             return out
+        if self._call.patterns is not self._patterns and not self._look_for_more():
+            return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, "secrets changed in the middle of a match")
         return self._scrubber.feed(data) if self._scrubber else data
+
+    def _look_for_more(self) -> bool:
+        """The session was served another secret since the message began. False: there is no clean way."""
+        held = b""
+        if self._scrubber is not None:
+            held = self._scrubber.finish()
+            self._call.count_hits(self._scrubber.hits)
+        self._patterns = self._call.patterns
+        self._scrubber = Scrubber(self._patterns) if self._patterns is not None else None
+        return not held
 
     def finish(self) -> bytes | Deny:
         if self._from_client:
