@@ -8,7 +8,7 @@ from tests.daemon import Sandbox, TestDaemon
 from tests.planes.attack import request
 from tests.planes.raw_origin import OK, RawOrigin, Visit
 from tests.planes.test_traps_answers import everything
-from tests.planes.wire import tunnel
+from tests.planes.wire import tunnel, wire
 
 
 async def test_a_request_with_a_body_is_never_sent_again_without_it(
@@ -104,3 +104,15 @@ async def test_a_websocket_that_was_open_before_a_secret_was_served_does_not_ech
                 received += await ws.reader.read(65_536)
     assert secret not in received
     assert b"*" * len(secret) in received
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+async def test_a_reverse_request_without_a_host_gets_the_credentials_host(
+    raw_sandbox: Sandbox, raw_origin: RawOrigin, version: str
+) -> None:
+    """Without a Host header a server with many names would choose for itself whom it gives the secret to."""
+    handle = raw_sandbox.handles["openai"]
+    async with wire(raw_sandbox) as raw:
+        await raw.send(f"GET /openai/v1 HTTP/{version}\r\nAuthorization: Bearer {handle}\r\n\r\n".encode())
+        assert await raw.status() == 200
+    assert b"host: api.openai.com\r\n" in raw_origin.heads[0].lower()

@@ -108,6 +108,8 @@ def _reverse(
             "origin-form request whose first path segment names no credential of the session",
         )
     headers = tuple((key, host if key == "host" else value) for key, value in head.headers)
+    if head.get("host") is None:  # without one the upstream chooses whose name the secret is for
+        headers = (("host", host), *headers)
     return Destination("https", host, 443), replace(head, target="/" + rest, headers=headers)
 
 
