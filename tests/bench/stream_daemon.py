@@ -2,12 +2,14 @@
 
 `python -m tests.bench.stream_daemon DIRECTORY UPSTREAM_CA ORIGIN_PORT SESSIONS`. Prints one JSON line with
 its process id, CA and sessions once it is ready; then obeys lines on standard input: `revoke SESSION`
-is answered with `done` when the revocation is on disk and in force. Ends with its standard input.
+is answered with `done` and the monotonic time (one clock for
+all processes) when the revocation is on disk and in force. Ends with its standard input.
 """
 
 import asyncio
 import json
 import sys
+import time
 from pathlib import Path
 
 from tests.daemon import TestDaemon, running_daemon
@@ -53,7 +55,7 @@ async def serve(directory: Path, upstream_ca: Path, port: int, sessions: int) ->
 def _obey(daemon: TestDaemon) -> None:
     for line in sys.stdin:
         daemon.state.revoke(line.split()[1], "bench")
-        print("done", flush=True)
+        print("done", time.monotonic(), flush=True)
 
 
 if __name__ == "__main__":

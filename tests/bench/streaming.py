@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import h2.config
 import h2.connection
@@ -131,6 +131,12 @@ class H2Link(Link):
         await self.flush()
 
 
+class Serves(Protocol):
+    """Takes a connection."""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None: ...
+
+
 class Upstream:
     """Serves GET with `size` bytes and takes PUT at `pace`."""
 
@@ -188,9 +194,7 @@ class Figures:
 class Bench:
     """A daemon, its process id, and an upstream."""
 
-    def __init__(
-        self, process: asyncio.subprocess.Process, upstream: Upstream, ready: dict[str, Any]
-    ) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, upstream: Serves, ready: dict[str, Any]) -> None:
         self.process = process
         self.upstream = upstream
         self.sessions: list[dict[str, Any]] = ready["sessions"]
@@ -208,8 +212,19 @@ class Bench:
         await writer.start_tls(context, server_hostname=host)
         return reader, writer
 
+    async def revoke(self, session: int) -> float:
+        """Ends a session; the moment of the answer, by the daemon: here it would be read late."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"revoke {self.sessions[session]['id']}\n".encode())
+        await self.process.stdin.drain()
+        word, moment = (await self.process.stdout.readline()).split()
+        assert word == b"done"
+        return float(moment)
+
     async def move(self, protocol: str, direction: str, size: int, seconds: float) -> Figures:
         """One body of `size`; its receiver takes RATE for `seconds`."""
+        assert isinstance(self.upstream, Upstream)
         self.upstream.size, self.upstream.seconds = size, seconds
         before = self._memory("VmRSS")
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
@@ -230,6 +245,7 @@ class Bench:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             await asyncio.sleep(0.05)
+            assert isinstance(self.upstream, Upstream)
             other = self.upstream.link
             if other is not None:
                 sender, receiver = (link, other) if direction == "up" else (other, link)
@@ -281,19 +297,22 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(directory: Path, *, sessions: int = 1) -> AsyncIterator[Bench]:
+async def bench(
+    directory: Path, *, sessions: int = 1, upstream: Serves | None = None
+) -> AsyncIterator[Bench]:
     """A running daemon below `directory` and its upstream."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(directory / "upstream-ca.pem"))
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert(*HOSTS.values()).configure_cert(tls)
     tls.set_alpn_protocols(["h2", "http/1.1"])
-    upstream = Upstream()
+    upstream = upstream or Upstream()
     server = await asyncio.start_server(upstream.serve, "127.0.0.1", 0, ssl=tls, limit=1 << 20)
     port = server.sockets[0].getsockname()[1]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.bench.stream_daemon", str(directory), str(directory / "upstream-ca.pem"),
         str(port), str(sessions), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        limit=1 << 20,
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stdin is not None
