@@ -97,3 +97,14 @@ def test_no_control_character_ever_passes(value: str) -> None:
     """Whatever passes holds no byte that ends a line or hides text."""
     if check_head(head(("x", value)), http2=False) is None:
         assert not any(ord(char) < 0x20 and char != "\t" or ord(char) == 0x7F for char in value)
+
+
+@pytest.mark.parametrize("http2", [False, True])
+def test_a_length_that_no_body_follows_is_refused(http2: bool) -> None:
+    """HTTP/2 can say both (h2 does not look); forwarded as HTTP/1, the next request would be the body."""
+    version = "HTTP/2.0" if http2 else "HTTP/1.1"
+    ended = RequestHead("POST", "/", (("content-length", "5"),), version, end_stream=True)
+    assert reason(check_head(ended, http2=http2)) is Reason.FRAMING_REFUSED
+    for length, end_stream in (("0", True), ("5", False)):
+        sound = RequestHead("POST", "/", (("content-length", length),), version, end_stream=end_stream)
+        assert check_head(sound, http2=http2) is None

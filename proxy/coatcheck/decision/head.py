@@ -112,6 +112,9 @@ def _check_framing(head: RequestHead, seen: set[str]) -> Deny | None:
         length = head.get("content-length") or ""
         if not (length.isascii() and length.isdigit()) or len(length) > 15 or str(int(length)) != length:
             return Deny(Reason.FRAMING_REFUSED, "malformed Content-Length")
+        if head.end_stream and length != "0":
+            # HTTP/2 can end a stream that promised a body: on HTTP/1 the next request would be that body.
+            return Deny(Reason.FRAMING_REFUSED, "a Content-Length and no body (RFC 9113 8.1.1)")
     if "trailer" in seen:
         return Deny(Reason.FRAMING_REFUSED, "request trailers are not forwarded")
     if "expect" in seen and (head.get("expect") or "").lower() != "100-continue":
