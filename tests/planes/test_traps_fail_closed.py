@@ -9,7 +9,7 @@ from mitmproxy.proxy.layers.tls import TlsClienthelloHook, TlsStartClientHook, T
 
 from coatcheck.call import Call
 from coatcheck.exchange import Exchange
-from coatcheck.planes.stream import VerdictHook
+from coatcheck.planes.hooks import VerdictHook
 from coatcheck.stores import SecretUnavailable
 from tests.daemon import Sandbox, TestDaemon
 from tests.planes.attack import eventually, nothing_is_left, request
@@ -96,7 +96,6 @@ BEFORE_THE_FIRST_BYTE = [
     "coatcheck.planes.mitm.destination_of",
     "coatcheck.planes.mitm.MitmPlane.connect",
     "coatcheck.planes.mitm.MitmPlane.requestheaders",
-    "coatcheck.planes.mitm.MitmPlane.take_call",
     "coatcheck.planes.mitm.MitmPlane._http2",
     "coatcheck.planes.stream.apply_edits",
     "coatcheck.planes.upstream.Upstream.connect",

@@ -14,8 +14,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
-from dataclasses import fields
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, override
 
 from mitmproxy.connection import Client, Connection, ConnectionState, Server
@@ -27,6 +26,7 @@ from mitmproxy.proxy.layers.http._http2 import Http2Connection
 
 from coatcheck.decision.message import Origin, OriginClass, Peer
 from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.planes.flow import EgressContext
 from coatcheck.planes.http2 import has_room
 from coatcheck.planes.sockets import address_of, reset
 from coatcheck.planes.upstream import UpstreamRefused
@@ -64,7 +64,7 @@ class EgressConnection(server.ConnectionHandler):
             proxy_mode=_EXPLICIT,
             state=ConnectionState.OPEN,
         )
-        super().__init__(Context(client, plane.options))
+        super().__init__(EgressContext(client, plane.options))
         self.layer = layers.modes.HttpProxy(self.layer.context)
         self.transports[client] = server.ConnectionIO(reader=reader, writer=writer)
         self.plane = plane
@@ -282,11 +282,19 @@ class EgressConnection(server.ConnectionHandler):
                 self._unsettled = self._unsettled + len(data) if self._waiting else 0
             await self.server_event(events.DataReceived(connection, data))
             try:
-                await self.drain_writers()  # type: ignore[no-untyped-call]
+                if self._is_behind():
+                    await self.drain_writers()  # type: ignore[no-untyped-call]
             except asyncio.CancelledError as error:
                 cancelled = error
                 break
         await self._finish_connection(connection, cancelled)
+
+    def _is_behind(self) -> bool:
+        """Whether the kernel has not taken everything yet: only then is there something to wait for."""
+        return any(
+            io.writer is not None and io.writer.transport.get_write_buffer_size()  # type: ignore[union-attr]
+            for io in self.transports.values()
+        )
 
     async def _finish_connection(
         self, connection: Connection, cancelled: asyncio.CancelledError | None
@@ -344,13 +352,15 @@ class EgressConnection(server.ConnectionHandler):
         for io in tuple(self.transports.values()):
             if io.writer is not None:
                 reset(io.writer)
-            elif io.handler is not None:
+            if io.handler is not None:  # it would wait for a layer to close what is closed
                 io.handler.cancel("aborted")
 
     def reset_client(self) -> None:
         io = self.transports.get(self.client)
         if io is not None and io.writer is not None:
             reset(io.writer)
+            if io.handler is not None:
+                io.handler.cancel("reset")
 
     @override
     async def on_timeout(self) -> None:
@@ -388,15 +398,3 @@ class EgressConnection(server.ConnectionHandler):
     def await_head(self) -> None:
         """A request head has begun, or is due, on this connection."""
         self.head_since = time.monotonic()
-
-
-type Handler = Callable[..., Coroutine[Any, Any, None] | None]
-type Hooks = dict[type[commands.StartHook], tuple[str, Handler]]
-
-
-def hook_table(handlers: dict[type[commands.StartHook], Handler]) -> Hooks:
-    """Each hook with the name of its one argument, found once: `Hook.args` looks it up at each call."""
-    return {
-        hook: (fields(hook)[0].name, handler)  # type: ignore[arg-type]  # every hook is a dataclass
-        for hook, handler in handlers.items()
-    }

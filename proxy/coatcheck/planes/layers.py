@@ -1,19 +1,19 @@
 """mitmproxy's HTTP layer, told to use our streams and our bounded parsers."""
 
 import logging
-from typing import TYPE_CHECKING, override
+from typing import TYPE_CHECKING, cast, override
 
 from mitmproxy.connection import ConnectionState, Server
 from mitmproxy.proxy import commands, events, layer, tunnel
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers import http as mitm_http
-from mitmproxy.proxy.layers import tls
 from mitmproxy.proxy.layers.http import HTTPMode
 
 from coatcheck.decision.verdict import Reason
 from coatcheck.planes.http1 import BoundedHttp1Client, BoundedHttp1Server, Release
 from coatcheck.planes.http2 import BoundedHttp2Client, BoundedHttp2Server, Credit
 from coatcheck.planes.stream import EgressStream
+from coatcheck.planes.tls_layers import EgressClientTls, EgressServerTls
 from coatcheck.planes.tunnel import OpaqueTunnel
 
 if TYPE_CHECKING:
@@ -85,9 +85,10 @@ class EgressHttpLayer(mitm_http.HttpLayer):
     def idle(self, address: tuple[str, int], secure: bool) -> Server | None:
         """A kept upstream connection that a request may use at once; forgets closed ones by the way."""
         h2_client = self.context.client.alpn == b"h2"
-        for connection in tuple(self.connections):
-            if connection is self.context.client or not isinstance(connection, Server):
+        for each in tuple(self.connections):
+            if each is self.context.client:
                 continue
+            connection = cast(Server, each)  # an isinstance() of mitmproxy's abstract classes is slow
             if (
                 connection.state is ConnectionState.CLOSED
                 and connection not in self.waiting_for_establishment
@@ -118,7 +119,7 @@ class EgressHttpLayer(mitm_http.HttpLayer):
         stack = tunnel.LayerStack()
         if event.tls:
             context.server.sni = event.address[0]
-            stack /= tls.ServerTLSLayer(context)
+            stack /= EgressServerTls(context)
         stack /= EgressHttpClient(context, self._link)
         self.connections[context.server] = stack[0]
         self.waiting_for_establishment[context.server].append(event)
@@ -144,7 +145,7 @@ def next_layer(context: Context, data: bytes, link: "EgressConnection") -> layer
             return None
         if data[1] != 0x03 or link.tunnel is None or context.client.tls:
             return Reason.PROTOCOL_REFUSED
-        return tls.ClientTLSLayer(context)
+        return EgressClientTls(context)
     if context.client.tls and context.client.alpn == b"h2":
         return EgressHttpLayer(context, HTTPMode.transparent, link)
     if not (0x41 <= data[0] <= 0x5A or 0x61 <= data[0] <= 0x7A or data[0] in b"\r\n"):

@@ -29,12 +29,13 @@ from coatcheck.decision.policy import rules_for_host
 from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.exchange import Call, Exchange
 from coatcheck.planes.adaptations import adapt_mitmproxy
-from coatcheck.planes.connection import EgressConnection, Hooks, hook_table
+from coatcheck.planes.connection import EgressConnection
 from coatcheck.planes.destination import destination_of, proxy_credential, tunnel_target
+from coatcheck.planes.flow import EgressFlow
+from coatcheck.planes.hooks import Hooks, VerdictHook, hook_table
 from coatcheck.planes.layers import next_layer
 from coatcheck.planes.platform_token import PlatformTokens
 from coatcheck.planes.session_ca import SessionCas
-from coatcheck.planes.stream import VerdictHook
 from coatcheck.planes.tls import ClientTls, UpstreamTls
 from coatcheck.planes.translate import request_head
 from coatcheck.planes.upstream import Upstream
@@ -71,7 +72,6 @@ class MitmPlane:
         """Connections or requests refused because something of ours failed (fail-closed count)."""
         self._client_tls = client_tls
         self._upstream_tls = upstream_tls
-        self._calls: WeakKeyDictionary[http.HTTPFlow, Call] = WeakKeyDictionary()
         self._tls: WeakKeyDictionary[Connection, tuple[str, bool, SSL.Connection]] = WeakKeyDictionary()
         self._links: dict[str, EgressConnection] = {}
         adapt_mitmproxy()
@@ -263,7 +263,7 @@ class MitmPlane:
         link.await_head()
         return None
 
-    def requestheaders(self, flow: http.HTTPFlow) -> Coroutine[Any, Any, None] | None:
+    def requestheaders(self, flow: EgressFlow) -> Coroutine[Any, Any, None] | None:
         """The decision on one request. Whatever fails in here leaves no Call, which is a Deny."""
         link = self._links[flow.client_conn.id]
         link.head_since = None
@@ -274,11 +274,11 @@ class MitmPlane:
         head = request_head(flow.request, end_stream=not flow.request.stream)
         found = destination_of(flow.request, head, link, self._reverse_host)
         if isinstance(found, Deny):
-            self._calls[flow] = self.exchange.refused(link.peer, _asked_for(link), head, found)
+            flow.call = self.exchange.refused(link.peer, _asked_for(link), head, found)
             return None
         destination, head = found
         call, waiting = self.exchange.receive(link.peer, destination, head, http2=link.client.alpn == b"h2")
-        self._calls[flow] = call
+        flow.call = call
         link.calls.add(call)
         call.on_end(link.calls.discard)
         request = flow.request
@@ -300,15 +300,12 @@ class MitmPlane:
         else:
             link.present(Origin(OriginClass.BEARER, hashlib.sha256(shown.encode()).hexdigest()))
 
-    def request(self, flow: http.HTTPFlow) -> Coroutine[Any, Any, None] | None:
+    def request(self, flow: EgressFlow) -> Coroutine[Any, Any, None] | None:
         """The whole body of a request whose credential stands in it."""
-        call = self._calls.get(flow)
+        call = flow.call
         if call is None or call.need is None:
             return None
         return self.exchange.receive_body(call, flow.request.raw_content or b"")
-
-    def take_call(self, flow: http.HTTPFlow) -> Call | None:
-        return self._calls.get(flow)
 
     def _reverse_host(self, link: EgressConnection, name: str) -> str | None:
         """`http://proxy/NAME/…` for clients that take a base URL: NAME is one of the session's

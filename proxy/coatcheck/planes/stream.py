@@ -8,10 +8,8 @@
     body chunks through `call.download` -> end, or abort without a clean end
 """
 
-import logging
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, override
+from collections.abc import Callable
+from typing import TYPE_CHECKING, override
 
 from mitmproxy import http
 from mitmproxy.connection import Connection, Server
@@ -38,6 +36,8 @@ from mitmproxy.proxy.layers.http import (
 from mitmproxy.proxy.layers.http._base import HttpEvent
 
 from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.planes.flow import EgressFlow
+from coatcheck.planes.hooks import VerdictHook
 from coatcheck.planes.refusal import refusal
 from coatcheck.planes.translate import apply_edits, response_head, set_response_headers
 from coatcheck.planes.websocket import EgressWebsocket
@@ -45,8 +45,6 @@ from coatcheck.planes.websocket import EgressWebsocket
 if TYPE_CHECKING:
     from coatcheck.exchange import Call
     from coatcheck.planes.connection import EgressConnection
-
-logger = logging.getLogger(__name__)
 
 type Generator = layer.CommandGenerator[None]
 
@@ -58,16 +56,10 @@ RETRIED_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Sent once more when a kept connection turns out stale before any byte of an answer (RFC 9110 9.2.2)."""
 
 
-@dataclass
-class VerdictHook(commands.StartHook):
-    """The verdict has to wait for the secret store. (When it need not, there is no hook: dispatching one
-    costs as much as the decision.)"""
-
-    waiting: Coroutine[Any, Any, None]
-
-
 class EgressStream(HttpStream):
     """mitmproxy's stream with our decisions at each of its steps."""
+
+    flow: EgressFlow
 
     def __init__(
         self, context: Context, stream_id: int, link: "EgressConnection", idle: Callable[..., Server | None]
@@ -85,9 +77,7 @@ class EgressStream(HttpStream):
     @override
     def state_wait_for_request_headers(self, event: HttpEvent) -> Generator:
         assert isinstance(event, RequestHeaders)
-        self.flow = http.HTTPFlow(self.context.client, self.context.server)
-        self.flow.request = event.request
-        self.flow.live = True
+        self.flow = EgressFlow(self.context.client, self.context.server, event.request)
         if event.request.method.upper() == "CONNECT":
             yield from self._connect()
             return
@@ -98,7 +88,7 @@ class EgressStream(HttpStream):
             if (yield from self.check_killed(False)):
                 self._client_gone()
                 return
-        self.call = self.link.plane.take_call(self.flow)
+        self.call = self.flow.call
         denial = self.call.denial if self.call is not None else Deny(Reason.INTERNAL_ERROR, "no verdict")
         if denial is not None:
             yield from self._refuse(denial, request_done=event.end_stream)
@@ -111,8 +101,8 @@ class EgressStream(HttpStream):
         self.server_state = self.state_wait_for_response_headers
         if event.end_stream or self.call.body_limit:
             self.client_state = self.state_consume_request_body
-        else:
-            yield from self._start_upload()
+        elif (yield from self._open_upstream(end_stream=False)):
+            self.client_state = self.state_stream_request_body
 
     def _connect(self) -> Generator:
         if self.mode is not HTTPMode.regular:
@@ -129,11 +119,6 @@ class EgressStream(HttpStream):
         version = self.flow.request.data.http_version
         yield commands.SendData(self.context.client, version + b" 200 Connection established\r\n\r\n")
         self.link.enter_tunnel(self.context)
-
-    def _start_upload(self) -> Generator:
-        if not (yield from self._open_upstream(end_stream=False)):
-            return
-        self.client_state = self.state_stream_request_body
 
     def _open_upstream(self, *, end_stream: bool, body: bytes = b"") -> layer.CommandGenerator[bool]:
         """Connect, look once more, put the secrets in, send the head. False when refused."""
@@ -377,7 +362,7 @@ class EgressStream(HttpStream):
             )
 
     def _client_gone(self) -> None:
-        call = self.call or self.link.plane.take_call(self.flow)
+        call = self.call or self.flow.call
         if call is not None:
             call.complete(Reason.CLIENT_GONE)
 

@@ -1,0 +1,26 @@
+"""Which of mitmproxy's hooks we answer: a table made once, instead of a search through all addons."""
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, fields
+from typing import Any
+
+from mitmproxy.proxy import commands
+
+type Handler = Callable[..., Coroutine[Any, Any, None] | None]
+type Hooks = dict[type[commands.StartHook], tuple[str, Handler]]
+
+
+def hook_table(handlers: dict[type[commands.StartHook], Handler]) -> Hooks:
+    """Each hook with the name of its one argument, found once: `Hook.args` looks it up at each call."""
+    return {
+        hook: (fields(hook)[0].name, handler)  # type: ignore[arg-type]  # every hook is a dataclass
+        for hook, handler in handlers.items()
+    }
+
+
+@dataclass
+class VerdictHook(commands.StartHook):
+    """The verdict has to wait for the secret store. (When it need not, there is no hook: dispatching one
+    costs as much as the decision.)"""
+
+    waiting: Coroutine[Any, Any, None]
