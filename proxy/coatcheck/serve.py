@@ -214,6 +214,7 @@ class Daemon:
                 events = await loop.run_in_executor(None, self.state.sweep)
                 for event in events:
                     self._session_over(event.session)
+                self.telemetry.settle(self.state.clock.now().wall)
                 if _stamp(self.settings.policy) != self._policy_stamp:
                     self.reload()
             except Exception:

@@ -17,6 +17,7 @@ from coatcheck.telemetry.events import (
     Event,
     Outcome,
     PolicyEvent,
+    Repeated,
     SessionChange,
     SessionEvent,
     Usage,
@@ -58,6 +59,7 @@ ALL_EVENTS: tuple[Event, ...] = (
     POLICY,
     DaemonEvent(DECISION.at, "ready", "after 0.2 s"),
     Usage(DECISION.at, "s-1", "acme", "agent-7", 15.0, 2, 10, 2000),
+    Repeated(DECISION.at, "decision", "s-1", "acme", Reason.HOST_NOT_ALLOWED, 70, DECISION.at - 10),
 )
 
 

@@ -9,6 +9,7 @@ import pytest
 from coatcheck.telemetry.audit import AuditLog, AuditUnavailable
 from coatcheck.telemetry.events import Event
 from coatcheck.telemetry.metrics import Metrics
+from coatcheck.telemetry.repeats import BURST
 from coatcheck.telemetry.sinks import Telemetry
 from coatcheck.telemetry.usage import UsageLedger
 from tests.telemetry.samples import ALARM, COMPLETION, DECISION, DENIED, ENDED, OPENED
@@ -75,3 +76,34 @@ def test_close_tells_the_usage_that_was_waiting(tmp_path: Path) -> None:
         telemetry.emit(event)
     telemetry.close(ENDED.at)
     assert types(tmp_path)[-1] == "usage"
+
+
+def test_a_flood_of_refusals_does_not_fill_the_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Counted in the audit log and on stderr, each in the metrics and in what the session used."""
+    telemetry = make(tmp_path)
+    telemetry.emit(OPENED)
+    with caplog.at_level(logging.WARNING, "coatcheck"):
+        for _ in range(1000):
+            telemetry.emit(DENIED)
+            telemetry.emit(ALARM)
+        telemetry.settle(DENIED.at + 60)
+        telemetry.emit(ENDED)
+        telemetry.close(ENDED.at)
+    records = [json.loads(line) for line in (tmp_path / "audit" / "audit.jsonl").read_bytes().splitlines()]
+    assert [r["type"] for r in records].count("decision") == BURST
+    assert [(r["what"], r["count"]) for r in records if r["type"] == "repeated"] == [
+        ("decision", 1000 - BURST),
+        ("alarm", 1000 - BURST),
+    ]
+    assert records[-1]["requests"] == 1000
+    assert value(telemetry.metrics, "decisions_total", outcome="deny", reason="host_not_allowed") == 1000
+    assert len(caplog.records) == BURST + 1
+
+
+def test_counts_that_wait_are_told_at_the_end(tmp_path: Path) -> None:
+    """A daemon that stops in the middle of a flood leaves no refusal uncounted."""
+    telemetry = make(tmp_path)
+    for _ in range(BURST + 7):
+        telemetry.emit(DENIED)
+    telemetry.close(DENIED.at)
+    assert types(tmp_path)[-1] == "repeated"

@@ -59,8 +59,10 @@ def test_a_session_goes_on_over_a_restart() -> None:
         {"type": "decision", "session": "s-1"},
         {"type": "completion", "session": "s-1", "bytes_up": 7, "bytes_down": 8},
         {"type": "decision", "session": "s-9"},
+        {"type": "repeated", "session": "s-1", "what": "decision", "count": 40},
+        {"type": "repeated", "session": "s-1", "what": "alarm", "count": 30},
     ]
     ledger.replay(before)
     ledger(DECISION)
     ledger(COMPLETION)
-    assert ledger(ENDED) == [Usage(ENDED.at, "s-1", "acme", "agent-7", 15.0, 2, 17, 2008)]
+    assert ledger(ENDED) == [Usage(ENDED.at, "s-1", "acme", "agent-7", 15.0, 42, 17, 2008)]

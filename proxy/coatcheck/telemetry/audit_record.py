@@ -22,6 +22,7 @@ from coatcheck.telemetry.events import (
     Decision,
     Event,
     PolicyEvent,
+    Repeated,
     SessionEvent,
     Usage,
 )
@@ -46,6 +47,7 @@ TYPES: dict[type, str] = {
     SessionEvent: "session",
     Usage: "usage",
     Alarm: "alarm",
+    Repeated: "repeated",
     PolicyEvent: "policy",
     DaemonEvent: "daemon",
 }

@@ -158,6 +158,8 @@ def _parts(kind: str, get: Callable[[str], str]) -> tuple[str, list[str]]:
             return "usage", [who, get("subject"), f"{get('requests')} requests", size, f"{get('seconds')} s"]
         case "alarm":
             return "ALARM", [get("reason"), who, get("credential"), get("detail")]
+        case "repeated":
+            return "repeated", [get("reason"), who, f"{get('count')} more of type {get('what')}"]
         case "policy":
             what = "loaded" if get("loaded") == "True" else "REFUSED"
             return "policy", [what, get("name"), get("sha256")[:16], get("detail")]

@@ -115,6 +115,21 @@ class Alarm:
 
 
 @dataclass(frozen=True, slots=True)
+class Repeated:
+    """More refusals or alarms of a session for one reason, counted instead of recorded (`repeats`)."""
+
+    at: float
+    what: str
+    """`decision` or `alarm`: what was counted."""
+    session: str
+    tenant: str
+    reason: Reason
+    count: int
+    since: float
+    """When the first of them was, Unix seconds."""
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyEvent:
     """A policy was loaded, or refused and the old one kept."""
 
@@ -134,4 +149,4 @@ class DaemonEvent:
     detail: str = ""
 
 
-type Event = Decision | Completion | SessionEvent | Usage | Alarm | PolicyEvent | DaemonEvent
+type Event = Decision | Completion | SessionEvent | Usage | Alarm | Repeated | PolicyEvent | DaemonEvent

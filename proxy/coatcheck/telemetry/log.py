@@ -20,6 +20,7 @@ from coatcheck.telemetry.events import (
     Decision,
     Event,
     PolicyEvent,
+    Repeated,
     SessionEvent,
 )
 from coatcheck.telemetry.redaction import mask, mask_bytes_literals, printable
@@ -122,6 +123,11 @@ def log_event(event: Event) -> None:
             _events.warning(
                 "alarm %s: tenant %s session %s credential %s: %s",
                 event.reason.value, event.tenant, event.session, event.credential, event.detail,
+            )  # fmt: skip
+        case Repeated(what="alarm"):
+            _events.warning(
+                "alarm %s: tenant %s session %s: %d more",
+                event.reason.value, event.tenant, event.session, event.count,
             )  # fmt: skip
         case PolicyEvent(loaded=True):
             _events.info("policy %s loaded, sha256 %s %s", event.name, event.sha256, event.detail)

@@ -4,9 +4,10 @@ import logging
 from collections.abc import Callable
 
 from coatcheck.telemetry.audit import AuditLog, AuditUnavailable
-from coatcheck.telemetry.events import Event
+from coatcheck.telemetry.events import Event, Repeated
 from coatcheck.telemetry.log import log_event
 from coatcheck.telemetry.metrics import Metrics, Sink
+from coatcheck.telemetry.repeats import Repeats
 from coatcheck.telemetry.usage import UsageLedger
 
 _log = logging.getLogger("coatcheck.telemetry")
@@ -25,6 +26,7 @@ class Telemetry:
         self.audit, self.metrics, self.usage = audit, metrics, usage
         self._write_log = log
         self._refusing = False
+        self._repeats = Repeats()
         metrics.pulled.audit_counts = lambda: audit.counts
         metrics.pulled.checkpoint_failures = lambda: audit.second_sink_failures
 
@@ -32,8 +34,26 @@ class Telemetry:
         """Tell of `event`. AuditUnavailable when it could not be recorded: then the caller refuses with
         `Reason.AUDIT_UNAVAILABLE` and does not emit again, since that could not be recorded either.
 
-        Other sinks never raise: what they miss stands in the audit log.
+        Other sinks never raise: what they miss stands in the audit log. Refusals that repeat are counted
+        in the log, not recorded each (`repeats`); metrics and usage see them all.
         """
+        recorded = self._repeats.admit(event)
+        if recorded:
+            self._record(event)
+        self._tell(self._repeats.due(event.at))
+        try:
+            self.metrics(event)
+        except Exception as error:  # noqa: BLE001
+            self._failed(Sink.METRICS, error)
+        try:
+            for used in self.usage(event):
+                self.audit.write(used)
+        except Exception as error:  # noqa: BLE001
+            self._failed(Sink.USAGE, error)
+        if recorded:
+            self._log(event)
+
+    def _record(self, event: Event) -> None:
         try:
             self.audit.write(event)
         except AuditUnavailable as error:
@@ -45,15 +65,20 @@ class Telemetry:
         if self._refusing:
             self._refusing = False
             _log.warning("the audit log can be written again")
-        try:
-            self.metrics(event)
-        except Exception as error:  # noqa: BLE001
-            self._failed(Sink.METRICS, error)
-        try:
-            for used in self.usage(event):
-                self.audit.write(used)
-        except Exception as error:  # noqa: BLE001
-            self._failed(Sink.USAGE, error)
+
+    def settle(self, at: float) -> None:
+        """Tell what has been counted for a while. Call it about once a second. `at`: Unix time."""
+        self._tell(self._repeats.due(at))
+
+    def _tell(self, counts: list[Repeated]) -> None:
+        for count in counts:
+            try:
+                self.audit.write(count)
+            except AuditUnavailable:
+                return  # the log itself tells how many records it has lost
+            self._log(count)
+
+    def _log(self, event: Event) -> None:
         try:
             self._write_log(event)
         except Exception as error:  # noqa: BLE001
@@ -65,7 +90,8 @@ class Telemetry:
         await self.audit.wait_durable()
 
     def close(self, at: float) -> None:
-        """Tell the usage of sessions that have ended, then close the audit log. `at`: Unix time."""
+        """Tell the usage of sessions that have ended and all counts, then close the log. `at`: Unix time."""
+        self._tell(self._repeats.due(at, everything=True))
         try:
             for used in self.usage.close(at):
                 self.audit.write(used)

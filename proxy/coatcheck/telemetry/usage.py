@@ -59,6 +59,8 @@ class UsageLedger:
                     continue
                 if record.get("type") == "decision":
                     account.requests += 1
+                elif record.get("type") == "repeated" and record.get("what") == "decision":
+                    account.requests += _count(record.get("count"))
                 elif record.get("type") == "completion":
                     account.bytes_up += _count(record.get("bytes_up"))
                     account.bytes_down += _count(record.get("bytes_down"))
