@@ -16,6 +16,7 @@ from tests.daemon import Sandbox, TestDaemon, running_daemon
 from tests.planes.attack import eventually, nothing_is_left
 from tests.planes.h2_client import H2Client
 from tests.planes.h2_origin import H2Origin, H2Peer, h2_origin
+from tests.planes.raw_origin import RawOrigin
 from tests.planes.wire import http_client, wire
 from tests.upstreams import UpstreamTls
 
@@ -355,6 +356,43 @@ async def test_1_5_extended_connect_is_refused(
     await client.flush()
     await eventually(lambda: client.gone or client.status.get(stream) == "403")
     assert not origin.peers
+
+
+async def test_http2_clients_reach_upstreams_that_speak_http1(
+    raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin
+) -> None:
+    """notes 0.7: a stream each has a connection of its own; the head is one that HTTP/1 reads in one way."""
+    async with http_client(raw_daemon, raw_sandbox, http2=True) as http:
+        urls = [f"https://api.github.com/{number}" for number in range(4)]
+        answers = await asyncio.gather(*(http.post(url, content=b"x" * 100_000) for url in urls))
+    assert {(answer.http_version, answer.text) for answer in answers} == {("HTTP/2", "ok")}
+    for head in raw_origin.heads:
+        assert head.count(b" HTTP/1.1\r\n") == 1
+        assert head.lower().count(b"\r\nhost: api.github.com\r\n") == 1
+    await nothing_is_left(raw_daemon)
+
+
+async def test_http1_clients_reach_upstreams_that_speak_http2(
+    daemon: TestDaemon, sandbox: Sandbox, origin: H2Origin, git_token: str
+) -> None:
+    """Bodies both ways over one kept upstream connection, in chunks where the length is unknown."""
+
+    async def mirror(peer: H2Peer, stream: int) -> None:
+        await peer.until_ended(stream)
+        await peer.headers(stream, [(":status", "200")])
+        await peer.send(stream, b"y" * peer.received[stream], end=True)
+
+    origin.behave = mirror  # type: ignore[method-assign]
+    async with http_client(daemon, sandbox) as http:
+        for _ in range(3):
+            answer = await http.post(
+                "https://api.github.com/x", headers=bearer(sandbox), content=b"x" * 1_000_000
+            )
+            assert (answer.http_version, len(answer.content)) == ("HTTP/1.1", 1_000_000)
+    assert len(origin.peers) == 1
+    fields = dict(origin.peers[0].requests[1])
+    assert fields[":authority"] == "api.github.com" and fields["authorization"] == f"Bearer {git_token}"
+    assert not {"host", "connection", "transfer-encoding"} & set(fields)
 
 
 @pytest.mark.needs_debian("nginx", "curl")
