@@ -1,14 +1,19 @@
 """Attacks on the request path that no trap of mitmproxy's explains: found by reading as the attacker."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
-from tests.daemon import Sandbox, TestDaemon
+from coatcheck.decision.message import Origin, OriginClass
+from coatcheck.state.sessions import NewSession
+from tests.daemon import Sandbox, TestDaemon, running_daemon
 from tests.planes.attack import request
+from tests.planes.conftest import RAW_POLICY
 from tests.planes.raw_origin import OK, RawOrigin, Visit
 from tests.planes.test_traps_answers import everything
-from tests.planes.wire import tunnel, wire
+from tests.planes.wire import Wire, tunnel, wire
+from tests.upstreams import UpstreamTls
 
 
 async def test_a_request_with_a_body_is_never_sent_again_without_it(
@@ -116,3 +121,32 @@ async def test_a_reverse_request_without_a_host_gets_the_credentials_host(
         await raw.send(f"GET /openai/v1 HTTP/{version}\r\nAuthorization: Bearer {handle}\r\n\r\n".encode())
         assert await raw.status() == 200
     assert b"host: api.openai.com\r\n" in raw_origin.heads[0].lower()
+
+
+async def test_a_connection_does_not_pass_from_an_ended_session_to_the_next_of_its_address(
+    tmp_path: Path, all_output: Path, plain_origin: RawOrigin, upstream_tls: UpstreamTls
+) -> None:
+    """Half a request of the old sandbox, finished once its address is another's: it would be the other's."""
+    async with running_daemon(
+        all_output / tmp_path.name,
+        RAW_POLICY,
+        upstream_ca=upstream_tls.ca,
+        connect_to={"other.example:80": plain_origin.port},
+        proxy_port=0,
+        proxy_trust_addresses=True,
+    ) as daemon:
+        origin = Origin(OriginClass.ADDRESS, "proxy|127.0.0.1")
+        wanted = NewSession("acme", "agent", "default", origin)
+        old, _ = daemon.state.open_session(wanted, "test")
+        assert daemon.proxy_address is not None
+        reader, writer = await asyncio.open_connection(*daemon.proxy_address)
+        raw = Wire(reader, writer)
+        await raw.send(b"GET http://other.example/ HTTP/1.1\r\nHost: other.example\r\n")
+        assert await raw.soon() == b""
+        daemon.state.revoke(old.id, "test")
+        daemon.state.open_session(wanted, "test")
+        await asyncio.sleep(0)
+        writer.write(b"\r\n")
+        assert await raw.status() == 0
+        writer.transport.abort()
+    assert plain_origin.saw_nothing

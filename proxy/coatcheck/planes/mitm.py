@@ -131,7 +131,12 @@ class MitmPlane:
     def abort_session(self, session_id: str) -> None:
         """A session or one of its handles was revoked: end what depends on it, now (I5)."""
         over = self.exchange.is_over(session_id)
+        session = self.exchange.state.sessions.by_id.get(session_id)
         for link in tuple(self.connections):
+            if over and session is not None and session.origin in link.peer.origins:
+                # Also one with half a request, which would be the next session's of this origin.
+                link.abort(Reason.SESSION_REVOKED)
+                continue
             calls = [c for c in link.calls if c.session is not None and c.session.id == session_id]
             idle_tunnel = link.tunnel_session == session_id and not link.calls
             if any(call.permitted() is not None for call in calls) or (idle_tunnel and over):
