@@ -4,12 +4,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from coatcheck.decision.body_scrubber import BodyScrubber
+from coatcheck.answer import Answer
 from coatcheck.decision.body_search import BodySearch
-from coatcheck.decision.content_coding import CodingRefused
 from coatcheck.decision.decide import NeedBody, World
 from coatcheck.decision.handle import Claims
-from coatcheck.decision.message import Destination, Edits, Headers, Peer, RequestHead, ResponseHead
+from coatcheck.decision.message import Destination, Edits, Peer, RequestHead, ResponseHead
 from coatcheck.decision.policy import (
     Credential,
     HandlesInBody,
@@ -20,12 +19,8 @@ from coatcheck.decision.policy import (
     tunnel_rule,
 )
 from coatcheck.decision.response import (
-    Framing,
     ResponsePlan,
-    plan_response,
-    plan_trailers,
 )
-from coatcheck.decision.scrub import Patterns, Scrubber, scrub_bytes
 from coatcheck.decision.search import find
 from coatcheck.decision.session import Session, alive
 from coatcheck.decision.substitute import check_secret
@@ -69,15 +64,10 @@ class Call:
         self._sent = 0
         self._received = 0
         self._search: BodySearch | None = None
-        self._scrubber: BodyScrubber | None = None
-        self.patterns: Patterns | None = None
-        self._hits = 0
+        self._answer: Answer | None = None
         self._travels = True
         """False for SigV4 without a session token: no secret is in the request, so ranges are harmless
         (s3transfer downloads in parts)."""
-        self._late: Scrubber | None = None
-        self._coded = False
-        self._bodiless = False
         self._ended = False
         self._on_end: Callable[[Call], None] | None = None
 
@@ -176,9 +166,17 @@ class Call:
             return edits
         if not self.head.end_stream and not self.need:
             self._search = self._body_search()
-        self.patterns = self._exchange.secrets.patterns(self.session.id) if self.session else None
+        if self.session is not None:
+            session_id, secrets = self.session.id, self._exchange.secrets
+            self._answer = Answer(self.head, session_id, secrets, self._host_gets_secrets)
         self.committed = True
         return edits
+
+    def _host_gets_secrets(self) -> bool:
+        """Whether any credential of the session's policy may go to this request's host."""
+        policy = self._exchange.state.policies.get(self.session.policy) if self.session else None
+        hosts = [host for c in policy.credentials.values() for host in c.hosts] if policy else []
+        return policy is None or any(host.matches(self.destination.host) for host in hosts)
 
     def _edits(self, body: bytes) -> Edits | Deny:
         verdict = self.verdict
@@ -205,17 +203,22 @@ class Call:
 
     def upload(self, chunk: bytes) -> bytes | Deny:
         """One chunk of body, as it may leave."""
-        denial = self.permitted() or self._charge(LimitKind.BYTES_UP, len(chunk))
+        denial = self.sent(len(chunk))
         if denial is not None:
             return denial
-        self._sent += len(chunk)
-        limit = self.rule.max_request_bytes if self.rule else 0
-        if limit and self._sent > limit:
-            return Deny(Reason.BODY_TOO_LARGE)
         if self._search is None:
             return chunk
         out = self._search.feed(chunk)
         return self._seen_in_body(self._search) or out
+
+    def sent(self, count: int) -> Deny | None:
+        """So many bytes of the request are to leave: whether they may."""
+        denial = self.permitted() or self._charge(LimitKind.BYTES_UP, count)
+        if denial is not None:
+            return denial
+        self._sent += count
+        limit = self.rule.max_request_bytes if self.rule else 0
+        return Deny(Reason.BODY_TOO_LARGE) if limit and self._sent > limit else None
 
     def upload_end(self) -> bytes | Deny:
         if self._search is None:
@@ -257,6 +260,13 @@ class Call:
 
     # --- the answer ---------------------------------------------------------------------------------
 
+    @property
+    def answer(self) -> Answer:
+        """What comes back. There is one once the request was committed."""
+        if self._answer is None:
+            raise RuntimeError("an answer to a request that never left")
+        return self._answer
+
     def respond(self, response: ResponseHead, *, end_stream: bool) -> ResponsePlan | Deny:
         """What must happen to the answer."""
         self.status = response.status
@@ -264,24 +274,13 @@ class Call:
         if denial is not None:
             return denial
         assert self.rule is not None  # noqa: S101 - permitted() saw it
-        if self.session is not None:  # another request may have fetched another secret meanwhile
-            self.patterns = self._exchange.secrets.patterns(self.session.id)
-        plan = plan_response(
-            self.head,
+        return self.answer.begin(
             response,
             injected=self.injected,
-            patterns=self.patterns,
             keep_set_cookie=self._keeps_cookies(),
             websocket=self.rule.websocket,
+            end_stream=end_stream,
         )
-        if isinstance(plan, Deny):
-            return plan
-        self._hits += plan.hits
-        self._coded = response.get("content-encoding") is not None
-        self._bodiless = plan.framing is Framing.NONE and response.status != 101
-        if plan.scrub_body and self.patterns is not None and not end_stream:
-            self._scrubber = BodyScrubber(self.patterns, plan.codings)
-        return plan
 
     def _keeps_cookies(self) -> bool:
         if not isinstance(self.verdict, Inject):
@@ -290,86 +289,26 @@ class Call:
 
     def download(self, chunk: bytes) -> list[bytes] | Deny:
         """One chunk of the answer, as the sandbox may see it."""
-        denial = self.permitted() or self._charge(LimitKind.BYTES_DOWN, len(chunk))
-        if self._bodiless and chunk:
-            denial = Deny(Reason.UPSTREAM_RESPONSE_REFUSED, "a body where there is none")
+        return self.received(len(chunk)) or self.answer.feed(chunk)
+
+    def received(self, count: int) -> Deny | None:
+        """So many bytes of the answer came in: whether they, and more, may go on."""
+        denial = self.permitted() or self._charge(LimitKind.BYTES_DOWN, count)
         if denial is not None:
             return denial
-        self._received += len(chunk)
+        self._received += count
         limit = self.rule.max_response_bytes if self.rule else 0
-        if limit and self._received > limit:
-            return Deny(Reason.BODY_TOO_LARGE, "the answer")
-        late = self._look_for_new_secrets()
-        if late is not None:
-            return late
-        try:
-            out = [chunk] if self._scrubber is None else self._scrubber.feed(chunk)
-        except CodingRefused as refused:
-            return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, str(refused))
-        return out if self._late is None else [self._late.feed(piece) for piece in out]
+        return Deny(Reason.BODY_TOO_LARGE, "the answer") if limit and self._received > limit else None
 
     def download_end(self) -> list[bytes] | Deny:
-        try:
-            out = [] if self._scrubber is None else self._scrubber.finish()
-        except CodingRefused as refused:
-            return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, str(refused))
-        return (
-            out if self._late is None else [*(self._late.feed(piece) for piece in out), self._late.finish()]
-        )
-
-    def _look_for_new_secrets(self) -> Deny | None:
-        """A stream that was open before the session's first use of a credential must not echo it either
-        (an upstream may show one client's requests to another)."""
-        assert self.session is not None  # noqa: S101 - permitted() saw it
-        patterns = self._exchange.secrets.patterns(self.session.id)
-        if patterns is self.patterns or patterns is None:
-            return None
-        if self._late is not None:
-            self._hits += self._late.hits
-            if self._late.finish():  # held back under the old patterns: no clean way to go on
-                return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, "secrets changed in the middle of a match")
-        if self._scrubber is None and self._coded:
-            if self._may_hold_credentials():
-                detail = "a coded answer from before the session's first use of a credential"
-                return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, detail)
-            return None
-        self.patterns, self._late = patterns, Scrubber(patterns)
-        return None
-
-    def _may_hold_credentials(self) -> bool:
-        """Whether this request's host is one that gets secrets at all."""
-        policy = self._exchange.state.policies.get(self.session.policy) if self.session else None
-        host = self.destination.host
-        return policy is None or any(
-            pattern.matches(host)
-            for credential in policy.credentials.values()
-            for pattern in credential.hosts
-        )
-
-    def trailers(self, trailers: Headers) -> Headers | Deny:
-        """gRPC's status travels in trailers: they lose secrets as headers do."""
-        patterns = self._exchange.secrets.patterns(self.session.id) if self.session else None
-        planned = plan_trailers(trailers, patterns or self.patterns)
-        if isinstance(planned, Deny):
-            return planned
-        clean, hits = planned
-        self._hits += hits
-        return clean
-
-    # --- WebSocket ----------------------------------------------------------------------------------
+        return self.answer.finish()
 
     def websocket_control(self, payload: bytes, *, from_client: bool) -> bytes | Deny:
         """A ping's payload or a close reason: at most 125 bytes (RFC 6455 5.5), scrubbed like the rest."""
         denial = self.permitted()
         if denial is not None:
             return denial
-        assert self.session is not None  # noqa: S101 - permitted() saw it
-        patterns = self._exchange.secrets.patterns(self.session.id)
-        if from_client or patterns is None:
-            return payload
-        clean, hits = scrub_bytes(patterns, payload)
-        self._hits += hits
-        return clean
+        return payload if from_client else self.answer.whole(payload)
 
     # --- the end ------------------------------------------------------------------------------------
 
@@ -384,8 +323,6 @@ class Call:
             self._on_end(self)
         if not self.committed or self.session is None:
             return
-        counted = [scrubber.hits for scrubber in (self._scrubber, self._late) if scrubber is not None]
-        scrubbed = self._hits + sum(counted)
         self._exchange.tell(
             Completion(
                 at=self._exchange.state.clock.now().wall,
@@ -395,7 +332,7 @@ class Call:
                 bytes_up=self._sent,
                 bytes_down=self._received,
                 seconds=time.perf_counter() - self.started,
-                scrubbed=scrubbed,
+                scrubbed=self._answer.hits if self._answer is not None else 0,
                 aborted=aborted,
             )
         )
@@ -404,6 +341,3 @@ class Call:
         if self.entered and self.session is not None and self.rule is not None:
             self.entered = False
             self._exchange.buckets.leave(self.session, self.rule, self.credentials)
-
-    def count_hits(self, hits: int) -> None:
-        self._hits += hits

@@ -139,7 +139,10 @@ class Exchange:
             return verdict
         if isinstance(verdict, Pass):
             self._proceed(call, verdict)
-            return call if call.denial is None else call.denial
+            if call.denial is None:
+                return call
+            call.complete(call.denial.reason)
+            return call.denial
         if isinstance(verdict, Identified):
             call.session, verdict = verdict.session, verdict.denial
         call.deny(verdict)

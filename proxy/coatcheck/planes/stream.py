@@ -260,7 +260,7 @@ class EgressStream(HttpStream):
             out = self.call.download_end()
         else:
             assert isinstance(event, ResponseTrailers)
-            trailers = self.call.trailers(tuple(event.trailers.items(multi=True)))
+            trailers = self.call.answer.trailers(tuple(event.trailers.items(multi=True)))
             if isinstance(trailers, Deny) or self.context.client.alpn != b"h2":
                 return  # HTTP/1 trailers are not forwarded (notes 1.4)
             assert self.flow.response is not None

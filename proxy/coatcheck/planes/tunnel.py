@@ -89,24 +89,21 @@ class OpaqueTunnel(layer.Layer):
             yield from self._refuse(self._link.upstream_denial())
             return
         denial = self._call.commit_tunnel()
-        sent = self._call.upload(bytes(self._hello)) if denial is None else denial
-        if isinstance(sent, Deny):
-            yield from self._refuse(sent)
+        denial = denial or self._call.sent(len(self._hello))
+        if denial is not None:
+            yield from self._refuse(denial)
             return
         self._open = True
+        yield commands.SendData(self.context.server, bytes(self._hello))
         self._hello.clear()
-        yield commands.SendData(self.context.server, sent)
 
     def _relay(self, event: events.DataReceived) -> Generator:
         from_client = event.connection is self.context.client
-        passed = self._call.upload(event.data) if from_client else self._call.download(event.data)
-        if isinstance(passed, Deny):
-            self._link.abort(passed.reason)
+        denial = self._call.sent(len(event.data)) if from_client else self._call.received(len(event.data))
+        if denial is not None:
+            self._link.abort(denial.reason)
             return
-        chunks = [passed] if isinstance(passed, bytes) else passed
-        for chunk in chunks:
-            target = self.context.server if from_client else self.context.client
-            yield commands.SendData(target, chunk)
+        yield commands.SendData(self.context.server if from_client else self.context.client, event.data)
 
     def _refuse(self, denial: Deny) -> Generator:
         """There is no HTTP to answer in: the reason is in the audit log, the connection ends."""

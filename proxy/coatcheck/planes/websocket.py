@@ -31,16 +31,16 @@ class MessageFilter:
     def __init__(self, call: "Call", *, from_client: bool) -> None:
         self._call = call
         self._from_client = from_client
-        self._patterns = None if from_client else call.patterns
+        self._patterns = None if from_client else call.answer.patterns
         self._scrubber = Scrubber(self._patterns) if self._patterns is not None else None
 
     def feed(self, data: bytes) -> bytes | Deny:
         if self._from_client:
             return self._call.upload(data)
-        out = self._call.download(data)
-        if isinstance(out, Deny):
-            return out
-        if self._call.patterns is not self._patterns and not self._look_for_more():
+        denial = self._call.received(len(data))
+        if denial is not None:
+            return denial
+        if self._call.answer.patterns is not self._patterns and not self._look_for_more():
             return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, "secrets changed in the middle of a match")
         return self._scrubber.feed(data) if self._scrubber else data
 
@@ -49,8 +49,8 @@ class MessageFilter:
         held = b""
         if self._scrubber is not None:
             held = self._scrubber.finish()
-            self._call.count_hits(self._scrubber.hits)
-        self._patterns = self._call.patterns
+            self._call.answer.count_hits(self._scrubber.hits)
+        self._patterns = self._call.answer.patterns
         self._scrubber = Scrubber(self._patterns) if self._patterns is not None else None
         return not held
 
@@ -60,7 +60,7 @@ class MessageFilter:
         if self._scrubber is None:
             return b""
         rest = self._scrubber.finish()
-        self._call.count_hits(self._scrubber.hits)
+        self._call.answer.count_hits(self._scrubber.hits)
         return rest
 
 
