@@ -8,7 +8,7 @@ import pytest
 from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.state.sessions import NewSession
 from tests.daemon import Sandbox, TestDaemon, running_daemon
-from tests.planes.attack import request
+from tests.planes.attack import nothing_is_left, request
 from tests.planes.conftest import RAW_POLICY
 from tests.planes.raw_origin import OK, RawOrigin, Visit
 from tests.planes.test_traps_answers import everything
@@ -150,3 +150,31 @@ async def test_a_connection_does_not_pass_from_an_ended_session_to_the_next_of_i
         assert await raw.status() == 0
         writer.transport.abort()
     assert plain_origin.saw_nothing
+
+
+async def test_a_tunnel_that_a_limit_refuses_leaves_no_call_behind(
+    tmp_path: Path, all_output: Path, upstream_tls: UpstreamTls
+) -> None:
+    """Each would count as running for ever: after `max_calls` of them everybody was refused."""
+    policy = """
+version: 1
+owner: tests
+rules:
+  - name: pinned
+    hosts: [pinned.example]
+    tunnel: true
+    max_request: 10MiB
+    max_response: 10MiB
+    limits: {requests: 1/hour, burst: 1}
+"""
+    async with running_daemon(
+        all_output / tmp_path.name, policy, upstream_ca=upstream_tls.ca, connect_to={}
+    ) as daemon:
+        sandbox = await daemon.sandbox()
+        answers = []
+        for _ in range(4):
+            async with wire(sandbox) as raw:
+                await raw.send(b"CONNECT pinned.example:443 HTTP/1.1\r\nHost: pinned.example:443\r\n\r\n")
+                answers.append(await raw.status())
+        assert answers == [200, 429, 429, 429]
+        await nothing_is_left(daemon)
