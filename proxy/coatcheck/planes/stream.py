@@ -49,11 +49,10 @@ if TYPE_CHECKING:
 type Generator = layer.CommandGenerator[None]
 
 DISCARD_BYTES = 67_108_864
-"""How much of a refused upload is read and thrown away before the connection is closed. Closing at once
-would reset it, and the client would see that instead of the reason; reading on costs no memory."""
+"""How much of a refused upload is thrown away: closing at once would show a reset, not the reason."""
 
 RETRIED_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-"""Sent once more when a kept connection turns out stale before any byte of an answer (RFC 9110 9.2.2)."""
+"""Sent once more when a kept connection turns out stale before an answer (RFC 9110 9.2.2)."""
 
 
 class EgressStream(HttpStream):
@@ -69,8 +68,7 @@ class EgressStream(HttpStream):
         self._idle = idle
         self.call: Call | None = None
         self._discarded = 0
-        self._retried = False
-        self._answer_started = False
+        self._retried = self._reused = self._answer_started = False
 
     # --- the request --------------------------------------------------------------------------------
 
@@ -393,7 +391,7 @@ class EgressStream(HttpStream):
     def _may_retry(self) -> bool:
         return (
             not self._retried
-            and getattr(self, "_reused", False)
+            and self._reused
             and self.client_state == self.state_done
             # A body that went up is gone: its head alone would promise bytes that the next request has.
             and self.call is not None
