@@ -19,6 +19,7 @@ class H2Client:
         self.status: dict[int, str] = {}
         self.ended: set[int] = set()
         self.reset: dict[int, int] = {}
+        self.uploaded: dict[int, int] = {}
         self.held: set[int] = set()
         """Streams that get no credit."""
         self.gone = False
@@ -43,6 +44,7 @@ class H2Client:
                 continue
             self.h2.send_data(stream, b"x" * room)
             size -= room
+            self.uploaded[stream] = self.uploaded.get(stream, 0) + room
             await self.flush()
         self.h2.end_stream(stream)
         await self.flush()
