@@ -114,3 +114,15 @@ def test_a_reload_with_another_count_does_not_refill_the_bucket() -> None:
     assert key(LimitKind.REQUESTS, 60, 60.0) == key(LimitKind.REQUESTS, 90, 60.0)
     assert key(LimitKind.REQUESTS, 60, 60.0) != key(LimitKind.REQUESTS, 60, 1.0)
     assert key(LimitKind.BYTES_UP, 60, 60.0) != key(LimitKind.BYTES_DOWN, 60, 60.0)
+
+
+@given(st.floats(0, 1e7), st.integers(1, 5))
+def test_a_full_bucket_gives_all_it_has_whatever_the_clock_says(now: float, burst: int) -> None:
+    """7950.8 + 3600 - 7950.8 is more than 3600 in binary: an agent's only request an hour was refused."""
+    limit = Limit(LimitKind.REQUESTS, 1, 3600.0, burst, LimitScope.SESSION)
+    tat = 0.0
+    for _ in range(burst):
+        spent = spend(limit, tat, now)
+        assert isinstance(spent, Spent)
+        tat = spent.tat
+    assert isinstance(spend(limit, tat, now), Deny)

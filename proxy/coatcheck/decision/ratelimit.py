@@ -14,6 +14,10 @@ from coatcheck.decision.verdict import Deny, Reason
 
 type BucketKey = tuple[str, ...]
 
+_ROUNDING = 1e-6
+"""Seconds. Clocks are binary fractions: 7950.8 + 3600 - 7950.8 is not 3600 but a picosecond more or less, and
+a full bucket must not refuse for that."""
+
 
 @dataclass(frozen=True, slots=True)
 class Spent:
@@ -37,7 +41,7 @@ def spend(limit: Limit, tat: float, now: float, cost: int = 1) -> Spent | Deny:
     """
     new, depth = _new_tat(limit, tat, now, cost)
     lacking = new - now - depth
-    if lacking > 0 or (cost == 0 and lacking >= 0):
+    if lacking > _ROUNDING or (cost == 0 and lacking >= 0):
         return _deny(limit, lacking)
     return Spent(new, floor((depth - (new - now)) * limit.count / limit.period + 1e-9))
 
@@ -50,7 +54,7 @@ def charge(limit: Limit, tat: float, now: float, cost: int) -> Charged:
     """
     new, depth = _new_tat(limit, tat, now, cost)
     lacking = new - now - depth
-    return Charged(new, _deny(limit, lacking) if lacking > 0 else None)
+    return Charged(new, _deny(limit, lacking) if lacking > _ROUNDING else None)
 
 
 def enter(limit: Limit, running: int) -> int | Deny:
