@@ -144,7 +144,7 @@ AFTER_THE_FIRST_BYTE = [
     "coatcheck.call.Call.respond",
     "coatcheck.call.Call.download",
     "coatcheck.call.Call.download_end",
-    "coatcheck.call.plan_response",
+    "coatcheck.answer.plan_response",
     "coatcheck.decision.body_scrubber.BodyScrubber.feed",
     "coatcheck.decision.body_scrubber.BodyScrubber.finish",
     "coatcheck.decision.body_search.BodySearch.feed",
