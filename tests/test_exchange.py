@@ -31,7 +31,16 @@ credentials:
     inject: {header: Authorization, value: "Bearer {secret}"}
     env: API_KEY
     revoke_on_theft: true
+  form:
+    secret: memory:secret/form#key
+    hosts: [api.example.org]
+    inject: {body: {field: token, max: 1000B}}
 rules:
+  - name: forms
+    hosts: [api.example.org]
+    methods: [POST]
+    paths: [/form]
+    credentials: [form]
   - name: calls
     hosts: [api.example.org]
     methods: [GET, POST]
@@ -183,7 +192,7 @@ async def test_the_last_look_sees_what_was_taken_after_the_verdict(
         world.state.revoke(world.session.id, "test")
         expected = Reason.SESSION_REVOKED
     elif taken == "handle":
-        (issued,) = world.state.handles(world.session.id)
+        issued = next(h for h in world.state.handles(world.session.id) if h.claims.cred == "api")
         world.state.revoke_handle(world.session.id, issued.claims.jti)
         expected = Reason.HANDLE_REVOKED
     else:
@@ -277,6 +286,19 @@ async def test_theft_is_told_and_may_end_the_victims_session(world: World) -> No
     assert why(call.denial) is Reason.HANDLE_STOLEN
     assert ended == [world.session.id]
     assert any(isinstance(event, Alarm) for event in world.told)
+
+
+async def test_bodies_that_wait_to_be_whole_have_one_budget(world: World) -> None:
+    """Two thousand clients with a megabyte each would be two gigabytes (I9); an end gives its part back."""
+    world.exchange.max_buffered = 1500
+    calls = [await world.ask("/form", "", body=True) for _ in range(2)]
+    assert calls[0].buffer(1000) is None
+    assert why(calls[1].buffer(1000)) is Reason.CAPACITY
+    calls[1].complete(Reason.CAPACITY)
+    assert why(calls[0].buffer(100)) is Reason.BODY_TOO_LARGE
+    calls[0].complete(None)
+    assert world.exchange.buffered == 0
+    assert not world.exchange.calls
 
 
 async def test_draining_and_overload_refuse_what_is_new(world: World) -> None:

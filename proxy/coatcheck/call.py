@@ -63,6 +63,7 @@ class Call:
         self._policy: object = None
         self._sent = 0
         self._received = 0
+        self._buffered = 0
         self._search: BodySearch | None = None
         self._answer: Answer | None = None
         self._travels = True
@@ -199,6 +200,16 @@ class Call:
         scrub = self._exchange.secrets.patterns(verdict.session.id) is not None
         return with_connection_edits(self.head, credentials, injected=self.injected, scrub=scrub)
 
+    def buffer(self, count: int) -> Deny | None:
+        """So many more bytes of a body are to be kept until it is whole."""
+        self._buffered += count
+        self._exchange.buffered += count
+        if self._buffered > self.body_limit:
+            return Deny(Reason.BODY_TOO_LARGE)
+        if self._exchange.buffered > self._exchange.max_buffered:
+            return Deny(Reason.CAPACITY, "too many bodies are being buffered", retry_after=1.0)
+        return None
+
     # --- the body on its way up ---------------------------------------------------------------------
 
     def upload(self, chunk: bytes) -> bytes | Deny:
@@ -318,6 +329,7 @@ class Call:
             return
         self._leave()
         self._ended = True
+        self._exchange.buffered -= self._buffered
         self._exchange.calls.discard(self)
         if self._on_end is not None:
             self._on_end(self)

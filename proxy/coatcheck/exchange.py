@@ -53,6 +53,8 @@ class ExchangeSettings:
     """How long a request waits for the store before it is refused."""
     max_waiting: int = 1000
     """Requests that may wait for the store at once; each holds its head and up to 256 KiB of body."""
+    max_buffered: int = 67_108_864
+    """Bytes of bodies buffered at once, all together: four of DynamoDB's largest, 64 of a form's default."""
     max_calls: int = 5000
     """Requests running at once; above it new ones get 503, so that revocation stays fast (I5)."""
 
@@ -72,10 +74,13 @@ class Exchange:
         self.draining = False
         self.buckets = Buckets()
         self.calls: set[Call] = set()
+        self.buffered = 0
+        """Bytes of bodies that wait to be whole."""
         self.secrets = SessionSecrets()
         self.revoke_for_theft: Callable[[str, str], None] = lambda session_id, why: None
         self._store = store
         self._settings = settings or ExchangeSettings()
+        self.max_buffered = self._settings.max_buffered
         self._waiting = 0
         self._reported: set[tuple[str, str]] = set()
         self._boot = random.token_hex(4)
@@ -176,6 +181,7 @@ class Exchange:
         call.session, call.rule = verdict.session, verdict.rule
         if isinstance(verdict, NeedBody):
             call.need = verdict
+            self.calls.add(call)
             return None
         call.verdict = verdict
         self.calls.add(call)

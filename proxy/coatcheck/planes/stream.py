@@ -84,8 +84,7 @@ class EgressStream(HttpStream):
         if waiting is not None:
             yield VerdictHook(waiting)
             if (yield from self.check_killed(False)):
-                self._client_gone()
-                return
+                return self._client_gone()
         self.call = self.flow.call
         denial = self.call.denial if self.call is not None else Deny(Reason.INTERNAL_ERROR, "no verdict")
         if denial is not None:
@@ -159,9 +158,10 @@ class EgressStream(HttpStream):
         """The whole body first: bodies that a credential is put into, and requests without one."""
         assert self.call is not None
         if isinstance(event, RequestData):
+            if (full := self.call.buffer(len(event.data))) is not None:
+                yield from self._refuse(full, request_done=False)
+                return
             self.request_body_buf += event.data
-            if len(self.request_body_buf) > self.call.body_limit:
-                yield from self._refuse(Deny(Reason.BODY_TOO_LARGE), request_done=False)
         elif isinstance(event, RequestTrailers):
             yield from self._refuse(Deny(Reason.FRAMING_REFUSED, "request trailers"), request_done=False)
         elif isinstance(event, RequestEndOfMessage):
