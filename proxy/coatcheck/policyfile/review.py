@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from coatcheck.decision.message import OriginClass
+from coatcheck.decision.policy import LimitScope
 from coatcheck.policyfile.building import rule_ports
 from coatcheck.policyfile.credential_review import ambiguous_credentials, review_credential
 from coatcheck.policyfile.fields import closest
@@ -98,6 +99,12 @@ def _rule(place: Location, rule: RuleSpec) -> Iterator[Finding]:
         if not (limits.requests or limits.concurrent or limits.bytes_up or limits.bytes_down):
             yield Finding(
                 where, "nothing is limited here", "add requests, concurrent, bytes_up or bytes_down"
+            )
+        elif limits.per is LimitScope.CREDENTIAL and not rule.credentials:
+            yield Finding(
+                (*where, "per"),
+                "a limit per credential limits nothing on a rule without credentials",
+                "remove per, or write `per: session`, `per: tenant` or `per: rule`",
             )
         elif limits.burst and not limits.requests:
             yield Finding(
