@@ -1,6 +1,7 @@
 """The straight line of a request, with the real state, store and audit log around it."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -332,3 +333,68 @@ def test_a_challenge_is_a_401() -> None:
     """Git answers only that."""
     assert status_of(Deny(Reason.HANDLE_MISSING, challenge='Basic realm="x"')) == 401
     assert status_of(Deny(Reason.HOST_NOT_ALLOWED)) == 403
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [b"{name: calls, hosts: [api.example.org], methods: [GET, POST], paths: [/v1/**]}", b""],
+    ids=["the rule has lost it", "its paths have changed"],
+)
+async def test_a_credential_that_the_policy_takes_back_is_not_put_in(world: World, rule: bytes) -> None:
+    """Between the verdict and the first upstream byte lies a wait for the store: up to ten seconds."""
+    call = await world.ask()
+    rest = b"  - {name: k, hosts: [api.example.org], methods: [GET], paths: [/k], credentials: [api, form]}"
+    without = POLICY.split(b"rules:")[0] + b"rules:\n  - " + rule + b"\n" + rest
+    narrowed = POLICY.replace(b"    env:", b"    paths: [/v2/**]\n    env:").replace(
+        b"paths: [/v1/**]", b"paths: [/v1/**, /v2/**]"
+    )
+    world.state.swap_policies({"default": load_policy("default", without if rule else narrowed)})
+    assert why(call.commit(b"")) in (Reason.HANDLE_OUT_OF_SCOPE, Reason.HANDLE_WRONG_HOST)
+
+
+IN_BODY = (
+    POLICY.replace(b'{header: Authorization, value: "Bearer {secret}"}', b"{body: {field: key, max: 4KiB}}")
+    .replace(b"    credentials: [api]\n", b"    credentials: [api]\n    handles_in_body: refuse\n")
+    .replace(b"max_request: 10B", b"max_request: 1000B")
+)
+
+
+@pytest.mark.parametrize(
+    ("note", "expected"),
+    [("", None), ("x" * 1000, Reason.BODY_TOO_LARGE), ("other", Reason.HANDLE_MISPLACED)],
+    ids=["declared", "too long", "another handle"],
+)
+async def test_a_buffered_body_is_counted_and_searched_like_any_other(
+    world: World, note: str, expected: Reason | None
+) -> None:
+    """`max_request`, byte limits and `handles_in_body` hold where the credential stands in the body."""
+    world.state.swap_policies({"default": load_policy("default", IN_BODY)})
+    other = world.state.mint(world.session.id, "api").value
+    text = json.dumps({"key": world.handle, "note": other if note == "other" else note}).encode()
+    head = RequestHead("POST", "/v1/x", (("content-type", "application/json"),), end_stream=False)
+    call, _ = world.exchange.receive(world.peer(), API, head, http2=False)
+    waiting = world.exchange.receive_body(call, text)
+    assert waiting is None
+    assert call.denial is None
+    out = call.commit(text)
+    assert (why(out) if isinstance(out, Deny) else None) is expected
+    call.complete(None)
+    if expected is None:
+        assert [event.bytes_up for event in world.told if isinstance(event, Completion)] == [len(text)]
+
+
+async def test_a_websockets_messages_are_bodies_and_its_pings_count(world: World) -> None:
+    """`handles_in_body` holds in messages; control frames are no way around a byte limit."""
+    policy = POLICY.replace(b"methods: [POST]", b"methods: [GET]").replace(
+        b"handles_in_body: refuse", b"handles_in_body: refuse\n    websocket: true\n    max_request: 374B"
+    )
+    world.state.swap_policies({"default": load_policy("default", policy)})
+    headers = (("upgrade", "websocket"), ("connection", "upgrade"), ("sec-websocket-version", "13"))
+    head = RequestHead("GET", "/strict", headers)
+    calls = [world.exchange.receive(world.peer(), API, head, http2=False)[0] for _ in range(2)]
+    for call in calls:
+        assert isinstance(call.commit(b""), Edits)
+    assert why(calls[0].upload(f'"{world.handle}"'.encode())) is Reason.HANDLE_MISPLACED
+    for _ in range(2):
+        assert calls[1].websocket_control(b"x" * 125, from_client=True) == b"x" * 125
+    assert why(calls[1].websocket_control(b"x" * 125, from_client=True)) is Reason.BODY_TOO_LARGE

@@ -1,7 +1,7 @@
 """One request's life after the verdict: the last look, the secrets put in, every chunk, the end."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING
 
 from coatcheck.answer import Answer
@@ -15,6 +15,7 @@ from coatcheck.decision.policy import (
     LimitKind,
     Policy,
     Rule,
+    credential_allows,
     match,
     tunnel_rule,
 )
@@ -140,7 +141,18 @@ class Call:
         if self.head.method == "CONNECT":
             rule = tunnel_rule(policy, self.destination.host, self.destination.port)
             return rule or Deny(Reason.HOST_NOT_ALLOWED, "the policy no longer lets it through unopened")
-        return match(policy, self.destination, self.head)
+        found = match(policy, self.destination, self.head)
+        if isinstance(found, Deny) or not isinstance(self.verdict, Inject):
+            return found
+        for injection in self.verdict.injections:
+            # A rule that stays may have lost the credential, and the credential its host.
+            credential = policy.credentials.get(injection.credential.name)
+            if credential is None or credential.name not in found.credentials:
+                return Deny(Reason.HANDLE_OUT_OF_SCOPE, "the policy no longer gives the credential")
+            refused = credential_allows(credential, self.destination, self.head)
+            if refused is not None:
+                return refused
+        return found
 
     def commit_tunnel(self) -> Deny | None:
         """The last look before a tunnel's first byte leaves."""
@@ -162,11 +174,14 @@ class Call:
         denial = self.denial or self.permitted()
         if denial is not None:
             return denial
+        refused = self._judge_whole(body) if body else None
+        if refused is not None:
+            return refused
         edits = self._edits(body)
         if isinstance(edits, Deny):
             return edits
-        if not self.head.end_stream and not self.need:
-            self._search = self._body_search()
+        if not body and (not self.head.end_stream or self.head.get("upgrade") is not None):
+            self._search = self._body_search()  # what a WebSocket's client says is a body, too (I4)
         if self.session is not None:
             session_id, secrets = self.session.id, self._exchange.secrets
             self._answer = Answer(self.head, session_id, secrets, self._host_gets_secrets)
@@ -237,16 +252,31 @@ class Call:
         rest = self._search.close()
         return self._seen_in_body(self._search) or rest
 
+    def _judge_whole(self, body: bytes) -> Deny | None:
+        """A buffered body is counted and searched like one that streams. What is signed, or gets a
+        credential, cannot be masked beside: there `mask` refuses."""
+        denial = self.sent(len(body))
+        if denial is not None:
+            return denial
+        state = self._exchange.state
+        search = BodySearch(state.genuine.references, state.genuine.is_reference)
+        search.feed(body)
+        search.close()
+        injections = self.verdict.injections if isinstance(self.verdict, Inject) else ()
+        return self._seen_in_body(search, declared={injection.handle for injection in injections})
+
     def _body_search(self) -> BodySearch:
         state = self._exchange.state
         masking = self.rule is not None and self.rule.handles_in_body is HandlesInBody.MASK
         return BodySearch(state.genuine.references, state.genuine.is_reference, masking=masking)
 
-    def _seen_in_body(self, search: BodySearch) -> Deny | None:
+    def _seen_in_body(self, search: BodySearch, declared: Container[str | None] = ()) -> Deny | None:
         """A handle in a body is inert: told once a session and credential, refused only where policy says."""
         for text in search.take():
             claims = self._exchange.state.genuine.claims_of(text)
             if not isinstance(claims, Claims) or self.session is None or self.rule is None:
+                continue
+            if text in declared:
                 continue
             if self._exchange.first_report(self.session.id, claims.cred):
                 self._exchange.emit(
@@ -259,7 +289,8 @@ class Call:
                         detail=f"handle {claims.jti} in a body to {self.destination.url}",
                     )
                 )
-            if self.rule.handles_in_body is HandlesInBody.REFUSE:
+            unmasked = self._search is None and self.rule.handles_in_body is HandlesInBody.MASK
+            if unmasked or self.rule.handles_in_body is HandlesInBody.REFUSE:
                 return Deny(Reason.HANDLE_MISPLACED, f"credential {claims.cred} in a body", alarm=True)
         return None
 
@@ -316,7 +347,7 @@ class Call:
 
     def websocket_control(self, payload: bytes, *, from_client: bool) -> bytes | Deny:
         """A ping's payload or a close reason: at most 125 bytes (RFC 6455 5.5), scrubbed like the rest."""
-        denial = self.permitted()
+        denial = self.sent(len(payload)) if from_client else self.received(len(payload))
         if denial is not None:
             return denial
         return payload if from_client else self.answer.whole(payload)
