@@ -93,9 +93,7 @@ class World:
         state.swap_policies({policy.name: policy})
         self.state = state
         self.store = Store(secret)
-        self.exchange = Exchange(
-            state, self.store, self.emit, ExchangeSettings(0.2, max_waiting=1, max_calls=4)
-        )
+        self.exchange = Exchange(state, self.store, self.emit, ExchangeSettings(0.2, max_waiting=1))
         self.session, self.handle = self.open()
 
     def emit(self, event: Event) -> None:
@@ -257,6 +255,27 @@ async def test_the_session_loses_its_secret_in_every_answer(world: World) -> Non
     assert ended[-1].scrubbed == 1
 
 
+async def test_no_range_begins_inside_an_echo(world: World) -> None:
+    """Nor in an answer to a request without credential, once the session was served one for this host."""
+    ranged = (("range", "bytes=5-"),)
+
+    async def free() -> Call:
+        head = RequestHead("POST", "/masked", ranged)
+        call, _ = world.exchange.receive(world.peer(), API, head, http2=False)
+        return call
+
+    before = (await free()).commit(b"")
+    assert isinstance(before, Edits)
+    assert "range" not in before.remove_headers
+    (await world.ask()).commit(b"")
+    call = await free()
+    after = call.commit(b"")
+    assert isinstance(after, Edits)
+    assert "range" in after.remove_headers
+    refused = call.respond(ResponseHead(206, (("content-range", "bytes 5-9/10"),)), end_stream=False)
+    assert why(refused) is Reason.UPSTREAM_RESPONSE_REFUSED
+
+
 @pytest.mark.parametrize(("path", "expected"), [("/masked", "masked"), ("/strict", "refused")])
 async def test_handles_in_bodies_are_treated_as_the_rule_says(world: World, path: str, expected: str) -> None:
     """Masked or refused where policy says so; reported once a session either way."""
@@ -289,21 +308,9 @@ async def test_theft_is_told_and_may_end_the_victims_session(world: World) -> No
     assert any(isinstance(event, Alarm) for event in world.told)
 
 
-async def test_bodies_that_wait_to_be_whole_have_one_budget(world: World) -> None:
-    """Two thousand clients with a megabyte each would be two gigabytes (I9); an end gives its part back."""
-    world.exchange.max_buffered = 1500
-    calls = [await world.ask("/form", "", body=True) for _ in range(2)]
-    assert calls[0].buffer(1000) is None
-    assert why(calls[1].buffer(1000)) is Reason.CAPACITY
-    calls[1].complete(Reason.CAPACITY)
-    assert why(calls[0].buffer(100)) is Reason.BODY_TOO_LARGE
-    calls[0].complete(None)
-    assert world.exchange.buffered == 0
-    assert not world.exchange.calls
-
-
 async def test_draining_and_overload_refuse_what_is_new(world: World) -> None:
     """What runs goes on; 503 tells the client to come back."""
+    world.exchange.places.max_calls = 4
     running = [await world.ask("/masked", "", body=True) for _ in range(4)]
     assert why((await world.ask("/masked", "", body=True)).denial) is Reason.CAPACITY
     for call in running:

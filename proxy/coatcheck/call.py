@@ -1,5 +1,6 @@
 """One request's life after the verdict: the last look, the secrets put in, every chunk, the end."""
 
+import math
 import time
 from collections.abc import Callable, Container
 from typing import TYPE_CHECKING
@@ -64,9 +65,12 @@ class Call:
         self._policy: object = None
         self._sent = 0
         self._received = 0
-        self._buffered = 0
+        self.buffered = 0
+        """Bytes kept until the body is whole."""
         self._search: BodySearch | None = None
         self._answer: Answer | None = None
+        self._handle_until = math.inf
+        """When the first of the handles expires."""
         self._travels = True
         """False for SigV4 without a session token: no secret is in the request, so ranges are harmless
         (s3transfer downloads in parts)."""
@@ -91,8 +95,7 @@ class Call:
 
     def deny(self, denial: Deny) -> None:
         """Refuse; a refusal that stands is never replaced by a milder one."""
-        if self.denial is None:
-            self.denial = denial
+        self.denial = self.denial or denial
         self._leave()
 
     def hold(self, credential: Credential, secret: Secret) -> None:
@@ -118,9 +121,12 @@ class Call:
         current = sessions.by_id.get(session.id)
         if current is None or current.generation != session.generation:
             return Deny(Reason.SESSION_REVOKED, "the session has ended")
-        dead = alive(current, state.clock.now())
+        now = state.clock.now()
+        dead = alive(current, now)
         if dead is not None:
             return dead
+        if now.wall >= self._handle_until:
+            return Deny(Reason.HANDLE_EXPIRED, "while the request ran")
         if sessions.epoch == self._epoch:
             return None
         if self._handle_revoked(current):
@@ -161,13 +167,8 @@ class Call:
         return denial
 
     def _handle_revoked(self, session: Session) -> bool:
-        if not session.revoked_handles or not isinstance(self.verdict, Inject):
-            return False
-        for injection in self.verdict.injections:
-            claims = self._exchange.state.genuine.claims_of(injection.handle) if injection.handle else None
-            if isinstance(claims, Claims) and claims.jti in session.revoked_handles:
-                return True
-        return False
+        revoked = session.revoked_handles
+        return bool(revoked) and any(claims.jti in revoked for claims in self._claims())
 
     def commit(self, body: bytes) -> Edits | Deny:
         """The last look and the edits, secrets included. The plane sends them without another await."""
@@ -185,14 +186,30 @@ class Call:
         if self.session is not None:
             session_id, secrets = self.session.id, self._exchange.secrets
             self._answer = Answer(self.head, session_id, secrets, self._host_gets_secrets)
+        self._handle_until = min((claims.expires_at for claims in self._claims()), default=math.inf)
         self.committed = True
         return edits
+
+    def _claims(self) -> list[Claims]:
+        """What the handles that were shown say."""
+        injections = self.verdict.injections if isinstance(self.verdict, Inject) else ()
+        known = self._exchange.state.genuine
+        said = [known.claims_of(shown.handle) for shown in injections if shown.handle is not None]
+        return [claims for claims in said if isinstance(claims, Claims)]
 
     def _host_gets_secrets(self) -> bool:
         """Whether any credential of the session's policy may go to this request's host."""
         policy = self._exchange.state.policies.get(self.session.policy) if self.session else None
         hosts = [host for c in policy.credentials.values() for host in c.hosts] if policy else []
         return policy is None or any(host.matches(self.destination.host) for host in hosts)
+
+    def _forbids_ranges(self) -> bool:
+        """A range may begin inside an echo, also of an earlier request. (A signature echoes nothing, and
+        s3transfer downloads in parts.)"""
+        if isinstance(self.verdict, Inject) or self.session is None:
+            return self.injected
+        served = self._exchange.secrets.patterns(self.session.id) is not None
+        return served and self._host_gets_secrets()
 
     def _edits(self, body: bytes) -> Edits | Deny:
         verdict = self.verdict
@@ -213,17 +230,13 @@ class Call:
                 if not self._exchange.secrets.add(verdict.session.id, value, username):
                     return Deny(Reason.CAPACITY, "the session was served too many different secrets")
         scrub = self._exchange.secrets.patterns(verdict.session.id) is not None
-        return with_connection_edits(self.head, credentials, injected=self.injected, scrub=scrub)
+        return with_connection_edits(self.head, credentials, injected=self._forbids_ranges(), scrub=scrub)
 
     def buffer(self, count: int) -> Deny | None:
         """So many more bytes of a body are to be kept until it is whole."""
-        self._buffered += count
-        self._exchange.buffered += count
-        if self._buffered > self.body_limit:
-            return Deny(Reason.BODY_TOO_LARGE)
-        if self._exchange.buffered > self._exchange.max_buffered:
-            return Deny(Reason.CAPACITY, "too many bodies are being buffered", retry_after=1.0)
-        return None
+        self.buffered += count
+        crowded = self._exchange.places.keep(self, count)
+        return Deny(Reason.BODY_TOO_LARGE) if self.buffered > self.body_limit else crowded
 
     # --- the body on its way up ---------------------------------------------------------------------
 
@@ -316,6 +329,8 @@ class Call:
         if denial is not None:
             return denial
         assert self.rule is not None  # noqa: S101 - permitted() saw it
+        if response.status == 206 and self._forbids_ranges():
+            return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, "a part of an answer that was not asked for")
         return self.answer.begin(
             response,
             injected=self.injected,
@@ -360,8 +375,7 @@ class Call:
             return
         self._leave()
         self._ended = True
-        self._exchange.buffered -= self._buffered
-        self._exchange.calls.discard(self)
+        self._exchange.places.leave(self)
         if self._on_end is not None:
             self._on_end(self)
         if not self.committed or self.session is None:

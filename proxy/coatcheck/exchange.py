@@ -11,6 +11,7 @@ import logging
 import secrets as random
 import time
 from collections.abc import Callable, Coroutine
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +23,7 @@ from coatcheck.decision.policy import SecretRef, SigV4Injection
 from coatcheck.decision.search import mask
 from coatcheck.decision.session import Session, alive
 from coatcheck.decision.verdict import EXPLANATIONS, Deny, Inject, Pass, Reason, Verdict
+from coatcheck.places import Places
 from coatcheck.session_secrets import SessionSecrets
 from coatcheck.sigv4.covered import LARGEST_HASHED_BODY, needs_body_hash
 from coatcheck.state.buckets import Buckets
@@ -53,10 +55,6 @@ class ExchangeSettings:
     """How long a request waits for the store before it is refused."""
     max_waiting: int = 1000
     """Requests that may wait for the store at once; each holds its head and up to 256 KiB of body."""
-    max_buffered: int = 67_108_864
-    """Bytes of bodies buffered at once, all together: four of DynamoDB's largest, 64 of a form's default."""
-    max_calls: int = 5000
-    """Requests running at once; above it new ones get 503, so that revocation stays fast (I5)."""
 
 
 class Exchange:
@@ -73,14 +71,11 @@ class Exchange:
         self.emit = emit
         self.draining = False
         self.buckets = Buckets()
-        self.calls: set[Call] = set()
-        self.buffered = 0
-        """Bytes of bodies that wait to be whole."""
+        self.places: Places[Call] = Places()
         self.secrets = SessionSecrets()
         self.revoke_for_theft: Callable[[str, str], None] = lambda session_id, why: None
         self._store = store
         self._settings = settings or ExchangeSettings()
-        self.max_buffered = self._settings.max_buffered
         self._waiting = 0
         self._reported: set[tuple[str, str]] = set()
         self._boot = random.token_hex(4)
@@ -97,8 +92,6 @@ class Exchange:
         try:
             if self.draining:
                 call.deny(Deny(Reason.DRAINING, retry_after=5.0))
-            elif len(self.calls) >= self._settings.max_calls:
-                call.deny(Deny(Reason.CAPACITY, "too many requests are running", retry_after=1.0))
             else:
                 malformed = check_head(head, http2=http2)
                 verdict = malformed or decide(peer, destination, head, self.world())
@@ -181,10 +174,17 @@ class Exchange:
         call.session, call.rule = verdict.session, verdict.rule
         if isinstance(verdict, NeedBody):
             call.need = verdict
-            self.calls.add(call)
+            crowded = self.places.enter(call, verdict.session.id)
+            if crowded is not None:
+                call.deny(crowded)
+                self._tell(call)
             return None
         call.verdict = verdict
-        self.calls.add(call)
+        crowded = self.places.enter(call, verdict.session.id) if call not in self.calls else None
+        if crowded is not None:
+            call.deny(crowded)
+            self._tell(call)
+            return None
         if isinstance(verdict, Inject) and isinstance(
             verdict.injections[0].credential.inject, SigV4Injection
         ):
@@ -272,7 +272,7 @@ class Exchange:
             detail=denial.detail if denial else "",
             rule=(denial.rule if denial and denial.rule else call.rule.name if call.rule else ""),
             credentials=call.credentials,
-            method=call.head.method,
+            method=mask(call.head.method, self.state.genuine.references) if denial else call.head.method,
             destination=call.destination.url,
             path=path,
             origin=session.origin.kind if session else "",
@@ -335,6 +335,11 @@ class Exchange:
         self.secrets.forget(session_id)
 
     # --- small things -------------------------------------------------------------------------------
+
+    @property
+    def calls(self) -> AbstractSet[Call]:
+        """What runs."""
+        return self.places.calls
 
     def world(self) -> World:
         state = self.state

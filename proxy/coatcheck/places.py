@@ -1,0 +1,84 @@
+"""How many requests run and how much they keep, together and by session (I9).
+
+One sandbox can take neither all the places nor all the room: the rest of the fleet has need of them.
+"""
+
+from collections.abc import Hashable
+from collections.abc import Set as AbstractSet
+
+from coatcheck.decision.verdict import Deny, Reason
+
+MAX_CALLS = 5000
+"""Requests at once; above it new ones get 503, so that revocation stays fast (I5)."""
+MAX_SESSION_CALLS = 512
+"""Of one session: twice the connections that it may have."""
+MAX_BUFFERED = 67_108_864
+"""Bytes of bodies kept until they are whole: four of DynamoDB's largest, 64 of a form's default."""
+SHARE = 4
+"""One session may have a fourth of them."""
+
+
+class Places[Call: Hashable]:
+    """Belongs to the plane's event loop."""
+
+    def __init__(
+        self,
+        max_calls: int = MAX_CALLS,
+        max_session_calls: int = MAX_SESSION_CALLS,
+        max_buffered: int = MAX_BUFFERED,
+    ) -> None:
+        self.max_calls = max_calls
+        self.max_session_calls = max_session_calls
+        self.max_buffered = max_buffered
+        self.buffered = 0
+        self._calls: dict[Call, str] = {}
+        self._kept: dict[Call, int] = {}
+        self._running: dict[str, int] = {}
+        self._room: dict[str, int] = {}
+
+    @property
+    def calls(self) -> AbstractSet[Call]:
+        return self._calls.keys()
+
+    def enter(self, call: Call, session_id: str) -> Deny | None:
+        """A request begins. Entering twice is entering once."""
+        if call in self._calls:
+            return None
+        running = self._running.get(session_id, 0)
+        if len(self._calls) >= self.max_calls:
+            return Deny(Reason.CAPACITY, "too many requests are running", retry_after=1.0)
+        if running >= self.max_session_calls:
+            return Deny(Reason.CONCURRENCY_LIMITED, f"{running} requests of the session run", retry_after=1.0)
+        self._running[session_id] = running + 1
+        self._calls[call] = session_id
+        return None
+
+    def keep(self, call: Call, count: int) -> Deny | None:
+        """So many more bytes of its body are to be kept until it is whole."""
+        session_id = self._calls.get(call)
+        if session_id is None:
+            return Deny(Reason.INTERNAL_ERROR, "a body without a request")
+        self.buffered += count
+        self._kept[call] = self._kept.get(call, 0) + count
+        room = self._room[session_id] = self._room.get(session_id, 0) + count
+        if self.buffered > self.max_buffered or room > self.max_buffered // SHARE:
+            return Deny(Reason.CAPACITY, "too many bodies are being buffered", retry_after=1.0)
+        return None
+
+    def leave(self, call: Call) -> None:
+        """The request has ended, and gives back what it had."""
+        session_id = self._calls.pop(call, None)
+        if session_id is None:
+            return
+        kept = self._kept.pop(call, 0)
+        self.buffered -= kept
+        _subtract(self._running, session_id, 1)
+        _subtract(self._room, session_id, kept)
+
+
+def _subtract(counts: dict[str, int], key: str, count: int) -> None:
+    left = counts.get(key, 0) - count
+    if left > 0:
+        counts[key] = left
+    else:
+        counts.pop(key, None)
