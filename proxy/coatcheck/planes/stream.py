@@ -8,6 +8,7 @@
     body chunks through `call.download` -> end, or abort without a clean end
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, override
 
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from coatcheck.planes.connection import EgressConnection
 
 type Generator = layer.CommandGenerator[None]
-
 DISCARD_BYTES = 67_108_864
 """How much of a refused upload is thrown away: closing at once would show a reset, not the reason."""
 
@@ -283,14 +283,14 @@ class EgressStream(HttpStream):
 
     def _finish(self) -> Generator:
         assert self.call is not None
-        self.call.complete(None)
+        # Told once the answer is out: the client need not wait for the record.
+        asyncio.get_running_loop().call_soon(self.call.complete, None)
         self.flow.live = False
         if self.client_state == self.state_done:
             yield mitm_http.DropStream(self.stream_id)
             yield mitm_http.SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
             return
-        # An early answer (say 413): the client may wait for its end before it stops sending, so it gets
-        # the end now; nothing more of the request is forwarded.
+        # An early answer (say 413): its end goes out, as the client may wait for it; nothing more goes up.
         self.server_state = self.state_errored
         self.client_state = self.state_discard
         yield mitm_http.SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
