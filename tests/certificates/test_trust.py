@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import pkcs12
 
 from coatcheck.certificates import trust as trust_module
@@ -51,7 +53,9 @@ def test_the_bundle_holds_every_root_and_our_ca_once(roots: Path, tmp_path: Path
 
 def test_the_files_can_be_read_by_the_sandbox_and_hold_no_key(roots: Path, tmp_path: Path) -> None:
     """0644 each; a private key that stands in the roots' file by mistake is not carried along."""
-    secret = b"-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMGByqGSM49AgEG\n-----END PRIVATE KEY-----\n"
+    secret = ec.generate_private_key(ec.SECP256R1()).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
     roots.write_bytes(secret + roots.read_bytes())
     files = write_trust_files(tmp_path / "trust", ca().pem, roots)
     written = sorted((tmp_path / "trust").iterdir())
