@@ -201,6 +201,17 @@ async def test_the_last_look_sees_what_was_taken_after_the_verdict(
     assert why(call.commit(b"")) is expected
 
 
+async def test_a_revoked_session_gets_no_clean_end(world: World) -> None:
+    """The last chunk went before; the end of the message would vouch for it, and does not follow (I3)."""
+    call = await world.ask(body=True)
+    assert isinstance(call.commit(b""), Edits)
+    assert call.upload(b"x") == b"x"
+    assert isinstance(call.respond(ResponseHead(200, ()), end_stream=False), ResponsePlan)
+    world.state.revoke(world.session.id, "test")
+    assert why(call.upload_end()) is Reason.SESSION_REVOKED
+    assert why(call.download_end()) is Reason.SESSION_REVOKED
+
+
 async def test_a_policy_that_changes_under_a_request_ends_it(world: World) -> None:
     """A rule that is gone lets no further chunk pass (OneCLI #178)."""
     call = await world.ask()

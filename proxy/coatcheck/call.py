@@ -204,8 +204,7 @@ class Call:
         return policy is None or any(host.matches(self.destination.host) for host in hosts)
 
     def _forbids_ranges(self) -> bool:
-        """A range may begin inside an echo, also of an earlier request. (A signature echoes nothing, and
-        s3transfer downloads in parts.)"""
+        """A range may begin inside an echo, also an earlier one. Signatures echo nothing (s3transfer)."""
         if isinstance(self.verdict, Inject) or self.session is None:
             return self.injected
         served = self._exchange.secrets.patterns(self.session.id) is not None
@@ -260,8 +259,9 @@ class Call:
         return Deny(Reason.BODY_TOO_LARGE) if limit and self._sent > limit else None
 
     def upload_end(self) -> bytes | Deny:
-        if self._search is None:
-            return b""
+        denial = self.permitted()
+        if denial is not None or self._search is None:
+            return denial or b""
         rest = self._search.close()
         return self._seen_in_body(self._search) or rest
 
@@ -358,7 +358,7 @@ class Call:
         return Deny(Reason.BODY_TOO_LARGE, "the answer") if limit and self._received > limit else None
 
     def download_end(self) -> list[bytes] | Deny:
-        return self.answer.finish()
+        return self.permitted() or self.answer.finish()
 
     def websocket_control(self, payload: bytes, *, from_client: bool) -> bytes | Deny:
         """A ping's payload or a close reason: at most 125 bytes (RFC 6455 5.5), scrubbed like the rest."""
