@@ -108,7 +108,7 @@ def test_a_scope_says_who_shares_a_bucket(scope: LimitScope, shared_with: set[st
 def test_a_reload_with_another_count_does_not_refill_the_bucket() -> None:
     """The key outlives an edit of the number; a different window or kind is a different bucket."""
 
-    def key(kind: LimitKind, count: int, period: float) -> tuple[str, ...]:
+    def key(kind: LimitKind, count: int, period: float) -> tuple[str | float, ...]:
         return bucket_key(Limit(kind, count, period, 1, LimitScope.SESSION), session(), rule())
 
     assert key(LimitKind.REQUESTS, 60, 60.0) == key(LimitKind.REQUESTS, 90, 60.0)

@@ -12,7 +12,7 @@ from coatcheck.decision.policy import Limit, LimitKind, LimitScope, Rule
 from coatcheck.decision.session import Session
 from coatcheck.decision.verdict import Deny, Reason
 
-type BucketKey = tuple[str, ...]
+type BucketKey = tuple[str | float, ...]
 
 _ROUNDING = 1e-6
 """Seconds. Clocks are binary fractions: 7950.8 + 3600 - 7950.8 is not 3600 but a picosecond more or less, and
@@ -70,18 +70,18 @@ def bucket_key(limit: Limit, session: Session, rule: Rule, credential: str = "")
     A limit counts what its rule lets through, except per credential: there every rule that hands the
     credential out counts. The count is left out, so that a reload that changes it refills nothing.
     """
-    window = f"{limit.kind}/{limit.period}"
+    window = (limit.kind, limit.period)
     match limit.per:
         case LimitScope.SESSION:
-            return (limit.per, session.policy, rule.name, window, session.id)
+            return (limit.per, session.policy, rule.name, *window, session.id)
         case LimitScope.SUBJECT:
-            return (limit.per, session.policy, rule.name, window, session.tenant, session.subject)
+            return (limit.per, session.policy, rule.name, *window, session.tenant, session.subject)
         case LimitScope.TENANT:
-            return (limit.per, session.policy, rule.name, window, session.tenant)
+            return (limit.per, session.policy, rule.name, *window, session.tenant)
         case LimitScope.RULE:
-            return (limit.per, session.policy, rule.name, window)
+            return (limit.per, session.policy, rule.name, *window)
         case LimitScope.CREDENTIAL:
-            return (limit.per, session.policy, window, credential)
+            return (limit.per, session.policy, *window, credential)
 
 
 def _new_tat(limit: Limit, tat: float, now: float, cost: int) -> tuple[float, float]:

@@ -5,7 +5,7 @@ Belongs to the plane's thread; nothing here locks. Times are monotonic seconds.
 
 from collections.abc import Iterable
 
-from coatcheck.decision.policy import Limit, LimitKind, Rule
+from coatcheck.decision.policy import Limit, LimitKind, LimitScope, Rule
 from coatcheck.decision.ratelimit import BucketKey, bucket_key, charge, enter, spend
 from coatcheck.decision.session import Session
 from coatcheck.decision.verdict import Deny, Reason
@@ -56,13 +56,12 @@ class Buckets:
 
     def leave(self, session: Session, rule: Rule, credentials: Iterable[str]) -> None:
         """The request that `take` admitted has ended. The same values as then, even if policy has changed."""
-        for limit, key in _keys(session, rule, credentials):
-            if limit.kind is LimitKind.CONCURRENT:
-                count = self._running.get(key, 0) - 1
-                if count > 0:
-                    self._running[key] = count
-                else:
-                    self._running.pop(key, None)
+        for _, key in _keys(session, rule, credentials, LimitKind.CONCURRENT):
+            count = self._running.get(key, 0) - 1
+            if count > 0:
+                self._running[key] = count
+            else:
+                self._running.pop(key, None)
 
     def charge(
         self,
@@ -75,9 +74,7 @@ class Buckets:
     ) -> Deny | None:
         """Take `count` bytes (kind BYTES_UP or BYTES_DOWN) that passed; Deny when the stream must end."""
         exceeded: Deny | None = None
-        for limit, key in _keys(session, rule, credentials):
-            if limit.kind is not kind:
-                continue
+        for limit, key in _keys(session, rule, credentials, kind):
             if key not in self._tats and not self._room_for(1, now):
                 return Deny(Reason.CAPACITY, f"{self._max} rate limit buckets are in use", retry_after=1.0)
             charged = charge(limit, self._tats.get(key, 0.0), now, count)
@@ -94,11 +91,14 @@ class Buckets:
         return len(self._tats) + count <= self._max
 
 
-def _keys(session: Session, rule: Rule, credentials: Iterable[str]) -> list[tuple[Limit, BucketKey]]:
-    """Each limit with each of its buckets. Per credential there is one bucket a credential in use."""
+def _keys(
+    session: Session, rule: Rule, credentials: Iterable[str], kind: LimitKind | None = None
+) -> list[tuple[Limit, BucketKey]]:
+    """Each limit (of one kind) with its buckets. Per credential there is one bucket a credential in use."""
     names = tuple(credentials)
     return [
         (limit, bucket_key(limit, session, rule, name))
         for limit in rule.limits
-        for name in (names if limit.per == "credential" else ("",))
+        if kind is None or limit.kind is kind
+        for name in (names if limit.per is LimitScope.CREDENTIAL else ("",))
     ]
