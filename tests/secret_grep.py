@@ -8,6 +8,7 @@ and for anything that looks like a signed handle. A hit fails the run and names 
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,6 +86,7 @@ class Grep:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
     session.config.pluginmanager.register(Grep(session.config), "secret-grep")
+    session.config.pluginmanager.register(FromWorkers(session.config), "secret-grep-workers")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -92,8 +94,22 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     leaks = session.config.stash[_leaks]
     if root := session.config.stash.get(_root, None):
         leaks.extend(leaks_below(root, needles()))
+    if isinstance(output := getattr(session.config, "workeroutput", None), dict):
+        output["leaks"] = leaks  # with -n, only a worker knows its secrets, and only the run can fail
     if leaks:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+class FromWorkers:
+    """Registered where pytest-xdist runs the tests in workers."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        # A worker that died has searched nothing: its tests are reported as crashed.
+        self._config.stash[_leaks].extend(getattr(node, "workeroutput", {}).get("leaks", ()))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

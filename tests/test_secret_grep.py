@@ -67,15 +67,26 @@ def test_a_run_that_leaks_fails_and_names_the_place(
     result.stdout.fnmatch_lines([f"*{named}"])
 
 
+def test_a_leak_in_a_worker_fails_the_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With -n the tests run in other processes, each with secrets of its own."""
+    result = _inner_run(pytester, monkeypatch, 'known_secret("inner")', '"fine"', "-n", "2")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["*audit.jsonl: inner"])
+
+
 def test_a_clean_run_passes(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """… and only a leak does."""
     assert _inner_run(pytester, monkeypatch, '"fine"', '"fine"').ret == pytest.ExitCode.OK
 
 
 def _inner_run(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, written: str, printed: str
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, written: str, printed: str, *arguments: str
 ) -> pytest.RunResult:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
     pytester.makeconftest('pytest_plugins = ["tests.secret_grep"]')
     pytester.makepyfile(_INNER.format(written=written, printed=printed))
-    return pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    # Plugins that take seconds to import and have no part in this.
+    without = ("cacheprovider", "schemathesis", "hypothesispytest", "langsmith_plugin", "anyio")
+    plugins = [argument for name in without for argument in ("-p", f"no:{name}")]
+    return pytester.runpytest_subprocess(*plugins, *arguments)
