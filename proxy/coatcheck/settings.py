@@ -134,6 +134,15 @@ class Settings(BaseSettings):
     )
     max_sessions: int = Field(10_000, gt=0, description="Live sessions; about 10 kB each.")
 
+    # --- what one sandbox may take at most; the defaults are in `launcher/limits.py` ---
+    sandbox_max_memory: int = Field(8192, ge=64, description="MiB; two builds of a large project.")
+    sandbox_max_cpus: int = Field(4, ge=1, description="CPUs; more than the host has only share it.")
+    sandbox_max_processes: int = Field(4096, ge=8, description="At once; a browser takes hundreds.")
+    sandbox_max_disk: int = Field(32_768, ge=16, description="MiB of its root's overlay and its home.")
+    sandbox_max_output: int = Field(1024, ge=1, description="MiB of one command; its caller may keep all.")
+    sandbox_max_network: int = Field(1024, ge=1, description="MiB a second, both directions together.")
+    sandbox_max_run: int = Field(43_200, ge=1, description="Seconds; no session gets older by default.")
+
     # --- telling ---
     log_format: Literal["human", "json"] = Field("human", description="Of stderr.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Of stderr.")

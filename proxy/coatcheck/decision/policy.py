@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from coatcheck.decision.filesystem import Filesystem
 from coatcheck.decision.host_index import HostIndex
 from coatcheck.decision.message import Destination, OriginClass, RequestHead
 from coatcheck.decision.path import ambiguous, canonical_path, check_target
@@ -241,6 +242,8 @@ class Policy:
     sha256: str
     credentials: Mapping[str, Credential] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
+    filesystem: Filesystem | None = None
+    """None: as the sandbox's own permissions have it."""
     index: HostIndex[Rule] = field(init=False, repr=False, compare=False)
     """The rules by host, built from `rules`."""
 

@@ -1,0 +1,235 @@
+"""A control group of our own for one sandbox: its memory, processes and CPU, as the kernel counts them.
+
+cgroup v2 where a group was delegated to us, v1 as root. The two differ in file names only; what neither
+gives is left out of `enforces`, and the caller must say so.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from coatcheck.launcher.limits import MIB, LimitName
+
+SPARE_PROCESSES = 16
+"""Beyond the sandbox's own limit, for what runs it: a fork bomb must not keep the agent from starting the
+command that ends it."""
+EMPTY_SECONDS = 5.0
+"""A killed process leaves its group once the kernel freed its memory; gigabytes take a moment."""
+_PERIOD_MICROSECONDS = 100_000
+_V2_CONTROLLERS = ("memory", "pids", "cpu")
+_V1_CONTROLLERS = ("memory", "pids", "cpu", "freezer")
+_LIMIT_OF = {"memory": LimitName.MEMORY, "pids": LimitName.PROCESSES, "cpu": LimitName.CPUS}
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchies:
+    """Where groups of ours may be made: below our own, so that what limits us limits them."""
+
+    unified: Path | None
+    v1: Mapping[str, Path]
+    """By controller."""
+
+
+def find() -> Hierarchies:
+    """What this process may use. Nothing is made or changed."""
+    mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    unified: Path | None = None
+    v1: dict[str, Path] = {}
+    for words in mounts:
+        kind, options = words[words.index("-") + 1], words[-1].split(",")
+        for _, controllers, path in own:
+            place = Path(words[4] + path)
+            if kind == "cgroup2" and not controllers:
+                unified = _delegated(place)
+            elif kind == "cgroup" and controllers and set(controllers.split(",")) <= set(options):
+                if os.access(place, os.W_OK):
+                    v1 |= dict.fromkeys(controllers.split(","), place)
+    return Hierarchies(unified, v1)
+
+
+def _delegated(own: Path) -> Path | None:
+    """Our group, or the one above it: a group with processes in it may have no groups with limits below
+    it, so systemd's DelegateSubgroup= puts a service's processes one down."""
+    for place in (own, own.parent):
+        with contextlib.suppress(OSError):
+            offered = (place / "cgroup.controllers").read_text().split()
+            if not set(_V2_CONTROLLERS) & set(offered) or not os.access(place, os.W_OK):
+                continue
+            wanted = " ".join(f"+{name}" for name in _V2_CONTROLLERS if name in offered)
+            (place / "cgroup.subtree_control").write_text(wanted)
+            return place
+    return None
+
+
+class Cgroup:
+    """Made by `Cgroup.create`. Blocking calls, all short but `close`."""
+
+    def __init__(self, unified: Path | None, v1: Mapping[str, Path]) -> None:
+        self._unified = unified
+        self._v1 = v1
+        self._seen: Counter[LimitName] = Counter()
+        self.enforces: frozenset[LimitName] = frozenset()
+
+    @classmethod
+    def create(cls, name: str, *, memory_mib: int, processes: int, cpus: int) -> "Cgroup | None":
+        """A group called `name`, which must be new, with these limits; None where none can be had."""
+        found = find()
+        unified = found.unified / name if found.unified else None
+        v1 = {
+            controller: found.v1[controller] / name
+            for controller in _V1_CONTROLLERS
+            if controller in found.v1 and unified is None
+        }
+        group = cls(unified, v1)
+        try:
+            for place in group._places():
+                place.mkdir(exist_ok=True)  # v1 may mount two controllers as one
+            group._limit(memory_mib, processes, cpus)
+        except OSError:
+            group.close()
+            return None
+        if group.enforces:
+            return group
+        group.close()
+        return None
+
+    def add(self, pid: int) -> None:
+        """Move process `pid`; what it starts afterwards is in the group, too."""
+        for place in self._places():
+            (place / "cgroup.procs").write_text(str(pid))
+
+    def hits(self) -> frozenset[LimitName]:
+        """Which limits were run into since the last call."""
+        now = self._counted()
+        found = frozenset(name for name, count in now.items() if count > self._seen[name])
+        self._seen = now
+        return found
+
+    def freeze(self) -> bool:
+        """Stop all processes in it. False where this kernel gives no freezer: nothing was done then."""
+        return self._freezer(True)
+
+    def thaw(self) -> bool:
+        return self._freezer(False)
+
+    def pids(self) -> tuple[int, ...]:
+        found: set[int] = set()
+        for place in self._places():
+            with contextlib.suppress(OSError):
+                found |= {int(word) for word in (place / "cgroup.procs").read_text().split()}
+        return tuple(sorted(found))
+
+    def kill(self) -> None:
+        """All processes in it, however fast they fork."""
+        if self._unified:
+            with contextlib.suppress(OSError):  # Linux 5.14
+                (self._unified / "cgroup.kill").write_text("1")
+                return
+        deadline = time.monotonic() + EMPTY_SECONDS
+        while (pids := self.pids()) and time.monotonic() < deadline:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.005)
+
+    def close(self) -> None:
+        """Remove it; waits up to EMPTY_SECONDS for what was killed in it. Idempotent."""
+        deadline = time.monotonic() + EMPTY_SECONDS
+        for place in self._places():
+            while True:
+                try:
+                    place.rmdir()
+                    break
+                except FileNotFoundError:
+                    break
+                except OSError:
+                    if time.monotonic() >= deadline:
+                        break
+                    time.sleep(0.005)
+
+    def _places(self) -> tuple[Path, ...]:
+        return tuple(dict.fromkeys([self._unified] if self._unified else self._v1.values()))
+
+    def _limit(self, memory_mib: int, processes: int, cpus: int) -> None:
+        memory, quota = memory_mib * MIB, cpus * _PERIOD_MICROSECONDS
+        held = set()
+        if self._unified:
+            offered = (self._unified / "cgroup.controllers").read_text().split()
+            held = {name for name in _V2_CONTROLLERS if name in offered}
+            if "memory" in held:
+                (self._unified / "memory.max").write_text(str(memory))
+                _write_if_there(self._unified / "memory.swap.max", "0")
+            if "pids" in held:
+                (self._unified / "pids.max").write_text(str(processes + SPARE_PROCESSES))
+            if "cpu" in held:
+                (self._unified / "cpu.max").write_text(f"{quota} {_PERIOD_MICROSECONDS}")
+        for name, place in self._v1.items():
+            if name == "memory":
+                (place / "memory.limit_in_bytes").write_text(str(memory))
+                _write_if_there(place / "memory.memsw.limit_in_bytes", str(memory))
+            elif name == "pids":
+                (place / "pids.max").write_text(str(processes + SPARE_PROCESSES))
+            elif name == "cpu":
+                if not _write_if_there(place / "cpu.cfs_quota_us", str(quota)):
+                    continue
+            held.add(name)
+        self.enforces = frozenset(_LIMIT_OF[name] for name in held if name in _LIMIT_OF)
+
+    def _counted(self) -> Counter[LimitName]:
+        if self._unified:
+            memory = _number(self._unified / "memory.events", "oom_kill")
+            pids = _number(self._unified / "pids.events", "max")
+        else:
+            memory = _number(self._v1.get("memory", Path()) / "memory.oom_control", "oom_kill")
+            pids = _number(self._v1.get("pids", Path()) / "pids.events", "max")
+        return Counter({LimitName.MEMORY: memory, LimitName.PROCESSES: pids})
+
+    def _freezer(self, frozen: bool) -> bool:
+        if self._unified:
+            file, word, told = (
+                self._unified / "cgroup.freeze",
+                str(int(frozen)),
+                self._unified / "cgroup.events",
+            )
+            done = f"frozen {int(frozen)}"
+        elif "freezer" in self._v1:
+            file = told = self._v1["freezer"] / "freezer.state"
+            word = done = "FROZEN" if frozen else "THAWED"
+        else:
+            return False
+        deadline = time.monotonic() + EMPTY_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                file.write_text(word)  # v1 goes on freezing what forked meanwhile when it is told again
+                if done in told.read_text():
+                    return True
+            except OSError:
+                return False
+            time.sleep(0.002)
+        return False
+
+
+def _write_if_there(file: Path, text: str) -> bool:
+    """Whether this kernel has it: swap accounting and CPU bandwidth are options of the kernel."""
+    try:
+        if file.exists():
+            file.write_text(text)
+            return True
+    except OSError:
+        return False
+    return False
+
+
+def _number(file: Path, name: str) -> int:
+    with contextlib.suppress(OSError, ValueError):
+        for line in file.read_text().splitlines():
+            words = line.split()
+            if len(words) == 2 and words[0] == name:
+                return int(words[1])
+    return 0

@@ -1,0 +1,162 @@
+"""A policy's `filesystem`, enforced: the command line that runs a command behind bubblewrap.
+
+The same inside a microVM and in the namespace backend. What exists can only be seen where the command runs,
+and a moment before: so the wrapping is a shell script, made here from canonical paths, run there as the
+command's own user.
+
+Why nobody inside can undo it. All that the policy names is a mount point in the namespace of every command,
+each directory between an `allow_write` and what is denied below it included, and a mount point cannot be
+moved or replaced from where it is mounted (EBUSY). A path that leads through a symbolic link is refused:
+mounts would follow it to wherever it points by then. Nested namespaces inherit these mounts locked.
+"""
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from coatcheck.decision.filesystem import Filesystem
+from coatcheck.decision.session import Isolation
+
+TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - the sandbox's own
+"""May always be written: nearly nothing runs without."""
+
+COMMAND_FILTER = "/run/coatcheck/commands.bpf"
+"""The namespace backend's filter of system calls (`seccomp`): bubblewrap must be able to mount there until the
+command starts, and the command must not."""
+
+REFUSED = 125
+"""Exit code when the command was not started, as `docker run` and `env` have it."""
+
+EXECUTED_FILES = (
+    *(".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".profile"),
+    *(".zshrc", ".zshenv", ".zprofile", ".zlogin", ".gitconfig", ".gitmodules", ".ripgreprc"),
+    *(".mcp.json", ".claude/settings.json", ".claude/settings.local.json"),
+)
+"""Files by which whoever opens a directory next runs what they say: another identity of the sandbox with more
+rights, or the person who gets the directory back. The list is that of Anthropic's sandbox-runtime, and hooks
+of the agent's own settings."""
+EXECUTED_DIRECTORIES = (".vscode", ".idea", ".claude/commands", ".claude/agents")
+EXECUTED_IN_GIT = ("config", "hooks")
+"""Of a repository that is there: `.git` made as a placeholder would be none."""
+
+_STEERING = ("LD_", "GLIBC_", "GCONV_", "LOCPATH", "MALLOC_", "BASH_", "ENV", "NLSPATH", "TMPDIR")
+"""What variables that begin so do to a program before its first line: code from a place that the sandbox may
+write would run with nothing around it. bubblewrap sets them for the command only."""
+
+_HEAD = """\
+set -Cfu
+path=${PATH-}; PATH=/usr/sbin:/usr/bin:/sbin:/bin
+no() { printf 'coatcheck: %s\\n' "$1" >&2; exit 125; }
+real() { [ "$(readlink -f -- "$1")" = "$1" ] || no \
+"$1 leads through a symbolic link, and the policy's filesystem is about the place itself"; }
+bwrap=$(command -v bwrap) || no 'the image has no bwrap, which the filesystem of the policy needs'
+cwd=$(pwd -P)
+"""
+_TAIL = """\
+set -- --die-with-parent --unshare-user --cap-drop ALL --ro-bind / / --dev-bind /dev /dev "$@"
+PATH=$path; [ -n "$path" ] || unset PATH
+exec "$bwrap" "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    """What to start instead of a command."""
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+def wrap(
+    filesystem: Filesystem, command: Sequence[str], environment: Mapping[str, str], isolation: Isolation
+) -> Wrapped:
+    """`command` behind bubblewrap. The image must have /bin/sh and bwrap.
+
+    Its exit code is the command's; 128+n after signal n, REFUSED when it could not be started as the policy
+    wants, and then standard error says why.
+    """
+    steering = {name: value for name, value in environment.items() if name.startswith(_STEERING)}
+    moved = [word for name, value in steering.items() for word in ("--setenv", name, value)]
+    return Wrapped(
+        ("/bin/sh", "-c", script(filesystem, isolation), "coatcheck", *moved, "--", *command),
+        {name: value for name, value in environment.items() if name not in steering},
+    )
+
+
+def script(filesystem: Filesystem, isolation: Isolation) -> str:
+    """What /bin/sh runs, with `[bubblewrap's options] -- command` as its arguments.
+
+    Arguments are put before others: the last mount, which wins, comes first.
+    """
+    writable = tuple(dict.fromkeys((*TEMPORARY, *sorted(filesystem.allow_write))))
+    lines = ['set -- --chdir "$cwd" "$@"']
+    if isolation is Isolation.NAMESPACE:
+        # No filter, no command: the shell ends when it cannot open the file.
+        lines += [f"exec 9<{COMMAND_FILTER}", 'set -- --seccomp 9 "$@"']
+    for path in reversed(filesystem.deny_read):
+        lines += _mask(path)
+    denials = [path for root in filesystem.allow_write for path in _pins(root, filesystem.deny_read)]
+    for root in filesystem.allow_write:
+        lines += _executed(root)
+    for path in reversed(denials):
+        lines += [f'if [ -d {_q(path)} ]; then set -- --bind {_q(path)} {_q(path)} "$@"; fi']
+    for path in reversed(writable):
+        lines += [f'if [ -e {_q(path)} ]; then real {_q(path)}; set -- --bind {_q(path)} {_q(path)} "$@"; fi']
+    return _HEAD + "\n".join(lines) + "\n" + _TAIL
+
+
+def _mask(path: str) -> Iterator[str]:
+    """Nothing can be read there: an empty directory that nobody may enter, a device that nobody may open."""
+    name = _q(path)
+    yield f"if [ -e {name} ] || [ -L {name} ]; then real {name}"
+    yield f'if [ -d {name} ]; then set -- --perms 0000 --tmpfs {name} --remount-ro {name} "$@"'
+    yield f'else set -- --ro-bind /dev/null {name} "$@"; fi; fi'
+
+
+def _executed(root: str) -> Iterator[str]:
+    """Read-only under `root`; what is missing is made first, empty, so that nobody else makes it."""
+    yield f"if [ -d {_q(root)} ] && [ -w {_q(root)} ]; then"
+    for parent in sorted({name.partition("/")[0] for name in _nested()}):
+        path = _q(f"{root}/{parent}")
+        yield f"[ -e {path} ] || [ -L {path} ] || mkdir {path} 2>/dev/null"
+    for name in EXECUTED_DIRECTORIES:
+        path = _q(f"{root}/{name}")
+        yield f"[ -e {path} ] || [ -L {path} ] || mkdir {path} 2>/dev/null"
+    for name in EXECUTED_FILES:
+        path = _q(f"{root}/{name}")
+        content = "{}" if name.endswith(".json") else ""
+        yield f"[ -e {path} ] || [ -L {path} ] || {{ printf '{content}' >{path}; }} 2>/dev/null"
+    for name in (*EXECUTED_FILES, *EXECUTED_DIRECTORIES):
+        yield from _read_only(f"{root}/{name}")
+    git = f"{root}/.git"
+    yield f"if [ -d {_q(git)} ]; then"
+    for name in EXECUTED_IN_GIT:
+        yield from _read_only(f"{git}/{name}")
+    yield "fi"
+    for parent in (".git", *sorted({name.partition("/")[0] for name in _nested()})):
+        path = _q(f"{root}/{parent}")
+        yield f'if [ -d {path} ]; then real {path}; set -- --bind {path} {path} "$@"; fi'
+    yield "fi"
+
+
+def _read_only(path: str) -> Iterator[str]:
+    name = _q(path)
+    yield f'if [ -e {name} ] || [ -L {name} ]; then real {name}; set -- --ro-bind {name} {name} "$@"; fi'
+
+
+def _nested() -> Iterator[str]:
+    return (name for name in (*EXECUTED_FILES, *EXECUTED_DIRECTORIES) if "/" in name)
+
+
+def _pins(root: str, denied: Iterable[str]) -> Iterator[str]:
+    """The directories between `root` and what is denied below it, outermost first."""
+    found: set[str] = set()
+    for path in denied:
+        if path.startswith(root + "/"):
+            parts = path[len(root) + 1 :].split("/")[:-1]
+            found |= {"/".join((root, *parts[: count + 1])) for count in range(len(parts))}
+    return iter(sorted(found))
+
+
+def _q(path: str) -> str:
+    return shlex.quote(path)
