@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import Abort, TyperException
 
-from coatcheck.cli import audit, ca, daemon, demo, diagnosis, policy, run, session
+from coatcheck.cli import audit, ca, daemon, demo, diagnosis, policy, redirect, run, session
 from coatcheck.cli.errors import CommandError, ExitCode, error, report
 
 app = typer.Typer(
@@ -42,6 +42,7 @@ app.add_typer(session.app)
 app.add_typer(policy.app)
 app.add_typer(ca.app)
 app.add_typer(audit.app)
+app.add_typer(redirect.app)
 app.command("doctor")(diagnosis.doctor)
 
 

@@ -1,0 +1,202 @@
+"""`coatcheck redirect …`: lead a sandbox's connections to the daemon, and close everything else."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coatcheck.cli.control import JsonOption, emit_json
+from coatcheck.cli.errors import CommandError, ExitCode, note
+
+if TYPE_CHECKING:
+    from coatcheck.redirect.applying import Tool
+    from coatcheck.redirect.plan import Place, Plan
+
+app = typer.Typer(
+    name="redirect",
+    no_args_is_help=True,
+    help="""Firewall rules for programs that know of no proxy (transparent mode). Needs root.
+
+TCP to ports 80 and 443 is led to the daemon's transparent listener, DNS to its resolver; everything else
+from the sandbox is refused.
+
+Example: coatcheck redirect apply --interface veth-agent --port 8443 --dns-port 8053""",
+)
+
+InterfaceOption = Annotated[
+    list[str] | None,
+    typer.Option("--interface", metavar="NAME", help="The host's end of a sandbox's veth pair; repeat it."),
+]
+InsideOption = Annotated[
+    bool,
+    typer.Option(
+        "--inside", help="This network namespace is the sandbox's own (a pod, the proxy a sidecar)."
+    ),
+]
+UidOption = Annotated[
+    int | None,
+    typer.Option("--proxy-uid", metavar="UID", help="With --inside: the only user that may leave."),
+]
+PortOption = Annotated[int | None, typer.Option("--port", help="The daemon's transparent listener.")]
+DnsOption = Annotated[
+    int | None, typer.Option("--dns-port", help="The daemon's resolver; without it there is no DNS.")
+]
+TcpOption = Annotated[
+    list[int] | None,
+    typer.Option("--tcp-port", metavar="PORT", help="Redirect this port; repeat it. Default: 80 and 443."),
+]
+KeepOutOption = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--keep-out", metavar="PORT", help="With --inside: a local port that only the proxy's user may reach."
+    ),
+]
+Ipv6Option = Annotated[str, typer.Option("--ipv6", help="redirected or closed.")]
+ToolOption = Annotated[str, typer.Option("--tool", help="nft or iptables.")]
+
+
+@app.command("print")
+def print_rules(
+    interface: InterfaceOption = None,
+    inside: InsideOption = False,
+    proxy_uid: UidOption = None,
+    port: PortOption = None,
+    dns_port: DnsOption = None,
+    tcp_port: TcpOption = None,
+    keep_out: KeepOutOption = None,
+    ipv6: Ipv6Option = "redirected",
+    tool: ToolOption = "nft",
+    removal: Annotated[bool, typer.Option("--removal", help="What `remove` would run instead.")] = False,
+) -> None:
+    """Show what `apply` would run, as a shell script. Needs no root and changes nothing.
+
+    Example: coatcheck redirect print --interface veth-agent --port 8443 --dns-port 8053 --tool iptables
+    """
+    from coatcheck.redirect.applying import removal_script, script
+
+    plans = _plans(interface, inside, proxy_uid, port, dns_port, tcp_port, keep_out, ipv6)
+    kind = _tool(tool)
+    for plan in plans:
+        typer.echo(removal_script(plan, kind) if removal else script(plan, kind), nl=False)
+
+
+@app.command()
+def apply(
+    interface: InterfaceOption = None,
+    inside: InsideOption = False,
+    proxy_uid: UidOption = None,
+    port: PortOption = None,
+    dns_port: DnsOption = None,
+    tcp_port: TcpOption = None,
+    keep_out: KeepOutOption = None,
+    ipv6: Ipv6Option = "redirected",
+    tool: ToolOption = "nft",
+    as_json: JsonOption = False,
+) -> None:
+    """Put the rules in force, in place of those for the same interface. Start the sandbox after it.
+
+    Routing rules keep the sandbox in when the firewall's rules are flushed; apply them again then.
+
+    Example: sudo coatcheck redirect apply --interface veth-agent --port 8443 --dns-port 8053
+    """
+    from coatcheck.redirect import applying
+
+    plans = _plans(interface, inside, proxy_uid, port, dns_port, tcp_port, keep_out, ipv6)
+    kind = _tool(tool)
+    for plan in plans:
+        applying.apply(plan, kind)
+    if as_json:
+        emit_json({"applied": [_named(plan.place) for plan in plans], "tool": kind})
+    else:
+        for plan in plans:
+            typer.echo(f"{_named(plan.place)}: TCP {', '.join(map(str, plan.tcp_ports))} -> {plan.port}")
+
+
+@app.command()
+def remove(
+    interface: InterfaceOption = None, inside: InsideOption = False, as_json: JsonOption = False
+) -> None:
+    """Take the rules away, in both tools' form. End the sandbox before it: nothing keeps it in then.
+
+    Example: sudo coatcheck redirect remove --interface veth-agent
+    """
+    from coatcheck.redirect import applying
+
+    places = list(_places(interface, inside))
+    removed = [place for place in places if applying.remove(place)]
+    if as_json:
+        emit_json({"removed": [_named(place) for place in removed]})
+        return
+    for place in places:
+        if place in removed:
+            typer.echo(f"{_named(place)}: removed")
+        else:
+            note("hint", f"{_named(place)}: there was no rule of ours")
+
+
+def _plans(
+    interface: list[str] | None,
+    inside: bool,
+    proxy_uid: int | None,
+    port: int | None,
+    dns_port: int | None,
+    tcp_port: list[int] | None,
+    keep_out: list[int] | None,
+    ipv6: str,
+) -> list["Plan"]:
+    from coatcheck.redirect.plan import WEB_PORTS, AtInterface, Inside, Ipv6
+
+    if port is None:
+        raise CommandError("where to redirect to is not said", "give --port", ExitCode.USAGE)
+    if ipv6 not in set(Ipv6):
+        raise CommandError(f"IPv6 cannot be {ipv6!r}", "write redirected or closed", ExitCode.USAGE)
+    if inside == (proxy_uid is None):
+        raise CommandError(
+            "--inside and --proxy-uid belong together",
+            "give both, or neither and --interface",
+            ExitCode.USAGE,
+        )
+    if keep_out and not inside:
+        raise CommandError(
+            "--keep-out is for --inside",
+            "an interface's sandbox reaches no port of this host",
+            ExitCode.USAGE,
+        )
+    ports = tuple(tcp_port or WEB_PORTS)
+    made: list[Plan] = []
+    for place in _places(interface, inside):
+        if place is not None:
+            made.append(AtInterface(place, port, dns_port, ports, Ipv6(ipv6)))
+        elif proxy_uid is not None:
+            made.append(Inside(proxy_uid, port, dns_port, ports, Ipv6(ipv6), tuple(keep_out or ())))
+    return made
+
+
+def _places(interface: list[str] | None, inside: bool) -> Iterator["Place"]:
+    from coatcheck.redirect.plan import check_interface
+
+    if inside == bool(interface):
+        raise CommandError(
+            "whose packets are meant is not said"
+            if not inside
+            else "--inside and --interface exclude each other",
+            "give --interface NAME on the host, or --inside in the sandbox's own network namespace",
+            ExitCode.USAGE,
+        )
+    if inside:
+        yield None
+    for name in interface or ():
+        check_interface(name)
+        yield name
+
+
+def _tool(word: str) -> "Tool":
+    from coatcheck.redirect.applying import Tool
+
+    if word not in set(Tool):
+        raise CommandError(f"there is no tool {word!r}", "write nft or iptables", ExitCode.USAGE)
+    return Tool(word)
+
+
+def _named(place: "Place") -> str:
+    return "this namespace" if place is None else place
