@@ -1,12 +1,16 @@
 """Every secret that the suite uses, by name: random in each run, and remembered.
 
-Remembered so that `tests.secret_grep` can look for all of them in everything that was written.
+Remembered so that `tests.secret_grep` can look for all of them in everything that was written. The workers
+of one run (pytest -n) share them: tests whose parameters hold one must have one name in all workers.
 """
 
 import base64
+import os
+import random
 import secrets
 import string
 
+_RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or secrets.token_hex(16)
 _ALPHABET = string.ascii_letters + string.digits
 _by_name: dict[str, str] = {}
 
@@ -14,7 +18,8 @@ _by_name: dict[str, str] = {}
 def known_secret(name: str, *, prefix: str = "sk-test-", length: int = 40) -> str:
     """The run's secret of that name: `prefix` and `length` random letters and digits."""
     if name not in _by_name:
-        _by_name[name] = prefix + "".join(secrets.choice(_ALPHABET) for _ in range(length))
+        chosen = random.Random(f"{_RUN} {name}").choices(_ALPHABET, k=length)  # noqa: S311 - only for tests
+        _by_name[name] = prefix + "".join(chosen)
     return _by_name[name]
 
 
