@@ -2,7 +2,9 @@
 
 import ctypes
 import os
+import signal
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 """linux/prctl.h"""
 
@@ -13,7 +15,16 @@ def hide_memory() -> None:
 
     OSError when the kernel refuses (it does not).
     """
+    _prctl(_PR_SET_DUMPABLE, 0)
+
+
+def die_with_parent() -> None:
+    """From now on we are killed when the thread that started us ends, however it ends."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
+    if libc.prctl(option, value, 0, 0, 0) != 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"prctl(PR_SET_DUMPABLE): {os.strerror(number)}")
+        raise OSError(number, f"prctl({option}): {os.strerror(number)}")

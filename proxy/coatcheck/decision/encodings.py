@@ -25,15 +25,22 @@ _UNESCAPED = re.compile(rb"[A-Za-z0-9_.-]+")
 
 def encodings(secret: bytes, basic_usernames: Iterable[str] = ()) -> frozenset[bytes]:
     """All byte strings as which `secret` may stand in a response."""
-    found: set[bytes] = set()
+    return frozenset(form for _, form in named_encodings(secret, basic_usernames))
+
+
+def named_encodings(secret: bytes, basic_usernames: Iterable[str] = ()) -> Iterator[tuple[str, bytes]]:
+    """The same, each with its name (`plain`, `base64`, `percent`, `escaped`, …); some more than once."""
     for raw in {secret, *_other_charset(secret)}:
-        for form in {raw, *_base64_forms(raw, basic_usernames)}:
-            found.add(form)
+        forms = [("plain", raw), *(("base64", form) for form in set(_base64_forms(raw, basic_usernames)))]
+        for name, form in forms:
+            yield name, form
             if _UNESCAPED.fullmatch(form):
                 continue
-            found.update(_percent_forms(form))
-            found.update(_escaped_forms(form))
-    return frozenset(found)
+            inside = "" if name == "plain" else f"{name} in "
+            for written in set(_percent_forms(form)):
+                yield f"{inside}percent", written
+            for written in set(_escaped_forms(form)):
+                yield f"{inside}escaped", written
 
 
 def _other_charset(secret: bytes) -> Iterator[bytes]:

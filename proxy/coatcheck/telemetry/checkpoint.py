@@ -72,7 +72,12 @@ class CheckpointSigner:
 
     def sign(self, log: str, seq: int, prev: str, at: float) -> str:
         """The signature over `statement(…)`, base64."""
-        return base64.b64encode(self._key.sign(statement(log, seq, prev, at))).decode("ascii")
+        return self.sign_bytes(statement(log, seq, prev, at))
+
+    def sign_bytes(self, what: bytes) -> str:
+        """The signature over `what`, base64. It begins with a line that says what it is: the key signs the
+        log's checkpoints, too."""
+        return base64.b64encode(self._key.sign(what)).decode("ascii")
 
     @classmethod
     def load_or_create(cls, path: Path) -> "CheckpointSigner":

@@ -1,0 +1,1 @@
+"""The zero-secret proof: a paused sandbox is searched, from the host, for all secrets that we hold for it."""

@@ -1,0 +1,84 @@
+"""The signed statement of an inspection, and its check by whoever has only the public key.
+
+Signed are the line `coatcheck inspection v1` and the statement as JSON with sorted keys and without blanks,
+in ASCII, and all numbers are integers: what `jq -cjS .statement` prints. docs/inspection.md shows the check
+with openssl alone.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from coatcheck.telemetry.checkpoint import CheckpointSigner, key_id, signature_holds
+
+MOST_BYTES: Final = 4 * 1024 * 1024
+"""Of a statement's file: a thousand findings have 200 kB."""
+_PREFIX: Final = b"coatcheck inspection v1\n"
+"""A checkpoint of the audit log begins otherwise: a signature over one is none over the other."""
+
+type Statement = Mapping[str, Any]
+
+
+class StatementRefused(Exception):
+    """A file is no statement, or its signature does not hold. `hint` says what to do next."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def signed_bytes(statement: Statement) -> bytes:
+    """What is signed."""
+    text = json.dumps(statement, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return _PREFIX + text.encode("ascii")
+
+
+def digest(statement: Statement) -> str:
+    """Its SHA-256, which stands in the audit log, too."""
+    return hashlib.sha256(signed_bytes(statement)).hexdigest()
+
+
+def sign(statement: Statement, signer: CheckpointSigner) -> dict[str, Any]:
+    """`{statement, sha256, key_id, signature}`."""
+    return {
+        "statement": dict(statement),
+        "sha256": digest(statement),
+        "key_id": signer.key_id,
+        "signature": signer.sign_bytes(signed_bytes(statement)),
+    }
+
+
+def verify(content: bytes, keys: list[Ed25519PublicKey]) -> dict[str, Any]:
+    """The statement in a file's `content`, which one of `keys` signed. StatementRefused otherwise."""
+    try:
+        said = json.loads(content[: MOST_BYTES + 1], parse_float=_no_float, object_pairs_hook=_no_duplicates)
+        statement, signature = said["statement"], said["signature"]
+        signed = signed_bytes(statement)
+        if not isinstance(signature, str) or not isinstance(statement, dict):
+            raise TypeError
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise StatementRefused(
+            "this is no signed statement of an inspection",
+            "give the file that `coatcheck sandbox inspect ID --json` wrote",
+        ) from None
+    if not any(signature_holds(key, signature, signed) for key in keys):
+        known = ", ".join(key_id(key) for key in keys)
+        raise StatementRefused(
+            f"the signature is not by this key ({known}), or the statement was changed after it was signed",
+            f"it says that key {str(said.get('key_id'))[:16]!r} signed it; get that key's .pub from whoever "
+            "runs the daemon",
+        )
+    return statement
+
+
+def _no_float(text: str) -> float:
+    raise ValueError("a statement has no such number")
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({key for key, _ in pairs}) != len(pairs):
+        raise ValueError("a key stands twice")
+    return dict(pairs)
