@@ -57,7 +57,7 @@ def test_a_genuine_token_proves_its_pod(platform: Platform, tokens: PlatformToke
         {"exp": "9999999999"},
         {"exp": float("inf")},
         {"exp": True},
-        {"nbf": int(time.time()) + 3600},
+        pytest.param({"nbf": int(time.time()) + 3600}, id="not yet"),
         {"kubernetes.io": None},
         {"kubernetes.io": {"namespace": "agents"}},
         {"kubernetes.io": "pod-a"},
