@@ -128,7 +128,7 @@ def test_zstd_skippable_frames_are_skipped() -> None:
     assert decode(("zstd",), [skippable + zstandard.compress(b"body") + skippable]) == b"body"
 
 
-@pytest.mark.parametrize("empty", [gzip.compress(b""), zstandard.compress(b"")])
+@pytest.mark.parametrize("empty", [gzip.compress(b""), zstandard.compress(b"")], ids=["gzip", "zstd"])
 def test_endless_empty_members_are_refused(empty: bytes) -> None:
     """Each would cost a new decoder and bring no output that any ratio could count."""
     coding = "gzip" if empty.startswith(b"\x1f") else "zstd"
