@@ -1,4 +1,4 @@
-"""What a sandbox runs in, whatever isolates it: the values that describe one, and the protocol that drives it.
+"""What a sandbox runs in, whatever isolates it: the values that describe one, the protocol that drives it.
 
 Implementations: `microvm.MicroVM` (QEMU) and `namespace.NamespaceMachine` (bubblewrap).
 """
