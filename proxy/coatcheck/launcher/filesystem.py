@@ -10,6 +10,7 @@ moved or replaced from where it is mounted (EBUSY). A path that leads through a 
 mounts would follow it to wherever it points by then. Nested namespaces inherit these mounts locked.
 """
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,8 +22,8 @@ TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - the sandbox's own
 """May always be written: nearly nothing runs without."""
 
 COMMAND_FILTER = "/run/coatcheck/commands.bpf"
-"""The namespace backend's filter of system calls (`seccomp`): bubblewrap must be able to mount there until the
-command starts, and the command must not."""
+"""The namespace backend's filter of system calls (`seccomp`): bubblewrap must be able to mount there until
+the command starts, and the command must not."""
 
 REFUSED = 125
 """Exit code when the command was not started, as `docker run` and `env` have it."""
@@ -39,8 +40,8 @@ EXECUTED_DIRECTORIES = (".vscode", ".idea", ".claude/commands", ".claude/agents"
 EXECUTED_IN_GIT = ("config", "hooks")
 """Of a repository that is there: `.git` made as a placeholder would be none."""
 
-_STEERING = ("LD_", "GLIBC_", "GCONV_", "LOCPATH", "MALLOC_", "BASH_", "ENV", "NLSPATH", "TMPDIR")
-"""What variables that begin so do to a program before its first line: code from a place that the sandbox may
+_STEERING = re.compile(r"LD_.*|GLIBC_.*|GCONV_PATH|LOCPATH|NLSPATH|MALLOC_.*|BASH_.*|ENV", re.DOTALL)
+"""What these variables do to a program before its first line: code from a place that the sandbox may
 write would run with nothing around it. bubblewrap sets them for the command only."""
 
 _HEAD = """\
@@ -75,7 +76,7 @@ def wrap(
     Its exit code is the command's; 128+n after signal n, REFUSED when it could not be started as the policy
     wants, and then standard error says why.
     """
-    steering = {name: value for name, value in environment.items() if name.startswith(_STEERING)}
+    steering = {name: value for name, value in environment.items() if _STEERING.fullmatch(name)}
     moved = [word for name, value in steering.items() for word in ("--setenv", name, value)]
     return Wrapped(
         ("/bin/sh", "-c", script(filesystem, isolation), "coatcheck", *moved, "--", *command),

@@ -1,0 +1,281 @@
+"""A sandbox without a virtual machine: Linux namespaces by bubblewrap, for laptops and for fast tests.
+
+The kernel is the host's, so this is `isolation: namespace`, and a credential may ask for more. What holds: no
+network device but loopback, no process, file, socket or user of the host, no privilege, a filter of system
+calls, limits. The agent is process 1 in there and speaks over a socket that we made before it ran.
+
+Files are in memory, so the host's exposure to one sandbox is its memory and its disk together.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import shutil
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from coatcheck.decision.sandbox import IDENTITIES
+from coatcheck.decision.session import Isolation
+from coatcheck.launcher import processes, seccomp
+from coatcheck.launcher.bubblewrap import BLOCK, INFO, Bubblewrap, memory_file
+from coatcheck.launcher.cgroup import Cgroup
+from coatcheck.launcher.filesystem import COMMAND_FILTER
+from coatcheck.launcher.limits import MIB, LimitName
+from coatcheck.launcher.machine import MachineError, MachineSpec, Remain, RemainKind
+from coatcheck.launcher.namespace_layout import (
+    AGENT,
+    AGENT_UID,
+    WRITABLE,
+    Descriptors,
+    File,
+    Layout,
+    arguments,
+    small_files,
+)
+
+FIRST_HOST_UID = 0x60000000
+"""Of the block from which root takes users for sandboxes: in what systemd leaves to containers, and above
+what `useradd` writes into /etc/subuid."""
+_BLOCKS, _USERS_A_BLOCK = 1 << 24, 4
+OPEN_FILES = 8192
+"""A process. Browsers take thousands; the kernel's memory for them is counted in a cgroup only."""
+LOW_PRIORITY = 10
+"""`nice`, where no cgroup holds the CPU: the neighbours go first."""
+_CHANNEL, _FILTER, _FIRST_FILE = 3, 6, 7
+
+
+class NamespaceMachine:
+    """One sandbox; see `machine.Machine`.
+
+    `agent`: the guest's agent, a static program. `nests`: its commands are wrapped by `filesystem.wrap`,
+    which needs namespaces of its own.
+    """
+
+    def __init__(self, spec: MachineSpec, directory: Path, *, agent: Path, nests: bool = False) -> None:
+        self._spec = spec
+        self._name = f"coatcheck-{directory.name}"
+        self._agent = agent
+        self._nests = nests
+        self._root = os.geteuid() == 0
+        self._user = _host_user(directory) if self._root else os.geteuid()
+        self._bubblewrap = Bubblewrap()
+        self._group: Cgroup | None = None
+        self._paused = False
+        self._stopped = False
+
+    @property
+    def isolation(self) -> Isolation:
+        return Isolation.NAMESPACE
+
+    @property
+    def identities(self) -> tuple[str, ...]:
+        """Who can be told apart in there: an ordinary user may map only himself (user_namespaces(7))."""
+        return IDENTITIES if self._root else IDENTITIES[:1]
+
+    @property
+    def unenforced(self) -> tuple[str, ...]:
+        """After `start`: a sentence for each limit that this host gives no means for."""
+        enforced = self._group.enforces if self._group else frozenset()
+        why = "no cgroup is delegated to this user"
+        missing = {
+            LimitName.MEMORY: f"each process has {self._spec.memory_mib} MiB of memory, not all together",
+            LimitName.PROCESSES: "processes are counted for each user of the sandbox, not for all together",
+            LimitName.CPUS: f"CPUs are not limited, and all of it runs at nice {LOW_PRIORITY}",
+        }
+        return tuple(f"{says}: {why}" for name, says in missing.items() if name not in enforced)
+
+    def hits(self) -> frozenset[LimitName]:
+        """Which limits anything in it ran into since the last call, as the host's kernel counted them."""
+        return self._group.hits() if self._group else frozenset()
+
+    async def start(self) -> socket.socket:
+        self._check()
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                await self._launch(theirs)
+            ours.setblocking(False)
+            await self._first_byte(ours)
+        except BaseException:
+            ours.close()
+            await self.stop()
+            raise
+        return ours
+
+    async def wait(self) -> str:
+        code = await self._bubblewrap.wait()
+        if self._stopped:
+            return "it was stopped"
+        how = f"was killed by signal {code - 128}" if code > 128 else f"ended with exit code {code}"
+        return f"the sandbox's first process {how}"
+
+    async def pause(self) -> None:
+        if self._bubblewrap.first == 0 or self._bubblewrap.ended():
+            raise MachineError("this sandbox is not running")
+        if self._paused:
+            return
+        self._paused = True
+        frozen: bool = await asyncio.to_thread(self._group.freeze) if self._group else False
+        if frozen:
+            return
+        try:
+            await asyncio.to_thread(processes.stop_tree, self._bubblewrap.first)
+        except TimeoutError as error:
+            raise MachineError(f"the sandbox cannot be paused: {error}", "end it, or try again") from error
+
+    async def resume(self) -> None:
+        if not self._paused:
+            return
+        self._paused = False
+        thawed: bool = await asyncio.to_thread(self._group.thaw) if self._group else False
+        if not thawed:
+            await asyncio.to_thread(processes.continue_tree, self._bubblewrap.first)
+
+    async def remains(self) -> Sequence[Remain]:
+        """Its processes, and the directories that it may write to, as process 1 sees them."""
+        first = self._bubblewrap.first
+        if first == 0 or self._bubblewrap.ended():
+            raise MachineError("this sandbox is gone: nothing of it is left to look at")
+        found = [Remain(f"process {pid}", RemainKind.PROCESS, pid=pid) for pid in processes.tree(first)]
+        for place in WRITABLE:
+            path = Path(f"/proc/{first}/root{place}")
+            found.append(Remain(f"files in {place}", RemainKind.FILE, path=path))
+        return found
+
+    async def stop(self) -> None:
+        self._stopped = True
+        if self._group and self._paused:
+            await asyncio.to_thread(self._group.thaw)  # v1 lets nobody die while he is frozen
+        await self._bubblewrap.stop()
+        if self._group:
+            group, self._group = self._group, None
+            await asyncio.to_thread(group.close)
+
+    def _check(self) -> None:
+        if self._spec.isolation is not Isolation.NAMESPACE:
+            raise MachineError(
+                f"namespaces are no isolation of class {self._spec.isolation}",
+                "ask for `isolation: namespace`, or for a microVM",
+            )
+        if self._spec.volumes:
+            raise MachineError(
+                "volumes are disks, which only a microVM has", "leave the volume out, or run a microVM"
+            )
+        if self._spec.image is not None and not (self._spec.image / "root").is_dir():
+            raise MachineError(
+                f"the image {self._spec.image.name} is a microVM's: it holds no directory `root`",
+                "leave the image out to use this machine's own programs, or run a microVM",
+            )
+
+    async def _launch(self, channel: socket.socket) -> None:
+        files = self._files()
+        numbers = range(_FIRST_FILE, _FIRST_FILE + len(files))
+        layout = Layout(
+            root=self._spec.image / "root" if self._spec.image else None,
+            several_users=self._root,
+            disk_mib=self._spec.disk_mib,
+            memory_mib=self._spec.memory_mib,
+        )
+        words = arguments(layout, zip(files, numbers, strict=True), Descriptors(BLOCK, INFO, _FILTER))
+        self._group = await asyncio.to_thread(
+            Cgroup.create,
+            self._name,
+            memory_mib=self._spec.memory_mib + self._spec.disk_mib,
+            processes=self._spec.processes,
+            cpus=self._spec.cpus,
+        )
+        with contextlib.ExitStack() as opened:
+            given = {_CHANNEL: channel.fileno()}
+            given[_FILTER] = memory_file(opened, seccomp.program(nests=self._nests))
+            given |= {
+                number: memory_file(opened, file.content) for number, file in zip(numbers, files, strict=True)
+            }
+            await self._bubblewrap.start(words, given, self._user if self._root else None, self._prepare)
+
+    def _files(self) -> tuple[File, ...]:
+        try:
+            agent = File(AGENT, self._agent.read_bytes(), 0o555)
+        except OSError as error:
+            raise MachineError(
+                f"the guest's agent {self._agent} cannot be read: {error.strerror}", "build it anew"
+            ) from error
+        small = small_files(self._root)
+        if self._spec.image is not None:
+            # A file of the image can be covered; where it has none, nothing can be made: it is read-only.
+            root = self._spec.image / "root"
+            small = tuple(file for file in small if (root / file.path[1:]).is_file())
+        return (agent, File(COMMAND_FILTER, seccomp.program(nests=False)), *small)
+
+    async def _prepare(self, first: int) -> None:
+        """Users and limits of process 1, which all others inherit, before it runs."""
+        if self._group:
+            await asyncio.to_thread(self._group.add, first)
+        self._map_users(first)
+        enforced = self._group.enforces if self._group else frozenset()
+        limits = [f"--nproc={self._spec.processes}", f"--nofile={OPEN_FILES}", "--core=0"]
+        if LimitName.MEMORY not in enforced:
+            # Not RLIMIT_AS: V8 and Go reserve gigabytes of addresses that they never touch.
+            limits.append(f"--data={self._spec.memory_mib * MIB}")
+        if LimitName.CPUS not in enforced:
+            os.setpriority(os.PRIO_PROCESS, first, LOW_PRIORITY)
+        await self._run_as_user("prlimit", "--pid", str(first), *limits)
+
+    def _map_users(self, first: int) -> None:
+        users = f"{AGENT_UID} {self._user} 1\n"
+        groups = f"{AGENT_UID} {os.getegid()} 1\n"
+        if self._root:
+            # One block: neither the host's root nor any of its users is anybody in there.
+            users = groups = f"0 {self._user} 1\n{AGENT_UID} {self._user + 1} {len(IDENTITIES)}\n"
+        else:
+            Path(f"/proc/{first}/setgroups").write_text("deny")
+        Path(f"/proc/{first}/uid_map").write_text(users)
+        Path(f"/proc/{first}/gid_map").write_text(groups)
+
+    async def _run_as_user(self, program: str, *words: str) -> None:
+        """As the user that process 1 has on the host: to change somebody else's limits one needs
+        CAP_SYS_RESOURCE, which root in a container seldom has."""
+        path = shutil.which(program)
+        if path is None:
+            raise MachineError(f"{program} is missing", "install it: apt-get install util-linux")
+        who = {"user": self._user, "group": self._user, "extra_groups": []} if self._root else {}
+        process = await asyncio.create_subprocess_exec(
+            path,
+            *words,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            **who,  # type: ignore[arg-type]
+        )
+        _, said = await process.communicate()
+        if process.returncode:
+            raise MachineError(f"the sandbox's limits cannot be set: {said.decode(errors='replace').strip()}")
+
+    async def _first_byte(self, channel: socket.socket) -> None:
+        """Until the agent spoke. MachineError when it ends, or stays silent."""
+        spoke = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(channel, spoke.set)
+        try:
+            async with asyncio.timeout(self._spec.boot_seconds):
+                await spoke.wait()
+        except TimeoutError:
+            raise MachineError(
+                f"the sandbox's agent said nothing for {self._spec.boot_seconds:g} s", "try again"
+            ) from None
+        finally:
+            loop.remove_reader(channel)
+        if not channel.recv(1, socket.MSG_PEEK):
+            code = await self._bubblewrap.wait()
+            why = self._bubblewrap.said() or f"exit code {code}"
+            raise MachineError(f"the sandbox ended before its agent spoke: {why}")
+
+
+def _host_user(directory: Path) -> int:
+    """The first of a sandbox's users on the host, told by its directory: nothing need be kept or given back.
+
+    Two sandboxes whose blocks collide (2^-24) still share no namespace.
+    """
+    number = int.from_bytes(hashlib.sha256(os.fsencode(directory)).digest()[:8]) % _BLOCKS
+    return FIRST_HOST_UID + number * _USERS_A_BLOCK

@@ -1,0 +1,54 @@
+"""All processes that came from one, as the host sees them: found, stopped, let on."""
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+STOP_SECONDS = 5.0
+"""Until nothing in a tree forks any more: each round stops all that there are, so even a bomb ends soon."""
+
+
+def tree(first: int) -> tuple[int, ...]:
+    """`first` and all its descendants. A sandbox's process 1 adopts whoever loses its parent, so of that
+    one none is missing."""
+    parents: dict[int, int] = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                # The name, in parentheses, is the process's own choice: it may hold spaces and parentheses.
+                after_name = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
+                parents[int(entry.name)] = int(after_name[1])
+    found = {first} if first in parents else set()
+    waiting = list(found)
+    while waiting:
+        parent = waiting.pop()
+        children = [pid for pid, its in parents.items() if its == parent and pid not in found]
+        found.update(children)
+        waiting += children
+    return tuple(sorted(found))
+
+
+def stop_tree(first: int) -> None:
+    """No instruction of any of them runs until `continue_tree`. TimeoutError when they outrun us."""
+    deadline = time.monotonic() + STOP_SECONDS
+    stopped: set[int] = set()
+    while time.monotonic() < deadline:
+        found = set(tree(first))
+        if found <= stopped:
+            return
+        for pid in found - stopped:
+            _signal(pid, signal.SIGSTOP)
+        stopped = found
+    raise TimeoutError("the processes fork faster than they can be stopped")
+
+
+def continue_tree(first: int) -> None:
+    for pid in tree(first):
+        _signal(pid, signal.SIGCONT)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
