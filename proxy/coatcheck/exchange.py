@@ -118,9 +118,10 @@ class Exchange:
             self._tell(call)
             return None
 
-    def connect(self, peer: Peer, host: str, port: int) -> Session | Call | Deny:
-        """Whether a tunnel may be opened. A refusal is recorded here; what is allowed is recorded with
-        the requests inside. A Call: its TLS passes unopened, and the Call counts and may end it."""
+    def connect(self, peer: Peer, host: str, port: int) -> Session | Call:
+        """Whether a tunnel may be opened. A Call with a `denial`: no, and that is recorded. What is allowed
+        is recorded with the requests inside. A Call without: its TLS passes unopened, and the Call counts
+        and may end it."""
         destination = Destination("https", host, port)
         call = self._call(peer, destination, RequestHead("CONNECT", "", ()))
         verdict: Session | Pass | Deny | Identified
@@ -137,15 +138,14 @@ class Exchange:
             return verdict
         if isinstance(verdict, Pass):
             self._proceed(call, verdict)
-            if call.denial is None:
-                return call
-            call.complete(call.denial.reason)
-            return call.denial
+            if call.denial is not None:
+                call.complete(call.denial.reason)
+            return call
         if isinstance(verdict, Identified):
             call.session, verdict = verdict.session, verdict.denial
         call.deny(verdict)
         self._tell(call)
-        return call.denial or verdict
+        return call
 
     def refused(self, peer: Peer, destination: Destination, head: RequestHead, denial: Deny) -> Call:
         """Record a refusal that a plane made before there was a call (say, SNI differs from CONNECT)."""
@@ -278,6 +278,7 @@ class Exchange:
             origin=session.origin.kind if session else "",
             alarm=denial.alarm if denial else False,
             added_seconds=time.perf_counter() - call.started,
+            original=str(call.peer.original) if call.peer.original is not None else "",
         )
 
     def _alarm(self, call: Call, denial: Deny) -> None:

@@ -18,8 +18,15 @@ from coatcheck.decision.policy import Policy
 from coatcheck.decision.session import alive
 from coatcheck.decision.verdict import Reason
 from coatcheck.exchange import Exchange
-from coatcheck.planes.configured import mtls_context, platform_tokens, session_cas, upstream_settings
-from coatcheck.planes.listener import Listeners, SharedListener
+from coatcheck.planes.configured import (
+    Addresses,
+    open_shared,
+    platform_tokens,
+    session_cas,
+    upstream_settings,
+)
+from coatcheck.planes.dns import Resolver
+from coatcheck.planes.listener import Listeners
 from coatcheck.planes.mitm import MitmPlane
 from coatcheck.planes.tls import ClientTls, UpstreamTls
 from coatcheck.planes.upstream import Upstream
@@ -27,7 +34,7 @@ from coatcheck.policyfile import PolicyError, load_directory, load_file
 from coatcheck.process_memory import hide_memory
 from coatcheck.settings import Settings, notify_socket
 from coatcheck.state.errors import StateError
-from coatcheck.state.sessions import StateSettings
+from coatcheck.state.sessions import SANDBOX_SOCKETS, StateSettings
 from coatcheck.state.state import State
 from coatcheck.state_directory import StateDirectory
 from coatcheck.stores import SecretStore
@@ -98,7 +105,7 @@ class Daemon:
         self.exchange.revoke_for_theft = self._revoke_for_theft
         self.plane: MitmPlane | None = None
         self.listeners: Listeners | None = None
-        self.proxy_address: tuple[str, int] | None = None
+        self.addresses = Addresses()
         self.control: ControlServer | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.ready = False
@@ -121,19 +128,11 @@ class Daemon:
             platform_tokens(self.settings),
             self._session_cas,
         )
-        self.listeners = Listeners(self.plane, self.settings.runtime)
+        self.listeners = Listeners(self.plane, self.settings.runtime, Resolver(self.metrics.dns_asked))
         self.state.on_revoked(self._revoked)
         self._tasks.append(asyncio.create_task(self.plane.run(), name="plane"))
         self._tasks.append(asyncio.create_task(self._keep_house(), name="housekeeping"))
-        if self.settings.proxy_port is not None:
-            shared = SharedListener(
-                "proxy",
-                self.settings.proxy_host,
-                self.settings.proxy_port,
-                self.settings.proxy_trust_addresses,
-                mtls_context(self.settings),
-            )
-            self.proxy_address = await self.listeners.open_shared(shared)
+        self.addresses = await open_shared(self.listeners, self.settings)
         for session_id, port in self.state.listeners().items():
             if not self.exchange.is_over(session_id):
                 await self._reopen(self.listeners, session_id, port)
@@ -156,7 +155,9 @@ class Daemon:
     async def _reopen(self, listeners: Listeners, session_id: str, port: int) -> None:
         """A session that outlived a restart gets its listener back where its sandbox will look for it."""
         try:
-            if port:
+            if port == SANDBOX_SOCKETS:
+                await listeners.open_sandbox(session_id)
+            elif port:
                 await listeners.open_tcp(session_id, port)
             else:
                 await listeners.open_unix(session_id)
@@ -164,7 +165,7 @@ class Daemon:
             logger.error(
                 "session %s cannot be reached: its listener (%s) could not be opened again: %s. "
                 "End it and open another.",
-                session_id, f"port {port}" if port else "socket", error.strerror or error,
+                session_id, f"port {port}" if port > 0 else "socket", error.strerror or error,
             )  # fmt: skip
 
     # --- policies ------------------------------------------------------------------------------------
@@ -288,6 +289,11 @@ class Daemon:
         directory.mkdir(exist_ok=True)
         directory.chmod(0o755)
         return write_trust_files(directory, self.authority.pem)
+
+    @property
+    def proxy_address(self) -> tuple[str, int] | None:
+        """Of the shared listener that clients know as their proxy."""
+        return self.addresses.proxy
 
     def trust_for(self, session_id: str) -> TrustFiles:
         """What a session's sandbox must trust: its own CA where it has one, else the daemon's."""

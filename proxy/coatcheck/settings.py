@@ -49,6 +49,29 @@ class Settings(BaseSettings):
         False,
         description="Nobody can spoof a source address there: class `address`.",
     )
+    transparent_hosts: tuple[str, ...] = Field(
+        ("127.0.0.1",),
+        description="Addresses of the transparent and of the DNS listener, where a redirect leads: those of"
+        " the interfaces that sandboxes come by.",
+    )
+    transparent_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="Port for redirected connections, whose clients know of no proxy; unset: none.",
+    )
+    transparent_trust_addresses: bool = Field(
+        False,
+        description="Nobody can spoof a source address there: class `address`, `transparent|ADDRESS`. There"
+        " is no other class without a proxy to speak to, so the port needs it.",
+    )
+    dns_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="Port of the resolver for such clients, UDP and TCP: it answers A and AAAA with"
+        " synthetic addresses and asks nobody; unset: none.",
+    )
     proxy_tls_certificate: Path | None = Field(
         None, description="PEM certificate and key of the shared listener; with client CA: class `mtls`."
     )
@@ -175,6 +198,13 @@ class Settings(BaseSettings):
             raise ValueError("token_jwks_file, token_issuer and token_audience belong together: all or none")
         if self.token_issuer is not None and "|" in self.token_issuer:
             raise ValueError("token_issuer must not hold `|`: an origin is written `issuer|pod uid`")
+        if self.transparent_port is not None and not self.transparent_trust_addresses:
+            raise ValueError(
+                "transparent_port is of no use without transparent_trust_addresses: nothing but a source"
+                " address tells sandboxes apart there. Set it where none can be spoofed"
+            )
+        if not self.transparent_hosts:
+            raise ValueError("transparent_hosts must name at least one address")
         if self.control_client_ca is not None and self.control_tls_certificate is None:
             raise ValueError("control_client_ca means nothing without control_tls_certificate: set both")
         if self.control_port is not None and self.control_grants is None:

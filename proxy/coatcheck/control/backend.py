@@ -11,7 +11,7 @@ from coatcheck.state.errors import Problem, StateError
 from coatcheck.state.state import State
 from coatcheck.telemetry.metrics import CONTENT_TYPE, Metrics
 
-type Listen = Literal["unix", "tcp"]
+type Listen = Literal["unix", "tcp", "sandbox"]
 
 
 class SessionListeners(Protocol):
@@ -19,9 +19,11 @@ class SessionListeners(Protocol):
 
     async def open_unix(self, session_id: str) -> Path: ...
 
+    async def open_sandbox(self, session_id: str) -> Path: ...
+
     async def open_tcp(self, session_id: str) -> tuple[str, int]: ...
 
-    def endpoint(self, session_id: str) -> str | None: ...
+    def endpoint(self, session_id: str, purpose: str = "") -> str | None: ...
 
     def close_session(self, session_id: str) -> None: ...
 
@@ -31,6 +33,11 @@ class SessionListeners(Protocol):
 class Audit(Protocol):
     @property
     def broken(self) -> str: ...
+
+
+class Addresses(Protocol):
+    @property
+    def transparent(self) -> tuple[tuple[str, int], ...]: ...
 
 
 class Exchange(Protocol):
@@ -62,6 +69,9 @@ class Daemon(Protocol):
     @property
     def proxy_address(self) -> tuple[str, int] | None:
         """Of the shared listener."""
+
+    @property
+    def addresses(self) -> Addresses: ...
 
     @property
     def exchange(self) -> Exchange: ...
@@ -99,6 +109,11 @@ class Backend:
         scheme = "http" if self._daemon.settings.proxy_tls_certificate is None else "https"
         return f"{scheme}://{host}:{address[1]}"
 
+    @property
+    def transparent(self) -> bool:
+        """Whether there is a shared listener for redirected connections."""
+        return bool(self._daemon.addresses.transparent)
+
     def missing(self) -> tuple[str, ...]:
         """What keeps the daemon from serving, in words of a closed set; empty when it is ready.
 
@@ -117,10 +132,10 @@ class Backend:
         """The content type and the text that Prometheus scrapes."""
         return CONTENT_TYPE, self._daemon.metrics.render()
 
-    def endpoint(self, session_id: str) -> str | None:
-        """The URL of a session's own listener."""
+    def endpoint(self, session_id: str, purpose: str = "") -> str | None:
+        """The URL of a session's own listener; `purpose`: `.t` for redirected connections, `.d` for DNS."""
         listeners = self._daemon.listeners
-        return listeners.endpoint(session_id) if listeners is not None else None
+        return listeners.endpoint(session_id, purpose) if listeners is not None else None
 
     async def open_listener(self, session_id: str, listen: Listen) -> str:
         """(plane) Open a session's own listener; its URL. OSError or StateError when it cannot be had."""
@@ -129,6 +144,8 @@ class Backend:
             raise OSError("the proxy does not listen yet")
         if listen == "unix":
             url = f"unix://{await listeners.open_unix(session_id)}"
+        elif listen == "sandbox":
+            url = f"unix://{await listeners.open_sandbox(session_id)}"
         else:
             host, port = await listeners.open_tcp(session_id)
             url = f"http://{host}:{port}"

@@ -64,8 +64,10 @@ class NewSession(Asked):
     lease_seconds: float | None = Field(None, ge=1, le=86_400)
     max_age: float | None = Field(None, ge=1, le=31_536_000, description="Seconds.")
     origin: Origin | None = Field(None, description="Default: class socket.")
-    listen: Literal["unix", "tcp", "none"] | None = Field(
-        None, description="The session's own listener. Default: unix for class socket, else none."
+    listen: Literal["unix", "tcp", "sandbox", "none"] | None = Field(
+        None,
+        description="The session's own listener. Default: unix for class socket, else none. sandbox: three "
+        "Unix sockets, for the proxy, for redirected connections and for DNS.",
     )
 
 
@@ -157,6 +159,13 @@ class MintedHandle(Answered):
 
 class ProxyView(Answered):
     url: str | None = Field(description="`http://…`, or `unix://…` of a socket; None without a listener.")
+    transparent: str | None = Field(
+        description="listen `sandbox`: `unix://…` where redirected connections go, each behind a PROXY v2 "
+        "header with its original destination."
+    )
+    dns: str | None = Field(
+        description="listen `sandbox`: `unix://…` of its resolver; questions and answers as over TCP."
+    )
     ca: str = Field(description="PEM file: Coatcheck's CA alone.")
     ca_bundle: str = Field(description="PEM file: public roots and Coatcheck's CA.")
 

@@ -16,10 +16,13 @@ from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.session import Session
 from coatcheck.state.errors import Problem, StateError
 from coatcheck.state.issued import MintedHandle
-from coatcheck.state.sessions import NewSession
+from coatcheck.state.sessions import SANDBOX_SOCKETS, NewSession
 
 PROXY_USER: Final = "sandbox"
 """The user name beside a generated proxy password; nobody reads it."""
+
+_TRANSPARENT: Final = "transparent|"
+"""How the value of an `address` begins whose connections are redirected."""
 
 _SHA256: Final = re.compile("[0-9a-f]{64}")
 
@@ -44,8 +47,9 @@ class Proof:
     """Of a `bearer` origin. It is shown once, and kept as its hash."""
 
 
-def proof_of(wanted: models.NewSession, shared: str | None) -> Proof:
-    """What the request's `origin` and `listen` mean together. `shared`: the shared listener's URL."""
+def proof_of(wanted: models.NewSession, shared: str | None, transparent: bool = False) -> Proof:
+    """What the request's `origin` and `listen` mean together. `shared`: the shared listener's URL;
+    `transparent`: there is one for redirected connections."""
     asked = wanted.origin
     kind = asked.origin_class if asked is not None else OriginClass.SOCKET
     value = asked.value if asked is not None else None
@@ -56,11 +60,13 @@ def proof_of(wanted: models.NewSession, shared: str | None) -> Proof:
         return Proof(None, None if listen == "none" else listen)
     if wanted.listen not in (None, "none"):
         raise _bad(f"a session of origin class {kind} has no listener of its own", "Leave listen out.")
-    if shared is None:
+    redirected = kind is OriginClass.ADDRESS and value is not None and value.startswith(_TRANSPARENT)
+    if not (transparent if redirected else shared is not None):
         raise ControlProblem(
             Refusal.NO_SHARED_LISTENER,
             f"origin class {kind} needs a shared listener, and the daemon has none",
-            "Set COATCHECK_PROXY_PORT and start the daemon again, or use class socket.",
+            f"Set COATCHECK_{'TRANSPARENT' if redirected else 'PROXY'}_PORT and start the daemon again, "
+            "or use class socket.",
         )
     if kind is OriginClass.BEARER:
         if value is not None:
@@ -78,7 +84,7 @@ async def open_session(desk: Desk, wanted: models.NewSession, caller: str) -> Op
     """A live session with its handles. Whatever fails after it was made ends it again."""
     state = desk.backend.state
     shared = desk.backend.proxy_url
-    proof = proof_of(wanted, shared)
+    proof = proof_of(wanted, shared, desk.backend.transparent)
     new = NewSession(
         tenant=wanted.tenant,
         subject=wanted.subject,
@@ -110,18 +116,23 @@ async def _url(desk: Desk, session: Session, proof: Proof, shared: str | None) -
     listen = proof.listen
     if listen is not None:
         url = await desk.bridge.call(lambda: desk.backend.open_listener(session.id, listen))
-        port = urlsplit(url).port or 0
+        port = SANDBOX_SOCKETS if listen == "sandbox" else urlsplit(url).port or 0
         await desk.give(lambda: desk.backend.state.note_listener(session.id, port))
         return url
     if proof.password is not None and shared is not None:
         return shared.replace("://", f"://{PROXY_USER}:{proof.password}@", 1)
-    return shared if proof.origin is not None else None
+    return shared if proof.origin is not None and not is_transparent(proof.origin) else None
+
+
+def is_transparent(origin: Origin) -> bool:
+    """Whether its connections come to the transparent listener, whose clients know of no proxy."""
+    return origin.kind is OriginClass.ADDRESS and origin.value.startswith(_TRANSPARENT)
 
 
 _VALUES: Final = {
     OriginClass.MTLS: "It is the SHA-256 of the client certificate's DER form, 64 lower-case hex digits.",
     OriginClass.TOKEN: "It is `issuer|pod uid`.",
-    OriginClass.ADDRESS: "It is `listener|source address`, for example proxy|10.1.2.3.",
+    OriginClass.ADDRESS: "It is `listener|source address`: proxy|10.1.2.3, or transparent|10.1.2.3.",
 }
 
 

@@ -7,10 +7,10 @@ from coatcheck.certificates.client_environment import environment, proxy_variabl
 from coatcheck.control import models
 from coatcheck.control.caller import Action, Caller
 from coatcheck.control.desk import Desk
-from coatcheck.control.opening import open_session
+from coatcheck.control.opening import is_transparent, open_session
 from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.problem import ControlProblem, Reason, Refusal, unknown_session
-from coatcheck.control.views import handle_view, lease_expires_at, minted_view, session_view
+from coatcheck.control.views import handle_view, lease_expires_at, minted_view, proxy_view, session_view
 from coatcheck.decision.message import OriginClass
 from coatcheck.decision.session import Session
 from coatcheck.state.errors import Problem
@@ -81,7 +81,7 @@ async def open_one(desk: Desk, ask: Ask) -> Answer:
         lease_expires_at=lease_expires_at(opened.session, state),
         handles=handles,
         environment=variables,
-        proxy=models.ProxyView(url=opened.url, ca=str(trust.ca), ca_bundle=str(trust.bundle)),
+        proxy=proxy_view(desk.backend, opened.session.id, opened.url),
     )
 
 
@@ -115,14 +115,13 @@ async def show(desk: Desk, ask: Ask) -> Answer:
     session = find(desk, ask)
     backend = desk.backend
     handles = await desk.read(lambda: backend.state.handles(session.id))
-    trust = backend.trust_for(session.id)
     url = backend.endpoint(session.id)
-    if url is None and session.origin.kind is not OriginClass.SOCKET:
+    if url is None and session.origin.kind is not OriginClass.SOCKET and not is_transparent(session.origin):
         url = backend.proxy_url
     return models.SessionShown(
         session=session_view(session, backend.state),
         handles=[handle_view(handle) for handle in handles],
-        proxy=models.ProxyView(url=url, ca=str(trust.ca), ca_bundle=str(trust.bundle)),
+        proxy=proxy_view(backend, session.id, url),
     )
 
 

@@ -1,6 +1,7 @@
 """Sessions and handles as the control API shows them."""
 
-from coatcheck.control.models import HandleView, MintedHandle, OriginView, SessionView
+from coatcheck.control.backend import Backend
+from coatcheck.control.models import HandleView, MintedHandle, OriginView, ProxyView, SessionView
 from coatcheck.decision.policy import Policy, SigV4Injection
 from coatcheck.decision.session import Session
 from coatcheck.sigv4.stand_in import environment as aws_environment
@@ -33,6 +34,18 @@ def session_view(session: Session, state: State) -> SessionView:
         expires_at=session.expires_at,
         lease_seconds=session.lease_seconds,
         lease_expires_at=lease_expires_at(session, state) if status is Status.LIVE else None,
+    )
+
+
+def proxy_view(backend: Backend, session_id: str, url: str | None) -> ProxyView:
+    """How a session's clients reach us; `url` is the proxy's, which may hold a password."""
+    trust = backend.trust_for(session_id)
+    return ProxyView(
+        url=url,
+        transparent=backend.endpoint(session_id, ".t"),
+        dns=backend.endpoint(session_id, ".d"),
+        ca=str(trust.ca),
+        ca_bundle=str(trust.bundle),
     )
 
 

@@ -23,6 +23,7 @@ from coatcheck.decision.policy import (
 )
 from coatcheck.decision.search import Found, find, placed
 from coatcheck.decision.session import Now, Session, identify, isolation_at_least
+from coatcheck.decision.synthetic import contradiction
 from coatcheck.decision.verdict import Deny, Inject, Injection, Pass, Reason, Verdict
 
 
@@ -73,7 +74,9 @@ def decide(
     policy = world.policies.get(session.policy)
     if policy is None:
         return Identified(session, Deny(Reason.POLICY_MISSING, f"policy {session.policy}"))
-    rule = match(policy, destination, head)
+    # Before the policy: a connection that contradicts itself is not judged by one of its readings (I7).
+    denied = contradiction(peer.original, destination.host, destination.port)
+    rule = denied or match(policy, destination, head)
     found = find(head, world.references, world.known)
     if isinstance(rule, Deny):
         return Identified(session, _with_handles(rule, found, session, policy, destination, world))
@@ -93,7 +96,7 @@ def decide_connect(peer: Peer, host: str, port: int, world: World) -> Session | 
     if policy is None:
         return Identified(session, Deny(Reason.POLICY_MISSING, f"policy {session.policy}"))
     # A tunnel may carry plain HTTP or TLS; which one is seen, and judged, with its first request.
-    denial = host_allowed(policy, host, port, tls=True)
+    denial = contradiction(peer.original, host, port) or host_allowed(policy, host, port, tls=True)
     if denial is not None:
         return Identified(session, denial)
     rule = tunnel_rule(policy, host, port)

@@ -34,11 +34,25 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
+class OriginalDestination:
+    """Where a redirected connection was going before it came to us. Evidence, never an address to dial."""
+
+    address: str
+    """As `ipaddress` writes it; an IPv4 address that came dressed as IPv6 (RFC 4291) is IPv4 here."""
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
 class Peer:
     """Who is talking, by host-side evidence only. `origins` is what the plane could establish."""
 
     listener: str
     origins: tuple[Origin, ...]
+    original: OriginalDestination | None = None
+    """Set on transparent connections only: the client knows of no proxy."""
 
 
 @dataclass(frozen=True, slots=True)

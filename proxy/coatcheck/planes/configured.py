@@ -1,15 +1,48 @@
 """From settings to what the plane is made of; `serve` puts it together."""
 
 import ssl
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 from coatcheck.decision.address import parse_networks
 from coatcheck.decision.host import split_authority
+from coatcheck.planes.listener import TRANSPARENT_LISTENER, Listeners, SharedListener
 from coatcheck.planes.platform_token import PlatformTokens, read_jwks
 from coatcheck.planes.session_ca import SessionCas
 from coatcheck.planes.upstream import ParentProxy, UpstreamSettings
 from coatcheck.settings import Settings, parse_parent_proxy
+
+type Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the shared listeners are, as bound."""
+
+    proxy: Address | None = None
+    transparent: tuple[Address, ...] = ()
+    dns: tuple[Address, ...] = ()
+
+
+async def open_shared(listeners: Listeners, settings: Settings) -> Addresses:
+    """Open the listeners that several sandboxes use. OSError when an address cannot be had."""
+    proxy: Address | None = None
+    transparent: list[Address] = []
+    dns: list[Address] = []
+    if settings.proxy_port is not None:
+        trusted, tls = settings.proxy_trust_addresses, mtls_context(settings)
+        shared = SharedListener("proxy", settings.proxy_host, settings.proxy_port, trusted, tls)
+        proxy = await listeners.open_shared(shared)
+    for host in settings.transparent_hosts:  # port 0: the one that the first address got, at all of them
+        if settings.transparent_port is not None:
+            port = settings.transparent_port or (transparent[0][1] if transparent else 0)
+            trusted = settings.transparent_trust_addresses
+            shared = SharedListener(TRANSPARENT_LISTENER, host, port, trusted, transparent=True)
+            transparent.append(await listeners.open_shared(shared))
+        if settings.dns_port is not None:
+            dns.append(await listeners.open_dns(host, settings.dns_port or (dns[0][1] if dns else 0)))
+    return Addresses(proxy, tuple(transparent), tuple(dns))
 
 
 def upstream_settings(settings: Settings) -> UpstreamSettings:

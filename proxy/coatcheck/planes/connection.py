@@ -15,10 +15,11 @@ import logging
 import time
 from collections import deque
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, override
 
 from mitmproxy.connection import Client, Connection, ConnectionState, Server
-from mitmproxy.proxy import commands, events, layers, mode_specs, server
+from mitmproxy.proxy import commands, events, mode_specs, server
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layer import NextLayer
 from mitmproxy.proxy.layers.http._http1 import Http1Connection
@@ -29,6 +30,7 @@ from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.planes.flow import EgressContext
 from coatcheck.planes.http2 import has_room
 from coatcheck.planes.sockets import address_of, reset
+from coatcheck.planes.transparent import first_layer
 from coatcheck.planes.upstream import UpstreamRefused
 
 if TYPE_CHECKING:
@@ -54,8 +56,7 @@ class EgressConnection(server.ConnectionHandler):
         plane: "MitmPlane",
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        listener: str,
-        origins: tuple[Origin, ...],
+        peer: Peer,
     ) -> None:
         client = Client(
             peername=address_of(writer.get_extra_info("peername")),
@@ -65,20 +66,19 @@ class EgressConnection(server.ConnectionHandler):
             state=ConnectionState.OPEN,
         )
         super().__init__(EgressContext(client, plane.options))
-        self.layer = layers.modes.HttpProxy(self.layer.context)
+        self.layer = first_layer(self.layer.context, self, peer)
         self.transports[client] = server.ConnectionIO(reader=reader, writer=writer)
-        self.plane = plane
-        self.peer = Peer(listener, origins)
+        self.plane, self.peer = plane, peer
         self.proof_until: float | None = None
         """When the platform token that was shown expires, Unix seconds."""
         self.tunnel: tuple[str, int] | None = None
-        """CONNECT's target, once allowed."""
+        """CONNECT's target, once allowed; on a transparent connection, what the client names."""
         self.tunnel_session = ""
         self.opaque: Call | None = None
         """Set where the policy lets this tunnel's TLS through unopened."""
         self.tls_refused = False
-        self.recorded = False
-        """The refusal being answered is in the audit log already."""
+        self.refusal: Call | None = None
+        """The refusal being answered, which is in the audit log already."""
         self.calls: set[Call] = set()
         """Requests that have not ended."""
         self.parsers: dict[Connection, Http1Connection | Http2Connection] = {}
@@ -382,13 +382,13 @@ class EgressConnection(server.ConnectionHandler):
     def present(self, origin: Origin, until: float | None = None) -> None:
         """The client showed a Proxy-Authorization credential, which proves `origin` until then (Unix
         seconds). What it showed before no longer counts."""
-        self.peer = Peer(self.peer.listener, (*self._proven_by_connection(), origin))
+        self.peer = replace(self.peer, origins=(*self._proven_by_connection(), origin))
         self.proof_until = until
 
     def check_proof(self, now: float) -> None:
         """A kept connection does not outlive the token that opened it."""
         if self.proof_until is not None and now >= self.proof_until:
-            self.peer = Peer(self.peer.listener, self._proven_by_connection())
+            self.peer = replace(self.peer, origins=self._proven_by_connection())
             self.proof_until = None
 
     def _proven_by_connection(self) -> tuple[Origin, ...]:

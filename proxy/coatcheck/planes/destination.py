@@ -42,6 +42,8 @@ def destination_of(
 ) -> tuple[Destination, RequestHead] | Deny:
     """The one destination of a request, and its head in origin form."""
     try:
+        if link.peer.original is not None and link.tunnel is None:
+            _enter_plain(head, link)
         if link.tunnel is not None:
             return _in_tunnel(request, head, link)
         if request.data.authority:
@@ -49,6 +51,13 @@ def destination_of(
         return _reverse(head, link, reverse_host)
     except HostRefused as refused:
         return Deny(Reason.HOST_FORM_REFUSED, str(refused))
+
+
+def _enter_plain(head: RequestHead, link: "EgressConnection") -> None:
+    """The first Host on a transparent connection without TLS is where all of it goes."""
+    named = head.get("host")
+    if named is not None:
+        link.tunnel = split_authority(named, 80)
 
 
 def _in_tunnel(
@@ -61,13 +70,14 @@ def _in_tunnel(
     authority = request.data.authority.decode("latin-1")
     if authority and not http2:
         # Servers prefer an absolute-form target to Host (RFC 9112 3.2.2), policies looked at Host.
-        return Deny(Reason.AUTHORITY_MISMATCH, "absolute-form request inside a tunnel")
+        return Deny(Reason.AUTHORITY_MISMATCH, "absolute-form request where there is no proxy to ask")
     named = [*([authority] if authority else []), *head.get_all("host")]
     if not named:
         return Deny(Reason.AUTHORITY_MISMATCH, "no Host")
     for name in named:
         if split_authority(name, default) != link.tunnel:
-            return Deny(Reason.AUTHORITY_MISMATCH, "Host differs from the CONNECT target", alarm=True)
+            than = "CONNECT target" if link.peer.original is None else "name that the connection is for"
+            return Deny(Reason.AUTHORITY_MISMATCH, f"Host differs from the {than}", alarm=True)
     host, port = link.tunnel
     return Destination("https" if secure else "http", host, port), head
 

@@ -7,32 +7,46 @@ platform token, or a source address on an interface where addresses cannot be sp
 import asyncio
 import hashlib
 import logging
-import os
 import socket
 import ssl
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from coatcheck.decision.message import Origin, OriginClass
+from coatcheck.decision.message import (
+    Destination,
+    Origin,
+    OriginalDestination,
+    OriginClass,
+    Peer,
+    RequestHead,
+)
 from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.planes.connection import EgressConnection
+from coatcheck.planes.dns import Datagrams, Resolver
+from coatcheck.planes.dns_message import MAX_QUERY
 from coatcheck.planes.mitm import MitmPlane
+from coatcheck.planes.original_destination import NotRedirected, from_kernel, from_proxy_header
 from coatcheck.planes.refusal import refusal_bytes
-from coatcheck.planes.sockets import reset
+from coatcheck.planes.session_sockets import DNS, TRANSPARENT, Accept, SessionSockets, directory_of
+from coatcheck.planes.sockets import reset, say_and_close
 from coatcheck.planes.upstream import STREAM_LIMIT
 
 logger = logging.getLogger(__name__)
 
+TRANSPARENT_LISTENER = "transparent"
+"""The name of the shared listener for redirected connections, in the origins of class `address`."""
 BACKLOG = 1024
 """Connections the kernel may hold for us while the loop is busy."""
 MAX_CONNECTIONS = 2048
 """Client connections at once, about 150 KiB each with TLS. Above it: 503, so that revoking stays fast."""
 HANDSHAKE_SECONDS = 10.0
 """For TLS with the proxy itself; asyncio's own 60 s would let silent clients hold six times as many."""
-MAX_SOCKET_PATH = 107
-"""Bytes, from sockaddr_un on Linux."""
 MAX_PER_SESSION = 256
 """One sandbox cannot take them all."""
+
+type Evidence = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[OriginalDestination | None]]
+"""Says where a connection was going; None where it was meant for us. Raises NotRedirected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +60,29 @@ class SharedListener:
     """The network in front of it makes source addresses unspoofable (a CNI, a veth with rp_filter)."""
     tls: ssl.SSLContext | None = None
     """A server context that demands and verifies client certificates (origin class mtls)."""
+    transparent: bool = False
+    """Connections come here by a redirect: their clients know of no proxy, and nobody may come directly."""
 
 
 class Listeners:
     """All listening sockets of the daemon's plane. Belongs to the plane's loop."""
 
-    def __init__(self, plane: MitmPlane, runtime: Path) -> None:
+    def __init__(self, plane: MitmPlane, runtime: Path, resolver: Resolver) -> None:
         self._plane = plane
         self._runtime = runtime
+        self._resolver = resolver
         self._shared: list[asyncio.Server] = []
-        self._sessions: dict[str, tuple[asyncio.Server, Path | None, tuple[str, int] | None]] = {}
+        self._datagrams: list[asyncio.DatagramTransport] = []
+        self._sessions: dict[str, SessionSockets] = {}
         self._counts: dict[str, int] = {}
+        self._open = 0
 
     async def open_shared(self, listener: SharedListener) -> tuple[str, int]:
         """Listen; returns the bound (host, port). OSError when the address cannot be had."""
+        evidence = _from_kernel if listener.transparent else _explicit
 
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await self._serve(reader, writer, listener.name, _origins(listener, writer))
+            await self._serve(reader, writer, listener.name, _origins(listener, writer), evidence)
 
         server = await asyncio.start_server(
             accept,
@@ -73,74 +93,108 @@ class Listeners:
             ssl=listener.tls,
             ssl_handshake_timeout=HANDSHAKE_SECONDS if listener.tls is not None else None,
         )
+        return self._keep_shared(server)
+
+    async def open_dns(self, host: str, port: int) -> tuple[str, int]:
+        """Answer DNS over TCP and UDP at one address; returns it as bound. OSError when it cannot be had."""
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await self._resolver.serve(reader, writer, writer.get_extra_info("peername")[0])
+
+        bound = self._keep_shared(
+            await asyncio.start_server(accept, host, port, backlog=BACKLOG, limit=2 * MAX_QUERY)
+        )
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_datagram_endpoint(
+            lambda: Datagrams(self._resolver), local_addr=(host, bound[1])
+        )
+        self._datagrams.append(transport)
+        return bound
+
+    def _keep_shared(self, server: asyncio.Server) -> tuple[str, int]:
         self._shared.append(server)
         host, port = server.sockets[0].getsockname()[:2]
         self._plane.upstream.own_listeners.add((host, port))
         return host, port
 
     async def open_unix(self, session_id: str) -> Path:
-        """The session's own Unix socket. The directory is ours alone, so that no other user can come to
-        the socket; whoever runs the sandbox hands it in (a bind mount needs no way through the path)."""
-        await self._open_ca(session_id)
-        directory = self._runtime / "sessions"
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        directory.chmod(0o700)
-        path = directory / session_id.removeprefix("ses_")  # short: the kernel takes 107 bytes of path
-        if len(os.fsencode(path)) > MAX_SOCKET_PATH:
-            raise OSError(
-                f"the path {path} is too long for a socket: set COATCHECK_RUNTIME_DIR to a shorter one"
-            )
-        path.unlink(missing_ok=True)
+        """The session's own Unix socket, where its clients ask the proxy."""
+        sockets = await self._begin(session_id)
+        return await self._bind(sockets, session_id, "", self._accept(session_id, _explicit))
 
-        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await self._serve(reader, writer, session_id, (Origin(OriginClass.SOCKET, session_id),))
+    async def open_sandbox(self, session_id: str) -> Path:
+        """The same, and beside it one for redirected connections (`.t`: a PROXY header comes first) and one
+        for DNS (`.d`), which a whole sandbox needs whose programs know of no proxy."""
 
-        server = await asyncio.start_unix_server(accept, path, backlog=BACKLOG, limit=STREAM_LIMIT)
-        os.chmod(path, 0o666)  # noqa: S103 - the sandbox's user is not ours; the directory is 0700
-        self._sessions[session_id] = (server, path, None)
+        async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            sockets.asking.add(writer)
+            try:
+                await self._resolver.serve(reader, writer, session_id)
+            finally:
+                sockets.asking.discard(writer)
+
+        sockets = await self._begin(session_id)
+        try:
+            path = await self._bind(sockets, session_id, "", self._accept(session_id, _explicit))
+            accept = self._accept(session_id, lambda reader, _: from_proxy_header(reader))
+            await self._bind(sockets, session_id, TRANSPARENT, accept)
+            await self._bind(sockets, session_id, DNS, ask)
+        except BaseException:
+            self.close_session(session_id)
+            raise
         return path
 
     async def open_tcp(self, session_id: str, port: int = 0) -> tuple[str, int]:
         """The session's own loopback port, for clients that know no Unix socket. 0: any free one."""
-        await self._open_ca(session_id)
-
-        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await self._serve(reader, writer, session_id, (Origin(OriginClass.SOCKET, session_id),))
-
+        sockets = await self._begin(session_id)
         server = await asyncio.start_server(
-            accept, "127.0.0.1", port, backlog=BACKLOG, limit=STREAM_LIMIT, family=socket.AF_INET
+            self._accept(session_id, _explicit),
+            "127.0.0.1",
+            port,
+            backlog=BACKLOG,
+            limit=STREAM_LIMIT,
+            family=socket.AF_INET,
         )
         address: tuple[str, int] = server.sockets[0].getsockname()
+        sockets.servers.append(server)
+        sockets.address = address
         self._plane.upstream.own_listeners.add(address)
-        self._sessions[session_id] = (server, None, address)
+        self._sessions[session_id] = sockets
         return address
 
-    async def _open_ca(self, session_id: str) -> None:
+    async def _begin(self, session_id: str) -> SessionSockets:
         if self._plane.session_cas is not None:
             await self._plane.session_cas.open(session_id)
+        return SessionSockets()
 
-    def endpoint(self, session_id: str) -> str | None:
-        """The URL of a session's own listener."""
-        entry = self._sessions.get(session_id)
-        if entry is None:
-            return None
-        _, path, address = entry
-        return (
-            f"unix://{path}" if path is not None else f"http://{address[0]}:{address[1]}" if address else None
-        )
+    async def _bind(self, sockets: SessionSockets, session_id: str, purpose: str, accept: Accept) -> Path:
+        # Without its prefix: the kernel takes 107 bytes of path.
+        at = directory_of(self._runtime) / session_id.removeprefix("ses_")
+        path = await sockets.bind(at, purpose, accept, backlog=BACKLOG, limit=STREAM_LIMIT)
+        self._sessions[session_id] = sockets
+        return path
+
+    def _accept(self, session_id: str, evidence: Evidence) -> Accept:
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            origins = (Origin(OriginClass.SOCKET, session_id),)
+            await self._serve(reader, writer, session_id, origins, evidence)
+
+        return accept
+
+    def endpoint(self, session_id: str, purpose: str = "") -> str | None:
+        """The URL of a session's own listener; `purpose` is the suffix of one of a sandbox's others."""
+        sockets = self._sessions.get(session_id)
+        return sockets.url(purpose) if sockets is not None else None
 
     def close_session(self, session_id: str) -> None:
         if self._plane.session_cas is not None:
             self._plane.session_cas.close(session_id)
-        entry = self._sessions.pop(session_id, None)
-        if entry is None:
+        sockets = self._sessions.pop(session_id, None)
+        if sockets is None:
             return
-        server, path, address = entry
-        server.close()
-        if path is not None:
-            path.unlink(missing_ok=True)
-        if address is not None:
-            self._plane.upstream.own_listeners.discard(address)
+        sockets.close()
+        if sockets.address is not None:
+            self._plane.upstream.own_listeners.discard(sockets.address)
 
     def keep_out(self, host: str, port: int) -> None:
         """No sandbox may have this address dialled: it is the control API's."""
@@ -150,6 +204,8 @@ class Listeners:
         """Drain: no new connections; those that are open finish."""
         for server in self._shared:
             server.close()
+        for transport in self._datagrams:
+            transport.close()
         for session_id in tuple(self._sessions):
             self.close_session(session_id)
 
@@ -159,23 +215,31 @@ class Listeners:
         writer: asyncio.StreamWriter,
         listener: str,
         origins: tuple[Origin, ...],
+        evidence: Evidence,
     ) -> None:
         # On a shared listener who it is may only be known later: then one source address is one sandbox.
         key = origins[0].value if origins else f"{listener}|{writer.get_extra_info('peername')[0]}"
         taken = self._counts.get(key, 0)
-        if len(self._plane.connections) >= MAX_CONNECTIONS or taken >= MAX_PER_SESSION:
+        if self._open >= MAX_CONNECTIONS or taken >= MAX_PER_SESSION:
             writer.write(refusal_bytes(Deny(Reason.CAPACITY, retry_after=1.0)))
             writer.close()
             return
         self._counts[key] = taken + 1
+        self._open += 1
         link = None
         try:
             sock = writer.get_extra_info("socket")
             if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            link = EgressConnection(self._plane, reader, writer, listener, origins)
+            peer = Peer(listener, origins, await evidence(reader, writer))
+            link = EgressConnection(self._plane, reader, writer, peer)
             self._plane.register(link)
             await link.handle_client()
+        except NotRedirected as why:
+            denial = Deny(Reason.OWN_SURFACE, str(why))
+            nowhere, nothing = Destination("http", "", 0), RequestHead("-", "", ())
+            call = self._plane.exchange.refused(Peer(listener, origins), nowhere, nothing, denial)
+            await say_and_close(reader, writer, refusal_bytes(denial, call.request_id))
         except Exception:
             logger.exception("a connection ended badly")
             self._plane.failed_closed()
@@ -183,9 +247,18 @@ class Listeners:
         finally:
             if link is not None:
                 self._plane.forget(link)
+            self._open -= 1
             self._counts[key] -= 1
             if not self._counts[key]:
                 del self._counts[key]
+
+
+async def _explicit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """The client knows of its proxy, and asks it."""
+
+
+async def _from_kernel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> OriginalDestination:
+    return from_kernel(writer.get_extra_info("socket"))
 
 
 def _origins(listener: SharedListener, writer: asyncio.StreamWriter) -> tuple[Origin, ...]:

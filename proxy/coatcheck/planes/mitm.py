@@ -71,6 +71,7 @@ class MitmPlane:
         self.failures = 0
         """Connections or requests refused because something of ours failed (fail-closed count)."""
         self._client_tls = client_tls
+        self._refusal_tls = client_tls.small()
         self._upstream_tls = upstream_tls
         self._tls: WeakKeyDictionary[Connection, tuple[str, bool, SSL.Connection]] = WeakKeyDictionary()
         self._links: dict[str, EgressConnection] = {}
@@ -205,15 +206,18 @@ class MitmPlane:
             return
         host = link.tunnel[0]
         try:
-            data.ssl_conn = self._tls_towards(link).connection(host, http2=self._http2(link, host))
+            http2 = link.refusal is None and self._http2(link, host)
+            data.ssl_conn = self._tls_towards(link).connection(host, http2=http2)
         except CertificateError as error:
-            self.refuse_connection(link, Deny(Reason.INTERNAL_ERROR, f"no certificate: {error}"))
+            if link.refusal is None:  # else it is recorded, and only cannot be told
+                self.refuse_connection(link, Deny(Reason.INTERNAL_ERROR, f"no certificate: {error}"))
 
     def _tls_towards(self, link: EgressConnection) -> ClientTls:
         """With the session's own CA where it has one; never with the daemon's in its stead."""
         own = link.peer.listener if self.session_cas is not None else ""
         if self.session_cas is None or Origin(OriginClass.SOCKET, own) not in link.peer.origins:
-            return self._client_tls
+            # Refused names are a sandbox's own words: they must not drive the fleet's from the cache.
+            return self._client_tls if link.refusal is None else self._refusal_tls
         found = self.session_cas.tls(own)
         if found is None:
             raise CertificateError("the session's CA is gone with its session", "open a new session")
@@ -253,12 +257,14 @@ class MitmPlane:
         """CONNECT: allowed hosts and ports only, before anything is resolved or minted."""
         self._present(link, flow.request)
         target = tunnel_target(flow.request)
-        if isinstance(target, Deny):
-            return target
+        return target if isinstance(target, Deny) else self.open_tunnel(link, target)
+
+    def open_tunnel(self, link: EgressConnection, target: tuple[str, int]) -> Deny | None:
+        """Whether `target`, which is canonical, may be tunnelled to; a refusal is `link.refusal`, too."""
         allowed = self.exchange.connect(link.peer, *target)
-        if isinstance(allowed, Deny):
-            link.recorded = True
-            return allowed
+        if isinstance(allowed, Call) and allowed.denial is not None:
+            link.refusal = allowed
+            return allowed.denial
         if isinstance(allowed, Call):
             link.opaque = allowed
             link.calls.add(allowed)
@@ -272,7 +278,10 @@ class MitmPlane:
         """The decision on one request. Whatever fails in here leaves no Call, which is a Deny."""
         link = self._links[flow.client_conn.id]
         link.head_since = None
-        if link.tunnel is None:
+        if link.peer.original is not None and link.refusal is not None:
+            flow.call = link.refusal  # a transparent connection: its TLS was completed to say so
+            return None
+        if link.tunnel is None and link.peer.original is None:
             self._present(link, flow.request)
         if link.proof_until is not None:
             link.check_proof(self.exchange.state.clock.now().wall)
@@ -331,16 +340,17 @@ class MitmPlane:
                 self.exchange.late_refusal(call, denial)
             call.complete(denial.reason)
             return call.request_id
-        if link.recorded:
-            link.recorded = False
-            return "-"
+        if link.refusal is not None:
+            recorded, link.refusal = link.refusal, None
+            return recorded.request_id
         head = RequestHead(flow.request.method, "", ())
         return self.exchange.refused(link.peer, _asked_for(link), head, denial).request_id
 
     def refuse_connection(self, link: EgressConnection, denial: Deny) -> str:
         """Record what was refused before there was a request that could be read; the request id."""
         head = RequestHead("-", "", ())
-        return self.exchange.refused(link.peer, _asked_for(link), head, denial).request_id
+        link.refusal = self.exchange.refused(link.peer, _asked_for(link), head, denial)
+        return link.refusal.request_id
 
 
 def _asked_for(link: EgressConnection) -> Destination:

@@ -1,5 +1,6 @@
-"""Two things that sockets are asked for: their name, and an end that nobody takes for a clean one."""
+"""What sockets are asked for: their name, an end that nobody takes for a clean one, and a last word."""
 
+import asyncio
 import socket
 import struct
 from typing import Any
@@ -23,3 +24,25 @@ def address_of(name: object) -> tuple[str, int]:
     if isinstance(name, tuple) and len(name) >= 2:
         return (str(name[0]), int(name[1]))
     return ("unix", 0)
+
+
+LINGER_SECONDS = 1.0
+"""For a last word to arrive; who takes longer does not read it."""
+LINGER_BYTES = 65_536
+
+
+async def say_and_close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, word: bytes) -> None:
+    """Send `word` and close. What the peer goes on sending is read for a moment: closing over unread bytes
+    resets the connection, and takes the word back (RFC 9112 9.6)."""
+    try:
+        async with asyncio.timeout(LINGER_SECONDS):
+            writer.write(word)
+            await writer.drain()
+            writer.write_eof()
+            left = LINGER_BYTES
+            while left > 0 and (data := await reader.read(left)):
+                left -= len(data)
+    except (OSError, TimeoutError):
+        pass  # gone already
+    finally:
+        writer.close()

@@ -135,8 +135,8 @@ class StockAddon:
         if isinstance(target, Deny):
             return target
         allowed = self._session.exchange.connect(link.peer, *target)
-        if isinstance(allowed, Deny):
-            return allowed
+        if isinstance(allowed, Call) and allowed.denial is not None:
+            return allowed.denial
         if isinstance(allowed, Call) or target[1] in DNS_PORTS:
             denial = Deny(Reason.PLANE_CANNOT, "unopened tunnels and DNS do not pass a stock mitmdump")
             if isinstance(allowed, Call):

@@ -25,6 +25,9 @@ CIPHERS = (
 CONTEXTS = 1024
 """Prepared client contexts kept (about 40 KiB each); names come from policy, so this covers fleets."""
 
+REFUSED = 64
+"""The same for names that are refused: an agent tries a handful, an attacker as many as it likes."""
+
 SESSIONS = 4096
 """Upstream TLS sessions kept for resumption (about 2 KiB each)."""
 
@@ -60,8 +63,13 @@ class ClientTls:
         self._max_contexts = max_contexts
         self._contexts: OrderedDict[str, tuple[Leaf, SSL.Context]] = OrderedDict()
 
+    def small(self) -> "ClientTls":
+        """Another one of the same CA, for names that are refused: with little room, which is all theirs."""
+        return ClientTls(LeafIssuer(self._issuer.authority, max_entries=REFUSED), REFUSED)
+
     def connection(self, host: str, *, http2: bool) -> SSL.Connection:
-        """A server-side connection for `host`, which policy has allowed. Raises CertificateError."""
+        """A server-side connection for `host`, which policy has allowed, or which is to be told that it is
+        refused. Raises CertificateError."""
         leaf = self._issuer.issue(host)
         cached = self._contexts.get(host)
         if cached is None or cached[0] is not leaf:

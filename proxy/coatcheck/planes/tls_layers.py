@@ -12,6 +12,8 @@ from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.layers import tls
 from OpenSSL import SSL
 
+from coatcheck.planes.client_hello import is_whole
+
 _DATA = SSL._ffi.new("char **")
 
 
@@ -53,6 +55,19 @@ class _Frugal(tls.TLSLayer):
 
 class EgressClientTls(_Frugal, tls.ClientTLSLayer):
     """TLS with the sandbox."""
+
+    @override
+    def receive_handshake_data(
+        self, data: bytes
+    ) -> Generator[commands.Command, Any, tuple[bool, str | None]]:
+        if not self.client_hello_parsed:
+            try:
+                if not is_whole(self.recv_buffer + data):
+                    self.recv_buffer += data
+                    return False, None
+            except ValueError:
+                return False, "no ClientHello"
+        return (yield from super().receive_handshake_data(data))
 
 
 class EgressServerTls(_Frugal, tls.ServerTLSLayer):

@@ -12,6 +12,7 @@ from mitmproxy.proxy.layers.tls import parse_client_hello
 
 from coatcheck.decision.host import HostRefused, canonical_host
 from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.planes.client_hello import is_whole
 
 if TYPE_CHECKING:
     from coatcheck.call import Call
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 type Generator = layer.CommandGenerator[None]
 
-HELLO_BYTES = 16_384
-"""A hello with post-quantum key shares has under 2 KiB; one TLS record holds 16 KiB."""
 ENCRYPTED_CLIENT_HELLO = 0xFE0D
 """With it the name that is seen is not the name that is meant (RFC 9849)."""
 
@@ -62,12 +61,11 @@ class OpaqueTunnel(layer.Layer):
         if self._hello[:1] != b"\x16":
             return Deny(Reason.PROTOCOL_REFUSED, "not TLS in a tunnel that may only carry TLS")
         try:
-            hello = parse_client_hello(bytes(self._hello))
+            hello = parse_client_hello(bytes(self._hello)) if is_whole(self._hello) else None
         except ValueError:
-            return Deny(Reason.PROTOCOL_REFUSED, "malformed ClientHello")
+            return Deny(Reason.PROTOCOL_REFUSED, "malformed or endless ClientHello")
         if hello is None:
-            too_long = len(self._hello) > HELLO_BYTES
-            return Deny(Reason.PROTOCOL_REFUSED, "endless ClientHello") if too_long else None
+            return None
         self._hello_complete = True
         assert self._link.tunnel is not None
         if any(kind == ENCRYPTED_CLIENT_HELLO for kind, _ in hello.extensions):

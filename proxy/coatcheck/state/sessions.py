@@ -12,6 +12,9 @@ from coatcheck.state.errors import Problem, StateError
 MAX_NAME = 200
 """Characters of a tenant or subject. They stand in every audit record."""
 
+SANDBOX_SOCKETS = -1
+"""What stands for a port where a session has the Unix sockets of a whole sandbox."""
+
 
 @dataclass(frozen=True, slots=True)
 class StateSettings:

@@ -195,7 +195,8 @@ class State:
 
     def note_listener(self, session_id: str, port: int) -> None:
         """A session has a listener of its own, which the next run must open again where it was: on this
-        loopback port, or (0) its Unix socket. Sandboxes hold the address and cannot be told another."""
+        loopback port, (0) its Unix socket, or its SANDBOX_SOCKETS. Sandboxes hold the address and cannot be
+        told another."""
         with self._lock, self._journal.giving(self.clock.now(), flush=False):
             self._database.put_listener(self.session(session_id).id, port)
 

@@ -42,6 +42,8 @@ class Decision:
     alarm: bool
     added_seconds: float
     """From the request's head to the verdict, waiting for the store included."""
+    original: str = ""
+    """`address:port` that the client had dialled, on transparent connections: evidence, never dialled."""
 
 
 @dataclass(frozen=True, slots=True)

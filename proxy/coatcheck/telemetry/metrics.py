@@ -58,6 +58,22 @@ class FetchFailure(StrEnum):
     MISSING = "missing"
 
 
+class DnsOutcome(StrEnum):
+    """What became of a DNS question."""
+
+    ANSWERED = "answered"
+    NO_DATA = "no_data"
+    MALFORMED = "malformed"
+    OVERSIZED = "oversized"
+    LIMITED = "limited"
+
+
+DNS_TYPES = frozenset(
+    {"A", "AAAA", "ANY", "CNAME", "HTTPS", "MX", "NS", "PTR", "SOA", "SRV", "SVCB", "TXT", "other", ""}
+)
+"""What a question may ask for by name here; empty where it got no answer and nobody looked."""
+
+
 class Sink(StrEnum):
     """Where an event goes after the audit log."""
 
@@ -118,6 +134,7 @@ class Metrics:
         self._changes = _Labelled(self._counter("session_changes_total"), SessionChange)
         self._loads = _Labelled(self._counter("policy_loads_total"), ("loaded", "refused"))
         self._failures = _Labelled(self._counter("telemetry_failures_total"), Sink)
+        self._questions = _Labelled(self._counter("dns_questions_total"), DNS_TYPES, DnsOutcome)
         self._fetches = _Labelled(self._counter("vault_fetch_failures_total"), FetchFailure)
         bytes_total = self._counter("bytes_total")
         self._up, self._down = bytes_total.labels("up"), bytes_total.labels("down")
@@ -141,6 +158,10 @@ class Metrics:
             self._fail_closed.start_at_zero(reason)
         for failure in FetchFailure:
             self._fetches.start_at_zero(failure)
+        for kind in ("A", "AAAA"):
+            self._questions.start_at_zero(kind, DnsOutcome.ANSWERED)
+        for outcome in (DnsOutcome.MALFORMED, DnsOutcome.OVERSIZED, DnsOutcome.LIMITED):
+            self._questions.start_at_zero("", outcome)
         for sink in Sink:
             self._failures.start_at_zero(sink)
         for change in SessionChange:
@@ -186,6 +207,10 @@ class Metrics:
     def fetch_failed(self, kind: FetchFailure) -> None:
         """A secret could not be fetched."""
         self._fetches.child(kind).inc()
+
+    def dns_asked(self, outcome: DnsOutcome, kind: str) -> None:
+        """A sandbox asked for a name; `kind` is the question's type, in letters. Its name is nowhere."""
+        self._questions.child(kind, outcome).inc()
 
     def render(self) -> bytes:
         """The text that Prometheus scrapes; its type is CONTENT_TYPE."""

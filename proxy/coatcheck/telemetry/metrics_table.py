@@ -54,6 +54,13 @@ METRICS: dict[str, MetricDoc] = {
         _row(
             _C, "telemetry_failures_total", "Events that a sink other than the audit log failed on.", "sink"
         ),
+        _row(
+            _C,
+            "dns_questions_total",
+            "DNS questions of sandboxes, by type and what became of them; none is ever forwarded.",
+            "type",
+            "outcome",
+        ),
         _row(_C, "vault_fetch_failures_total", "Secrets that could not be fetched.", "kind"),
         _row(_G, "vault_breaker_open", "1 while the breaker keeps requests from the secret store."),
         _row(_G, "secret_age_seconds", "Since the secret in memory was read from its store.", "credential"),
