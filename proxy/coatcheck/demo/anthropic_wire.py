@@ -10,6 +10,7 @@ from aiohttp import web
 from coatcheck.demo.event_stream import Event, send_events
 from coatcheck.demo.seen import credential_of
 from coatcheck.demo.server import LEDGER
+from coatcheck.demo.working_model import Said, ToolCall, next_turn
 
 KEY = "anthropic"
 MODELS = ("claude-sonnet-5", "claude-haiku-4-5")
@@ -20,11 +21,16 @@ def add_routes(app: web.Application, gap: float) -> None:
 
     async def messages(request: web.Request) -> web.StreamResponse:
         asked = await _asked(request)
-        said = _reply(asked["messages"])
+        turn = next_turn(asked["messages"], _tools(asked)) or Said(_reply(asked["messages"]))
+        if isinstance(turn, ToolCall):
+            block = _tool_use(turn)
+            if asked.get("stream"):
+                return await send_events(request, _tool_events(asked, block), gap)
+            return web.json_response(_message(asked, [block], "tool_use", 9))
         if asked.get("stream"):
-            return await send_events(request, _events(asked, said), gap)
-        content = [{"type": "text", "text": said}]
-        return web.json_response(_message(asked, content, "end_turn", len(said.split())))
+            return await send_events(request, _events(asked, turn.text), gap)
+        content = [{"type": "text", "text": turn.text}]
+        return web.json_response(_message(asked, content, "end_turn", len(turn.text.split())))
 
     app.router.add_post("/v1/messages", messages)
 
@@ -77,8 +83,17 @@ def _reply(messages: Any) -> str:
     return f"You said: {content}"
 
 
+def _tools(asked: Mapping[str, Any]) -> list[str]:
+    return [str(tool.get("name")) for tool in asked.get("tools") or ()]
+
+
+def _tool_use(turn: ToolCall) -> dict[str, Any]:
+    given = {"command": turn.command}
+    return {"type": "tool_use", "id": f"toolu_{secrets.token_hex(12)}", "name": turn.tool, "input": given}
+
+
 def _message(
-    asked: Mapping[str, Any], content: list[dict[str, str]], stop: str | None, spoken: int
+    asked: Mapping[str, Any], content: list[dict[str, Any]], stop: str | None, spoken: int
 ) -> dict[str, Any]:
     return {
         "id": f"msg_{secrets.token_hex(12)}",
@@ -92,18 +107,32 @@ def _message(
     }
 
 
-def _events(asked: Mapping[str, Any], said: str) -> Iterator[Event]:
-    def event(kind: str, **fields: Any) -> Event:
-        return kind, {"type": kind} | fields
+def _event(kind: str, **fields: Any) -> Event:
+    return kind, {"type": kind} | fields
 
+
+def _tool_events(asked: Mapping[str, Any], block: dict[str, Any]) -> Iterator[Event]:
+    text = json.dumps(block["input"])
+    yield _event("message_start", message=_message(asked, [], None, 1))
+    yield _event("content_block_start", index=0, content_block=block | {"input": {}})
+    for start in range(0, len(text), 200):
+        delta = {"type": "input_json_delta", "partial_json": text[start : start + 200]}
+        yield _event("content_block_delta", index=0, delta=delta)
+    yield _event("content_block_stop", index=0)
+    stop = {"stop_reason": "tool_use", "stop_sequence": None}
+    yield _event("message_delta", delta=stop, usage={"output_tokens": 9})
+    yield _event("message_stop")
+
+
+def _events(asked: Mapping[str, Any], said: str) -> Iterator[Event]:
     words = said.split(" ")
-    yield event("message_start", message=_message(asked, [], None, 1))
-    yield event("content_block_start", index=0, content_block={"type": "text", "text": ""})
-    yield event("ping")
+    yield _event("message_start", message=_message(asked, [], None, 1))
+    yield _event("content_block_start", index=0, content_block={"type": "text", "text": ""})
+    yield _event("ping")
     for n, word in enumerate(words):
         text = word if n == 0 else " " + word
-        yield event("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
-    yield event("content_block_stop", index=0)
+        yield _event("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
+    yield _event("content_block_stop", index=0)
     stop = {"stop_reason": "end_turn", "stop_sequence": None}
-    yield event("message_delta", delta=stop, usage={"output_tokens": len(words)})
-    yield event("message_stop")
+    yield _event("message_delta", delta=stop, usage={"output_tokens": len(words)})
+    yield _event("message_stop")
