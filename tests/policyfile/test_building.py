@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from coatcheck.decision.filesystem import Filesystem
 from coatcheck.decision.message import OriginClass
 from coatcheck.decision.policy import (
     BasicInjection,
@@ -84,3 +85,9 @@ def test_limits_are_one_value_a_kind() -> None:
         Limit(LimitKind.BYTES_UP, 10 << 20, 3600.0, 10 << 20, tenant),
         Limit(LimitKind.BYTES_DOWN, 1 << 30, 86400.0, 1 << 30, tenant),
     )
+
+
+def test_places_of_the_file_system_are_kept_as_written() -> None:
+    """And a policy that says nothing about files restricts none."""
+    assert POLICY.filesystem == Filesystem(("/home/agent", "/srv/out"), ("/home/agent/.ssh", "/etc/shadow"))
+    assert load_policy("quiet", b"version: 1\nowner: security\n").filesystem is None

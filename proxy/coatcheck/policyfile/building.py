@@ -2,6 +2,7 @@
 
 from types import MappingProxyType
 
+from coatcheck.decision.filesystem import Filesystem
 from coatcheck.decision.policy import (
     BasicInjection,
     BodyInjection,
@@ -19,7 +20,14 @@ from coatcheck.decision.policy import (
 )
 from coatcheck.decision.session import DEFAULT_ORIGIN_CLASSES
 from coatcheck.policyfile.header_fields import SECRET
-from coatcheck.policyfile.models import CredentialSpec, Document, InjectSpec, LimitsSpec, RuleSpec
+from coatcheck.policyfile.models import (
+    CredentialSpec,
+    Document,
+    FilesystemSpec,
+    InjectSpec,
+    LimitsSpec,
+    RuleSpec,
+)
 
 
 def build_policy(name: str, sha256: str, document: Document) -> Policy:
@@ -32,7 +40,12 @@ def build_policy(name: str, sha256: str, document: Document) -> Policy:
             {key: build_credential(key, spec) for key, spec in document.credentials.items()}
         ),
         rules=tuple(build_rule(spec) for spec in document.rules),
+        filesystem=build_filesystem(document.filesystem) if document.filesystem else None,
     )
+
+
+def build_filesystem(spec: FilesystemSpec) -> Filesystem:
+    return Filesystem(tuple(spec.allow_write), tuple(spec.deny_read))
 
 
 def build_credential(name: str, spec: CredentialSpec) -> Credential:

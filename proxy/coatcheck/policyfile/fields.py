@@ -129,6 +129,24 @@ def path_pattern(text: str) -> PathPattern:
     return PathPattern(tuple(segments), prefix)
 
 
+def sandbox_path(text: str) -> str:
+    """A place in a sandbox's file system: absolute, canonical, itself and not a pattern."""
+    if text.startswith("~"):
+        raise Wrong(f'"{text}": whose home it is depends on who runs', f'write "/home/agent{text[1:]}"')
+    if not text.startswith("/"):
+        raise Wrong(f'"{text}" does not begin with a slash', f'write "/{text}"')
+    if any(character in text for character in "*?[]{}$"):
+        raise Wrong(f'"{text}" looks like a pattern, and places are no patterns', "write each place")
+    if not text.isprintable() or len(text) > 1024:
+        raise Wrong("this is not a path of 1 to 1024 printable characters", "write the plain path")
+    canonical = "/" + "/".join(part for part in text.split("/") if part not in {"", "."})
+    if ".." in canonical.split("/"):
+        raise Wrong(f'"{text}" goes back up', "write where it leads")
+    if canonical != text:
+        raise Wrong(f'"{text}" is not in canonical form', f'write "{canonical}"')
+    return text
+
+
 def method(text: str) -> str:
     """An HTTP method, in the upper case that HTTP compares."""
     if text in {"TRACE", "CONNECT"}:

@@ -88,6 +88,7 @@ type Token = Annotated[str, FromText(fields.one_token, "x-access-token")]
 type Size = Annotated[int, FromText(quantities.size, "10MiB")]
 type RequestRate = Annotated[Rate, FromText(quantities.request_rate, "60/minute")]
 type ByteRate = Annotated[Rate, FromText(quantities.byte_rate, "1GiB/hour")]
+type Place = Annotated[str, FromText(fields.sandbox_path, "/home/agent")]
 type Port = Annotated[int, Field(ge=1, le=65535)]
 
 
@@ -224,6 +225,17 @@ class RuleSpec(Strict):
     max_response: Size | None = Field(None, description="Bytes an answer may stream down.")
 
 
+class FilesystemSpec(Strict):
+    """What a sandbox's commands may do with its files."""
+
+    allow_write: Annotated[list[Place], Field(max_length=64)] = Field(
+        [], description="Directories that may be written, beside /tmp. Nothing else may be."
+    )
+    deny_read: Annotated[list[Place], Field(min_length=1, max_length=64)] = Field(
+        [], description="Files and directories that cannot be read. All else can be."
+    )
+
+
 class Document(Strict):
     """A Coatcheck policy: what sandboxes may reach, and which credentials go where. Default deny."""
 
@@ -232,6 +244,9 @@ class Document(Strict):
     credentials: Annotated[dict[Name, CredentialSpec], Field(min_length=1)] = {}
     rules: Annotated[list[RuleSpec], Field(min_length=1)] = Field(
         [], description="The first that fits decides; what none fits is refused."
+    )
+    filesystem: FilesystemSpec | None = Field(
+        None, description="For sandboxes that Coatcheck runs. Default: what the image's permissions allow."
     )
 
 

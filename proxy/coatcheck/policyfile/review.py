@@ -8,6 +8,7 @@ from coatcheck.decision.policy import LimitScope
 from coatcheck.policyfile.building import rule_ports
 from coatcheck.policyfile.credential_review import ambiguous_credentials, review_credential
 from coatcheck.policyfile.fields import closest
+from coatcheck.policyfile.filesystem_review import review_filesystem
 from coatcheck.policyfile.models import Document, RuleSpec
 from coatcheck.policyfile.overlap import any_hosts_overlap, host_covers, hosts_overlap, path_covers
 from coatcheck.policyfile.problem import Finding, Level, Location
@@ -22,6 +23,8 @@ def review(document: Document) -> Iterator[Finding]:
         yield from review_credential(("credentials", name), credential)
     yield from _variables(document)
     yield from _usage(document)
+    if document.filesystem is not None:
+        yield from review_filesystem(document.filesystem)
     seen: dict[str, int] = {}
     for index, rule in enumerate(document.rules):
         place: Location = ("rules", index)

@@ -13,6 +13,7 @@ from coatcheck.policyfile.reading import Source
 POLICY_PARTS: Mapping[str, type[BaseModel]] = {
     "": models.Document,
     "credentials": models.CredentialSpec,
+    "filesystem": models.FilesystemSpec,
     "inject": models.InjectSpec,
     "also": models.InjectSpec,
     "basic": models.BasicSpec,
