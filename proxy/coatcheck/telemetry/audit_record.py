@@ -21,6 +21,7 @@ from coatcheck.telemetry.events import (
     DaemonEvent,
     Decision,
     Event,
+    Inspected,
     PolicyEvent,
     Repeated,
     SessionEvent,
@@ -50,6 +51,7 @@ TYPES: dict[type, str] = {
     Repeated: "repeated",
     PolicyEvent: "policy",
     DaemonEvent: "daemon",
+    Inspected: "inspection",
 }
 """What `type` says for each event. The log's own records are `log` and `checkpoint`."""
 

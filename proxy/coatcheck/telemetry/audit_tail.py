@@ -163,6 +163,10 @@ def _parts(kind: str, get: Callable[[str], str]) -> tuple[str, list[str]]:
         case "policy":
             what = "loaded" if get("loaded") == "True" else "REFUSED"
             return "policy", [what, get("name"), get("sha256")[:16], get("detail")]
+        case "inspection":
+            searched = f"{get('bytes')} bytes, {get('findings')} findings"
+            by = f"by={get('caller')}"
+            return "inspection", [get("result"), get("sandbox"), searched, by, get("statement")[:16]]
         case "daemon":
             return "daemon", [get("what"), get("detail")]
         case "log":

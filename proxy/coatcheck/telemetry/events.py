@@ -151,4 +151,28 @@ class DaemonEvent:
     detail: str = ""
 
 
-type Event = Decision | Completion | SessionEvent | Usage | Alarm | Repeated | PolicyEvent | DaemonEvent
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """A sandbox was searched, from the host, for the secrets that we hold for it; or should have been."""
+
+    at: float
+    sandbox: str
+    sessions: tuple[str, ...]
+    tenant: str
+    caller: str
+    result: str
+    """`nothing_found`, `found`, `incomplete`, `failed` or `cancelled`."""
+    findings: int
+    bytes: int
+    """That were searched."""
+    checked: tuple[str, ...]
+    not_checked: tuple[str, ...]
+    seconds: float
+    paused_seconds: float
+    statement: str
+    """SHA-256 of the signed statement; empty without one."""
+
+
+type Event = (
+    Decision | Completion | SessionEvent | Usage | Alarm | Repeated | PolicyEvent | DaemonEvent | Inspected
+)

@@ -19,6 +19,7 @@ from coatcheck.telemetry.events import (
     DaemonEvent,
     Decision,
     Event,
+    Inspected,
     PolicyEvent,
     Repeated,
     SessionEvent,
@@ -135,6 +136,12 @@ def log_event(event: Event) -> None:
             _events.error("policy %s refused, the old one stays: %s", event.name, event.detail)
         case DaemonEvent():
             _events.info("%s %s", event.what, event.detail)
+        case Inspected(result="found"):
+            _events.critical(
+                "inspection of sandbox %s found secrets in it: %d findings", event.sandbox, event.findings
+            )
+        case Inspected():
+            _events.info("inspection of sandbox %s: %s, %d bytes", event.sandbox, event.result, event.bytes)
         case SessionEvent():
             _events.debug("session %s %s by %s", event.session, event.change.value, event.caller)
         case Decision() if _events.isEnabledFor(logging.DEBUG):
