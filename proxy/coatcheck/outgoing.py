@@ -42,7 +42,7 @@ def secret_travels(verdict: Inject, secrets: Mapping[str, Secret]) -> bool:
     """Whether a secret is in the request, for an answer to echo. A signature alone gives nothing away."""
     return any(
         not isinstance(injection.credential.inject, SigV4Injection)
-        or len(_values(injection.credential, secrets)) > 1
+        or len(secret_texts(injection.credential, secrets[injection.credential.name])) > 1
         for injection in verdict.injections
     )
 
@@ -55,12 +55,14 @@ def values_to_scrub(verdict: Inject, secrets: Mapping[str, Secret]) -> Iterator[
             continue
         inject = credential.inject
         username = inject.username if isinstance(inject, BasicInjection) else None
-        for value in _values(credential, secrets):
+        for value in secret_texts(credential, secrets[credential.name]):
             yield credential, value, username or ""
 
 
-def _values(credential: Credential, secrets: Mapping[str, Secret]) -> tuple[str, ...]:
-    value = secrets[credential.name].reveal()
+def secret_texts(credential: Credential, secret: Secret) -> tuple[str, ...]:
+    """What of a credential's secret nobody may see: it, or the secret parts of an AWS key pair; empty when
+    that cannot be read."""
+    value = secret.reveal()
     if not isinstance(credential.inject, SigV4Injection):
         return (value,)
     keys = parse_aws_keys(value)

@@ -31,6 +31,10 @@ class SessionSecrets:
         self._patterns[session_id] = self._compile(frozenset(values))
         return True
 
+    def values(self, session_id: str) -> frozenset[tuple[str, str]]:
+        """What the session was served since the daemon started: each value, and Basic's user name or ""."""
+        return frozenset(self._values.get(session_id, ()))
+
     def patterns(self, session_id: str) -> Patterns | None:
         return self._patterns.get(session_id)
 

@@ -7,17 +7,27 @@ with openssl alone.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from coatcheck import __version__
+from coatcheck.inspection.holdings import Holdings
+from coatcheck.inspection.scanner import Scanned
 from coatcheck.telemetry.checkpoint import CheckpointSigner, key_id, signature_holds
 
 MOST_BYTES: Final = 4 * 1024 * 1024
 """Of a statement's file: a thousand findings have 200 kB."""
 _PREFIX: Final = b"coatcheck inspection v1\n"
 """A checkpoint of the audit log begins otherwise: a signature over one is none over the other."""
+
+NOT_SEARCHED_FOR: Final = (
+    "what was compressed, encrypted, hashed or otherwise transformed",
+    "parts of a secret but for its beginning or end at a page's edge",
+    "in the namespace backend: what stands in the kernel only (pipes, sockets, message queues)",
+)
 
 type Statement = Mapping[str, Any]
 
@@ -28,6 +38,52 @@ class StatementRefused(Exception):
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
         self.hint = hint
+
+
+def result_of(scanned: Scanned, holdings: Holdings) -> str:
+    """`found`, `incomplete` (something was not searched, or may exist unknown to us) or `nothing_found`."""
+    if scanned.total:
+        return "found"
+    if holdings.unknown or any(region.unread for region in scanned.regions):
+        return "incomplete"
+    return "nothing_found"
+
+
+def compose(
+    *,
+    sandbox: str,
+    sessions: Sequence[str],
+    policies: Mapping[str, str],
+    began_at: float,
+    ended_at: float,
+    paused_seconds: float,
+    holdings: Holdings,
+    forms: int,
+    scanned: Scanned,
+) -> dict[str, Any]:
+    """The statement. All of it is ours: names of policies, credentials and places, and numbers.
+
+    `policies`: name -> SHA-256; times are Unix seconds here and whole milliseconds in it.
+    """
+    return {
+        "version": 1,
+        "daemon": f"coatcheck {__version__}",
+        "sandbox": sandbox,
+        "sessions": sorted(sessions),
+        "policies": dict(policies),
+        "began_at_ms": round(began_at * 1000),
+        "ended_at_ms": round(ended_at * 1000),
+        "paused_ms": round(paused_seconds * 1000),
+        "result": result_of(scanned, holdings),
+        "bytes_searched": sum(region.searched for region in scanned.regions),
+        "regions": [asdict(region) for region in scanned.regions],
+        "checked": dict(holdings.checked),
+        "not_checked": dict(holdings.not_checked),
+        "forms": forms,
+        "findings_total": scanned.total,
+        "findings": [asdict(found) for found in scanned.findings],
+        "not_searched_for": list(NOT_SEARCHED_FOR),
+    }
 
 
 def signed_bytes(statement: Statement) -> bytes:

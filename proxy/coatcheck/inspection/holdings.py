@@ -1,0 +1,103 @@
+"""Which secrets an inspection looks for: all that we hold, or can fetch now, for a sandbox's policies."""
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from coatcheck.decision.policy import BasicInjection, Policy, SecretRef
+from coatcheck.decision.residue import SHORTEST, Value, forms_of
+from coatcheck.outgoing import secret_texts
+from coatcheck.stores import Secret, SecretMissing, SecretUnavailable
+
+FETCH_SECONDS: Final = 4.0
+"""For all of them together: what does not come in time is told as not checked."""
+SERVED: Final = "(served before)"
+"""Name of a value that a session was served and that none of its credentials has any more: it was rotated."""
+
+UNAVAILABLE: Final = "the secret store cannot give it now"
+
+
+class Store(Protocol):
+    async def fetch(self, ref: SecretRef) -> Secret: ...
+
+
+class Served(Protocol):
+    def values(self, session_id: str) -> Collection[tuple[str, str]]:
+        """What the session was served since this daemon started: value and Basic's user name (or "")."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What will be looked for, and what will not."""
+
+    values: tuple[Value, ...] = field(repr=False)
+    checked: Mapping[str, int]
+    """Credential -> how many values of it."""
+    not_checked: Mapping[str, str]
+    """Credential -> why."""
+
+    @property
+    def unknown(self) -> bool:
+        """Whether there may be a secret that we do not know: nothing can be said of it."""
+        return UNAVAILABLE in self.not_checked.values()
+
+
+async def collect(
+    policies: Iterable[Policy], sessions: Iterable[str], store: Store, served: Served
+) -> Holdings:
+    """Every credential of the policies, whether the sandbox was granted it or not. On the store's loop.
+
+    Two policies may have different credentials of one name: both are looked for under it.
+    """
+    credentials = [c for policy in policies for c in policy.credentials.values()]
+    basics = [c.inject for c in credentials if isinstance(c.inject, BasicInjection)]
+    usernames = tuple(sorted({basic.username for basic in basics if basic.username}))
+    fetched = await _fetch({c.secret for c in credentials}, store)
+    texts: dict[str, set[str]] = {}
+    not_checked: dict[str, str] = {}
+    for credential in credentials:
+        secret = fetched[credential.secret]
+        if isinstance(secret, str):
+            not_checked[credential.name] = secret
+            continue
+        found = secret_texts(credential, secret)
+        if not found:
+            not_checked[credential.name] = "its secret is no AWS key pair"
+        elif any(not _searchable(text) for text in found):
+            not_checked[credential.name] = _why_not(found)
+        texts.setdefault(credential.name, set()).update(text for text in found if _searchable(text))
+    known: set[str] = set().union(*texts.values())
+    earlier = {value for session in sessions for value, _ in served.values(session)} - known
+    if earlier:
+        texts[SERVED] = {value for value in earlier if _searchable(value)}
+    values = tuple(
+        Value(name, text.encode(), usernames) for name in sorted(texts) for text in sorted(texts[name])
+    )
+    checked = {name: len(found) for name, found in texts.items() if found}
+    return Holdings(values, checked, not_checked)
+
+
+async def _fetch(refs: Collection[SecretRef], store: Store) -> dict[SecretRef, Secret | str]:
+    """Each secret, or why there is none."""
+
+    async def fetch(ref: SecretRef) -> Secret | str:
+        try:
+            async with asyncio.timeout(FETCH_SECONDS):
+                return await store.fetch(ref)
+        except SecretMissing:
+            return "the secret store has no such secret"
+        except (SecretUnavailable, TimeoutError):
+            return UNAVAILABLE
+
+    return dict(zip(refs, await asyncio.gather(*map(fetch, refs)), strict=True))
+
+
+def _searchable(text: str) -> bool:
+    return bool(forms_of(Value("", text.encode())))
+
+
+def _why_not(texts: Iterable[str]) -> str:
+    if any(len(text.encode()) < SHORTEST for text in texts):
+        return f"it is shorter than {SHORTEST} bytes, and could stand anywhere by chance"
+    return "it is too long to be searched for"
