@@ -187,6 +187,7 @@ class SessionShown(Answered):
     session: SessionView
     handles: list[HandleView]
     proxy: ProxyView
+    aws: list[str] = Field(description="Those of its credentials that sign AWS requests.")
 
 
 class SessionClosed(Answered):

@@ -12,6 +12,7 @@ from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.problem import ControlProblem, Reason, Refusal, unknown_session
 from coatcheck.control.views import handle_view, lease_expires_at, minted_view, proxy_view, session_view
 from coatcheck.decision.message import OriginClass
+from coatcheck.decision.policy import SigV4Injection
 from coatcheck.decision.session import Session
 from coatcheck.state.errors import Problem
 
@@ -118,7 +119,14 @@ async def show(desk: Desk, ask: Ask) -> Answer:
     url = backend.endpoint(session.id)
     if url is None and session.origin.kind is not OriginClass.SOCKET and not is_transparent(session.origin):
         url = backend.proxy_url
+    policy = backend.state.policies.get(session.policy)
+    credentials = policy.credentials if policy is not None else {}
     return models.SessionShown(
+        aws=[
+            name
+            for name in sorted(session.credentials & credentials.keys())
+            if isinstance(credentials[name].inject, SigV4Injection)
+        ],
         session=session_view(session, backend.state),
         handles=[handle_view(handle) for handle in handles],
         proxy=proxy_view(backend, session.id, url),

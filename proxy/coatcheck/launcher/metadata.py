@@ -1,0 +1,200 @@
+"""The metadata service: what the guest finds at 169.254.169.254, answered here on the host.
+
+Whose request it is says the channel (the guest's kernel tells the user, and we named the users), never the
+request. It is reached by streams of the guest only: as a destination the proxy refuses these addresses.
+
+    PUT /latest/api/token                               a token; all others want it, as in IMDSv2
+    GET /v1/identity  /v1/lease  /v1/limits             who and how long and how much
+    GET /v1/handles  /v1/handles/CREDENTIAL             names; a handle of minutes
+    GET /latest/meta-data/instance-id                   the sandbox's id
+    GET /latest/meta-data/iam/security-credentials/…    AWS keys of the instance's role
+    GET /v1/aws/credentials  /v1/aws/credentials/CREDENTIAL   the same for containers, on 169.254.170.2 too
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+from coatcheck.decision.policy import Limit, LimitKind, LimitScope
+from coatcheck.decision.ratelimit import spend
+from coatcheck.decision.verdict import Deny
+from coatcheck.launcher.metadata_aws import (
+    CONTAINER,
+    ROLES,
+    container_credentials,
+    container_environment,
+    default_role,
+    instance_role,
+    role_list,
+)
+from coatcheck.launcher.metadata_handles import Control, Handles
+from coatcheck.launcher.metadata_http import CONTAINER_HOST, Answer, Asked, Bytes, Refused, converse
+from coatcheck.launcher.metadata_tokens import MAX_TTL, Tokens
+
+TOKEN_PATH: Final = "/latest/api/token"
+TOKEN_HEADER: Final = "x-aws-ec2-metadata-token"
+TTL_HEADER: Final = "x-aws-ec2-metadata-token-ttl-seconds"
+RATE: Final = Limit(LimitKind.REQUESTS, count=20, period=1.0, burst=100, per=LimitScope.SESSION)
+"""Of one identity. An SDK asks three times an hour; a loop in a shell asks without end."""
+MAX_CONNECTIONS: Final = 64
+"""Of one sandbox at once."""
+ENVIRONMENT_SECONDS: Final = 43_200.0
+"""For which a token in a process's environment holds: a session's default maximum age."""
+
+_log = logging.getLogger("coatcheck.launcher.metadata")
+
+
+class Who(Protocol):
+    """A `launcher.spec.Identity`, as far as it is used here."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def session(self) -> str: ...
+
+
+class MetadataService:
+    """Of one sandbox. Belongs to the supervisor's event loop."""
+
+    def __init__(
+        self,
+        control: Control,
+        sandbox: str,
+        limits: Callable[[], Mapping[str, object]] = dict,
+        *,
+        handles: Handles | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`limits`: what `/v1/limits` answers. `handles`: for other lifetimes than the usual ones."""
+        self._sandbox = sandbox
+        self._limits = limits
+        self._handles = handles or Handles(control)
+        self._clock = clock
+        self._tokens = Tokens(clock)
+        self._spent: dict[str, float] = {}
+        self._connections = 0
+
+    async def serve(self, stream: Bytes, who: Who) -> None:
+        """One `metadata` stream of the guest, until it is over."""
+        if self._connections >= MAX_CONNECTIONS:
+            await stream.end()
+            return
+        self._connections += 1
+        try:
+            await converse(stream, lambda asked: self._answer(asked, who))
+        finally:
+            self._connections -= 1
+
+    def environment(self, who: Who) -> dict[str, str]:
+        """Variables with which AWS SDKs find their keys here, instead of AWS_ACCESS_KEY_ID and its like."""
+        return container_environment(self._tokens.issue(who.name, ENVIRONMENT_SECONDS))
+
+    def rebind(self, who: Who) -> None:
+        """The sandbox has a new generation: tokens and handles of the one before are worth nothing (I10)."""
+        self._tokens = Tokens(self._clock)
+        self._handles.forget(who.session)
+
+    def close(self) -> None:
+        self._handles.close()
+
+    # --- one request -----------------------------------------------------------------------------------
+
+    async def _answer(self, asked: Asked, who: Who) -> Answer:
+        spent = spend(RATE, self._spent.get(who.name, 0.0), self._clock())
+        if isinstance(spent, Deny):
+            raise Refused(429, "too_many_requests", "wait a second", ("Retry-After", "1"))
+        self._spent[who.name] = spent.tat
+        if asked.path == TOKEN_PATH:
+            return self._token(asked, who)
+        self._check_token(asked, who)
+        if asked.method != "GET":
+            raise Refused(405, "method_not_allowed", "resources are read with GET", ("Allow", "GET"))
+        try:
+            return await self._resource(asked.path, who)
+        except Refused:
+            raise
+        except Exception as error:  # noqa: BLE001 - a defect of ours must not end the sandbox's channel
+            _log.error("a metadata request failed", extra={"error": type(error).__name__})
+            raise Refused(500, "internal", "the metadata service failed") from None
+
+    def _token(self, asked: Asked, who: Who) -> Answer:
+        if asked.method != "PUT":
+            raise Refused(405, "method_not_allowed", "a token is made with PUT", ("Allow", "PUT"))
+        if asked.host == CONTAINER_HOST:
+            raise Refused(404, "not_found", "there is no such resource")
+        ttl = asked.headers.get(TTL_HEADER, "")
+        if not (ttl.isascii() and ttl.isdigit() and len(ttl) <= 5 and 1 <= int(ttl) <= MAX_TTL):
+            raise Refused(400, "bad_ttl", f"{TTL_HEADER} must be 1 to {MAX_TTL}")
+        token = self._tokens.issue(who.name, int(ttl))
+        return Answer(200, token.encode(), "text/plain", ((TTL_HEADER, ttl),))
+
+    def _check_token(self, asked: Asked, who: Who) -> None:
+        """On the containers' host SDKs need none; one that is shown there must hold all the same."""
+        at_containers = asked.host == CONTAINER_HOST
+        if at_containers and asked.path != CONTAINER and not asked.path.startswith(f"{CONTAINER}/"):
+            raise Refused(404, "not_found", "there is no such resource")
+        token = asked.headers.get("authorization" if at_containers else TOKEN_HEADER)
+        if token is None and at_containers:
+            return
+        if token is None or not self._tokens.holds(who.name, token):
+            raise Refused(401, "token_required", f"get a token first: PUT {TOKEN_PATH} with {TTL_HEADER}")
+
+    # --- resources ---------------------------------------------------------------------------------------
+
+    async def _resource(self, path: str, who: Who) -> Answer:
+        if path == "/v1/limits":
+            return _json(self._limits())
+        shown = await self._handles.show(who.session)
+        session: dict[str, Any] = shown["session"]
+        match path:
+            case "/v1/identity":
+                named = {
+                    name: session[name] for name in ("tenant", "subject", "policy", "generation", "isolation")
+                }
+                return _json(
+                    {"sandbox": self._sandbox, "identity": who.name, "session": session["id"], **named}
+                )
+            case "/v1/lease":
+                return _json({name: session[name] for name in ("lease_expires_at", "expires_at")})
+            case "/v1/handles":
+                return _json({"handles": session["credentials"]})
+            case "/latest/meta-data" | "/latest/meta-data/":
+                return _text("iam/\ninstance-id")
+            case "/latest/meta-data/instance-id":
+                return _text(self._sandbox)
+            case "/latest/meta-data/iam" | "/latest/meta-data/iam/":
+                return _text("security-credentials/")
+            case "/latest/dynamic/instance-identity/document":
+                return _json({"instanceId": self._sandbox, "version": "2017-09-30"})
+        return await self._credential(path, who, shown)
+
+    async def _credential(self, path: str, who: Who, shown: Mapping[str, Any]) -> Answer:
+        parent, _, name = path.rpartition("/")
+        if parent == "/v1/handles":
+            minted = await self._handles.mint(who.session, name)
+            return _json(
+                {key: minted.answer[key] for key in ("credential", "value", "expires_at", "environment")}
+            )
+        names: list[str] = shown["aws"]
+        if path in (ROLES, f"{ROLES}/") and names:
+            return Answer(200, role_list(names), "text/plain")
+        if path == CONTAINER:
+            parent, name = CONTAINER, default_role(names) or ""
+        if parent not in (ROLES, CONTAINER) or name not in names:
+            some = f"; those for AWS are: {', '.join(names)}" if names and parent == CONTAINER else ""
+            raise Refused(404, "not_found", f"there is no such resource{some}")
+        minted = await self._handles.mint(who.session, name, aws=True)
+        if parent == ROLES:
+            return Answer(200, instance_role(minted.answer, minted.at))
+        return Answer(200, container_credentials(minted.answer))
+
+
+def _json(value: object) -> Answer:
+    return Answer(200, json.dumps(value).encode())
+
+
+def _text(text: str) -> Answer:
+    return Answer(200, text.encode(), "text/plain")
