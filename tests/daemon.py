@@ -1,6 +1,7 @@
 """A real daemon in the test's own loop, in front of the demo's real upstreams."""
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -83,9 +84,10 @@ async def running_daemon(
     policies.mkdir(mode=0o755, parents=True, exist_ok=True)
     (policies / "default.yaml").write_text(policy)
     (policies / "default.yaml").chmod(0o644)
+    short = tempfile.TemporaryDirectory(prefix="cch-")  # a socket's path has 107 bytes, and pytest's are long
     made = Settings(
         state_dir=directory / "state",
-        runtime_dir=directory / "run",
+        runtime_dir=Path(short.name) / "run",
         policy=policies,
         upstream_ca_file=upstream_ca,
         allowed_networks=("127.0.0.0/8",),
@@ -100,3 +102,4 @@ async def running_daemon(
     finally:
         await daemon.stop()
         await asyncio.sleep(0)
+        short.cleanup()

@@ -91,7 +91,7 @@ async def test_4_3_a_decision_that_is_missing_fails_closed(
 BEFORE_THE_FIRST_BYTE = [
     "coatcheck.planes.mitm.next_layer",
     "coatcheck.planes.mitm.tunnel_target",
-    "coatcheck.planes.mitm.proxy_credential",
+    "coatcheck.planes.proxy_authorization.proxy_credential",
     "coatcheck.planes.mitm.request_head",
     "coatcheck.planes.mitm.destination_of",
     "coatcheck.planes.mitm.MitmPlane.connect",

@@ -15,7 +15,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Coroutine
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, override
 
 from mitmproxy.connection import Client, Connection, ConnectionState, Server
@@ -25,7 +24,7 @@ from mitmproxy.proxy.layer import NextLayer
 from mitmproxy.proxy.layers.http._http1 import Http1Connection
 from mitmproxy.proxy.layers.http._http2 import Http2Connection
 
-from coatcheck.decision.message import Origin, OriginClass, Peer
+from coatcheck.decision.message import Peer
 from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.planes.flow import EgressContext
 from coatcheck.planes.http2 import has_room
@@ -265,6 +264,9 @@ class EgressConnection(server.ConnectionHandler):
         assert isinstance(reader, asyncio.StreamReader)
         cancelled: asyncio.CancelledError | None = None
         from_client = connection is self.client
+        await asyncio.sleep(
+            0
+        )  # an eager task runs before its maker can register it, if data is there already
         while True:
             try:
                 if self.http2 or self._waiting:
@@ -378,22 +380,6 @@ class EgressConnection(server.ConnectionHandler):
                 known = failed.error if failed.error and "verify failed" in failed.error else ""
                 return Deny(Reason.UPSTREAM_TLS, known or "the TLS handshake failed")
         return Deny(Reason.UPSTREAM_UNREACHABLE, "the connection failed before it was usable")
-
-    def present(self, origin: Origin, until: float | None = None) -> None:
-        """The client showed a Proxy-Authorization credential, which proves `origin` until then (Unix
-        seconds). What it showed before no longer counts."""
-        self.peer = replace(self.peer, origins=(*self._proven_by_connection(), origin))
-        self.proof_until = until
-
-    def check_proof(self, now: float) -> None:
-        """A kept connection does not outlive the token that opened it."""
-        if self.proof_until is not None and now >= self.proof_until:
-            self.peer = replace(self.peer, origins=self._proven_by_connection())
-            self.proof_until = None
-
-    def _proven_by_connection(self) -> tuple[Origin, ...]:
-        shown = (OriginClass.BEARER, OriginClass.TOKEN)
-        return tuple(origin for origin in self.peer.origins if origin.kind not in shown)
 
     def await_head(self) -> None:
         """A request head has begun, or is due, on this connection."""

@@ -1,7 +1,5 @@
 """Where a request goes, read once from all the places that could say so, which must agree (I7)."""
 
-import base64
-import binascii
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -121,20 +119,3 @@ def _reverse(
     if head.get("host") is None:  # without one the upstream chooses whose name the secret is for
         headers = (("host", host), *headers)
     return Destination("https", host, 443), replace(head, target="/" + rest, headers=headers)
-
-
-def proxy_credential(request: http.Request) -> str | None:
-    """A Proxy-Authorization credential: Basic's password, or Bearer's token."""
-    value = request.headers.get("proxy-authorization")
-    if value is None:
-        return None
-    scheme, _, rest = value.partition(" ")
-    if scheme.lower() == "bearer":
-        return str(rest).strip()
-    if scheme.lower() != "basic":
-        return None
-    try:
-        decoded = base64.b64decode(rest.strip().encode("latin-1"), validate=True)
-    except (binascii.Error, ValueError):
-        return None
-    return decoded.partition(b":")[2].decode("latin-1")

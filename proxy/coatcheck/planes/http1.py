@@ -196,6 +196,9 @@ class BoundedHttp1Server(_Bounded, Http1Server):
         if until > MAX_HEADER_BYTES:
             raise ValueError("endless head")
         if end < 0:
+            first, ended, _ = raw[start:].partition(b"\r\n")
+            if ended and _REQUEST_LINE.fullmatch(first) is None:
+                raise ValueError("malformed request line")  # SSH and others say one line, and wait
             return None
         self.buf.maybe_extract_at_most(end + 4)
         head = raw[start:end]

@@ -6,7 +6,6 @@ after substitution (DESIGN 8).
 """
 
 import asyncio
-import hashlib
 import logging
 import time
 from collections.abc import Coroutine
@@ -30,11 +29,12 @@ from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.exchange import Call, Exchange
 from coatcheck.planes.adaptations import adapt_mitmproxy
 from coatcheck.planes.connection import EgressConnection
-from coatcheck.planes.destination import destination_of, proxy_credential, tunnel_target
+from coatcheck.planes.destination import destination_of, tunnel_target
 from coatcheck.planes.flow import EgressFlow
 from coatcheck.planes.hooks import Hooks, VerdictHook, hook_table
 from coatcheck.planes.layers import next_layer
 from coatcheck.planes.platform_token import PlatformTokens
+from coatcheck.planes.proxy_authorization import check_proof, present
 from coatcheck.planes.session_ca import SessionCas
 from coatcheck.planes.tls import ClientTls, UpstreamTls
 from coatcheck.planes.translate import request_head
@@ -255,7 +255,7 @@ class MitmPlane:
 
     def connect(self, link: EgressConnection, flow: http.HTTPFlow) -> Deny | None:
         """CONNECT: allowed hosts and ports only, before anything is resolved or minted."""
-        self._present(link, flow.request)
+        present(link, flow.request, self.tokens, self.exchange.state.clock.now().wall)
         target = tunnel_target(flow.request)
         return target if isinstance(target, Deny) else self.open_tunnel(link, target)
 
@@ -282,9 +282,9 @@ class MitmPlane:
             flow.call = link.refusal  # a transparent connection: its TLS was completed to say so
             return None
         if link.tunnel is None and link.peer.original is None:
-            self._present(link, flow.request)
+            present(link, flow.request, self.tokens, self.exchange.state.clock.now().wall)
         if link.proof_until is not None:
-            link.check_proof(self.exchange.state.clock.now().wall)
+            check_proof(link, self.exchange.state.clock.now().wall)
         head = request_head(flow.request, end_stream=not flow.request.stream)
         found = destination_of(flow.request, head, link, self._reverse_host)
         if isinstance(found, Deny):
@@ -302,17 +302,6 @@ class MitmPlane:
         if link.tunnel is None and request.headers.get("host") != head.get("host"):
             request.headers["host"] = destination.host  # reverse mode: the name that the client never saw
         return waiting
-
-    def _present(self, link: EgressConnection, request: http.Request) -> None:
-        """Proxy-Authorization: a platform's token where it is one, else a password (`bearer`)."""
-        shown = proxy_credential(request)
-        if shown is None:
-            return
-        proof = self.tokens.proof(shown, self.exchange.state.clock.now().wall) if self.tokens else None
-        if proof is not None:
-            link.present(proof.origin, proof.expires_at)
-        else:
-            link.present(Origin(OriginClass.BEARER, hashlib.sha256(shown.encode()).hexdigest()))
 
     def request(self, flow: EgressFlow) -> Coroutine[Any, Any, None] | None:
         """The whole body of a request whose credential stands in it."""

@@ -24,7 +24,8 @@ from coatcheck.decision.response import Framing
 from coatcheck.decision.verdict import Deny, Inject, Reason
 from coatcheck.exchange import Call
 from coatcheck.planes.adaptations import adapt_mitmproxy
-from coatcheck.planes.destination import destination_of, proxy_credential, tunnel_target
+from coatcheck.planes.destination import destination_of, tunnel_target
+from coatcheck.planes.proxy_authorization import proxy_credential
 from coatcheck.planes.refusal import refusal
 from coatcheck.planes.stock_options import notice, refuse_to_start, unmet
 from coatcheck.planes.stock_passage import Passage, abort
