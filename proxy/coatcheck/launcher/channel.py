@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 from coatcheck.launcher.frames import STDERR, WINDOW, Fields, Rule, Violation, first
 from coatcheck.launcher.mux import (
@@ -36,7 +37,7 @@ SEND_AHEAD = 128 * 1024
 """Bytes that wait for the socket before senders wait: enough to keep it busy, few enough that a new stream's
 first frame leaves soon."""
 MAX_UNSENT = 4 * 1024 * 1024
-"""Bytes that wait for the socket in all. Only what a guest provokes by talking without listening gets there."""
+"""Bytes that wait for the socket in all. Only what a guest provokes by talking and not listening gets there."""
 GIVE_BACK = WINDOW // 4
 """Credit that is collected before it is given back: a WINDOW for each chunk would be half of all frames."""
 MAX_UNREAD_NOTES = 16
@@ -110,7 +111,7 @@ class Stream:
         """The first value of the OPEN's field `name`."""
         return first(self.fields, name, default)
 
-    async def __aenter__(self) -> "Stream":
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -202,8 +203,8 @@ class Stream:
 class Channel:
     """All streams of one guest. `accept` is run as a task for each stream that the guest opens.
 
-    `hello`: what our HELLO says (`generation`, `hostname`, `identities`); `clock` and `entropy` are added when
-    it is sent, so that they are fresh. A stream that `accept` leaves open when it returns is dropped.
+    `hello`: what our HELLO says (`generation`, `hostname`, `identities`); `clock` and `entropy` are added
+    when it is sent, so that they are fresh. A stream that `accept` leaves open when it returns is dropped.
     """
 
     def __init__(

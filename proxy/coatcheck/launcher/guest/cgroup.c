@@ -1,0 +1,153 @@
+#include "cgroup.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define ROOT "/sys/fs/cgroup"
+#define COMMANDS ROOT "/commands"
+#define LEFT 512 /* commands that ended and left processes behind; more than these are found by nobody */
+#define FREEZE_MILLISECONDS 2000 /* a process in an uninterruptible wait takes its time */
+
+static bool available;
+static uint32_t left[LEFT];
+static unsigned left_count;
+
+static bool put(const char *directory, const char *file, const char *text)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", directory, file);
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    bool done = write(fd, text, strlen(text)) >= 0;
+    close(fd);
+    return done;
+}
+
+static bool put_number(const char *directory, const char *file, int64_t number)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%" PRId64, number);
+    return put(directory, file, text);
+}
+
+/* The number behind `key` in a file of `key number` lines; -1 when there is none. */
+static int64_t get(const char *directory, const char *file, const char *key)
+{
+    char path[PATH_MAX], text[512], wanted[32];
+    snprintf(path, sizeof path, "%s/%s", directory, file);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    ssize_t length = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[length > 0 ? length : 0] = 0;
+    snprintf(wanted, sizeof wanted, "%s ", key);
+    for (char *line = text; line && *line; line = strchr(line, '\n'), line = line ? line + 1 : NULL)
+        if (!strncmp(line, wanted, strlen(wanted)))
+            return strtoll(line + strlen(wanted), NULL, 10);
+    return -1;
+}
+
+static void name(char *path, uint32_t id)
+{
+    snprintf(path, PATH_MAX, COMMANDS "/%" PRIu32, id);
+}
+
+void cgroup_prepare(void)
+{
+    available = put(ROOT, "cgroup.subtree_control", "+memory +pids") && !mkdir(COMMANDS, 0755) &&
+                put(COMMANDS, "cgroup.subtree_control", "+memory +pids");
+}
+
+bool cgroup_available(void)
+{
+    return available;
+}
+
+bool cgroup_limit_all(int64_t memory, int64_t processes)
+{
+    return available && (!memory || put_number(COMMANDS, "memory.max", memory)) &&
+           (!processes || put_number(COMMANDS, "pids.max", processes));
+}
+
+bool cgroup_make(uint32_t id, int64_t memory, int64_t processes)
+{
+    char path[PATH_MAX];
+    name(path, id);
+    return available && (!mkdir(path, 0755) || errno == EEXIST) &&
+           (!memory || put_number(path, "memory.max", memory)) &&
+           (!processes || put_number(path, "pids.max", processes));
+}
+
+bool cgroup_enter(uint32_t id)
+{
+    char path[PATH_MAX];
+    name(path, id);
+    return put(path, "cgroup.procs", "0");
+}
+
+void cgroup_kill(uint32_t id)
+{
+    char path[PATH_MAX];
+    name(path, id);
+    if (available)
+        put(path, "cgroup.kill", "1");
+}
+
+const char *cgroup_limit_hit(uint32_t id)
+{
+    char path[PATH_MAX];
+    name(path, id);
+    if (available && get(path, "memory.events", "oom_kill") > 0)
+        return "memory";
+    if (available && get(path, "pids.events", "max") > 0)
+        return "processes";
+    return NULL;
+}
+
+static bool gone(uint32_t id)
+{
+    char path[PATH_MAX];
+    name(path, id);
+    return !rmdir(path) || errno != EBUSY;
+}
+
+void cgroup_remove(uint32_t id)
+{
+    if (available && !gone(id) && left_count < LEFT)
+        left[left_count++] = id;
+}
+
+void cgroup_sweep(void)
+{
+    for (unsigned at = 0; at < left_count;)
+        if (gone(left[at]))
+            left[at] = left[--left_count];
+        else
+            at++;
+}
+
+bool cgroup_freeze(bool frozen)
+{
+    struct timespec pause = {0, 1000000};
+    if (!available) /* as PID 1 of a namespace: everybody but ourselves */
+        return getpid() == 1 && (!kill(-1, frozen ? SIGSTOP : SIGCONT) || errno == ESRCH);
+    if (!put(COMMANDS, "cgroup.freeze", frozen ? "1" : "0"))
+        return false;
+    for (int tries = 0; tries < FREEZE_MILLISECONDS; tries++) {
+        if (get(COMMANDS, "cgroup.events", "frozen") == frozen)
+            return true;
+        nanosleep(&pause, NULL);
+    }
+    return false;
+}

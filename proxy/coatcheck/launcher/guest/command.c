@@ -1,0 +1,301 @@
+#include "command.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include "cgroup.h"
+#include "leftover.h"
+#include "mux.h"
+#include "spawn.h"
+
+#define SLOTS (MAX_HOST_STREAMS + 64) /* beyond the streams: killed, and not yet reaped */
+#define FULL_BYTES (256 * 1024)       /* less than this left: whoever just failed, failed for want of space */
+
+struct command {
+    struct stream *stream; /* NULL: nobody waits for it any more */
+    pid_t pid;             /* 0: the slot is free */
+    uint32_t id;
+    bool exited, worker, counted, terminal;
+    int status;
+    char directory[256];
+};
+
+static struct command commands[SLOTS];
+static struct failure *failures; /* shared with the children, one for each slot */
+static bool held;
+
+void command_prepare(void)
+{
+    failures = mmap(NULL, SLOTS * sizeof *failures, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (failures == MAP_FAILED)
+        die("no memory for commands");
+}
+
+void command_hold(bool hold)
+{
+    held = hold;
+}
+
+static const char *reason_of(int error, bool transfer)
+{
+    switch (error) {
+    case ENOENT:
+        return transfer ? "file_not_found" : "not_found";
+    case EACCES:
+    case EPERM:
+    case EROFS:
+        return "permission_denied";
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+        return "no_space";
+    case EISDIR:
+        return "is_directory";
+    case ENOTDIR:
+    case ELOOP:
+    case EINVAL:
+    case ENAMETOOLONG:
+        return "invalid_path";
+    default:
+        return "failed";
+    }
+}
+
+static bool full(const char *path)
+{
+    struct statvfs room;
+    return !statvfs(path, &room) && !(room.f_flag & ST_RDONLY) && room.f_blocks &&
+           (room.f_bavail * room.f_frsize < FULL_BYTES || (room.f_files && !room.f_favail));
+}
+
+static void free_slot(struct command *command)
+{
+    if (command->counted)
+        cgroup_remove(command->id);
+    command->pid = 0;
+}
+
+/* Once it has exited and all its output is in frames. */
+static void settle(struct command *command)
+{
+    struct stream *stream = command->stream;
+    struct failure *failure = &failures[command - commands];
+    if (!command->exited || !stream || stream_has_sources(stream))
+        return;
+    command->stream = NULL;
+    stream->owner = NULL;
+    if (failure->error) {
+        stream_reset(stream, reason_of(failure->error, command->worker), "%.150s: %s", failure->what,
+                     strerror(failure->error));
+    } else if (command->worker) {
+        if (command->status) {
+            stream_reset(stream, "failed", "the transfer was killed");
+        } else {
+            reply_add(&stream->note, "written", "%lld", (long long)failure->written);
+            stream->want_note = true;
+            stream_end(stream);
+            stream_reset(stream, "done", "%s", "");
+        }
+    } else {
+        const char *limit = command->counted ? cgroup_limit_hit(command->id) : NULL;
+        if (!limit && command->status && (full(command->directory) || full("/") || full("/tmp")))
+            limit = "disk";
+        if (WIFSIGNALED(command->status))
+            reply_add(&stream->note, "signal", "%d", WTERMSIG(command->status));
+        else
+            reply_add(&stream->note, "exit", "%d", WEXITSTATUS(command->status));
+        if (limit)
+            reply_add(&stream->note, "limit", "%s", limit);
+        stream->want_note = true;
+        stream_end(stream);
+        stream_reset(stream, "done", "%s", "");
+    }
+    free_slot(command);
+}
+
+static void kill_all(struct command *command)
+{
+    if (command->worker) {
+        kill(command->pid, SIGTERM); /* it removes what it has half written */
+        return;
+    }
+    if (command->counted)
+        cgroup_kill(command->id);
+    if (kill(-command->pid, SIGKILL))
+        kill(command->pid, SIGKILL); /* it has no group of its own yet */
+}
+
+/* ---------------------------------------------------------------------------------- its stream */
+
+static void input_over(struct stream *stream)
+{
+    struct command *command = stream->owner;
+    struct termios modes;
+    if (!command || !command->terminal) {
+        stream_close_sink(stream);
+    } else if (!tcgetattr(stream->sources[0].watch.fd, &modes) && modes.c_lflag & ICANON) {
+        ssize_t written = write(stream->sources[0].watch.fd, &modes.c_cc[VEOF], 1);
+        (void)written; /* a terminal whose queue is full has other worries than its end */
+    }
+}
+
+static void noted(struct stream *stream, struct fields fields)
+{
+    struct command *command = stream->owner;
+    const char *size = fields_get(fields, "resize");
+    struct winsize window = {0};
+    int64_t number;
+    pid_t group = 0;
+    if (!command || command->exited || command->worker)
+        return;
+    if (size && command->terminal && sscanf(size, "%hu,%hu", &window.ws_row, &window.ws_col) == 2)
+        ioctl(stream->sources[0].watch.fd, TIOCSWINSZ, &window);
+    if (!parse_number(fields_get(fields, "signal"), 1, SIGRTMAX, &number))
+        return;
+    if (command->terminal)
+        ioctl(stream->sources[0].watch.fd, TIOCGPGRP, &group);
+    if (kill(group > 1 ? -group : -command->pid, (int)number))
+        kill(command->pid, (int)number);
+}
+
+static void output_over(struct stream *stream)
+{
+    if (stream->owner)
+        settle(stream->owner);
+}
+
+static void gone(struct stream *stream)
+{
+    struct command *command = stream->owner;
+    if (!command)
+        return;
+    command->stream = NULL;
+    if (command->exited)
+        free_slot(command);
+    else
+        kill_all(command);
+}
+
+static const struct stream_kind command_kind = {
+    .input_over = input_over, .noted = noted, .output_over = output_over, .gone = gone};
+
+/* ---------------------------------------------------------------------------------- starting */
+
+static struct command *free_command(struct stream *stream, struct fields fields, const struct identity **who)
+{
+    if (!*who)
+        *who = identity_of(fields);
+    if (held) {
+        stream_reset(stream, "frozen", "the sandbox is being saved or forked");
+        return NULL;
+    }
+    if (!*who) {
+        stream_reset(stream, "unknown_identity", "this sandbox has no such identity");
+        return NULL;
+    }
+    for (unsigned at = 0; at < SLOTS; at++)
+        if (!commands[at].pid) {
+            failures[at] = (struct failure){0};
+            commands[at] = (struct command){.stream = stream, .id = stream->id};
+            return &commands[at];
+        }
+    stream_reset(stream, "busy", "too many commands at once");
+    return NULL;
+}
+
+static void start(struct command *command, struct spawn *spawn)
+{
+    struct stream *stream = command->stream;
+    command->pid = spawn_child(spawn, &failures[command - commands]);
+    if (command->pid < 0) {
+        command->pid = 0;
+        if (command->counted)
+            cgroup_remove(command->id);
+        stream_reset(stream, "failed", "cannot start a process: %s", strerror(errno));
+        return;
+    }
+    stream->kind = &command_kind;
+    stream->owner = command;
+    if (spawn->terminal >= 0) {
+        stream_source(stream, 0, spawn->terminal, 0);
+        stream_sink_is_source(stream);
+        return;
+    }
+    stream_source(stream, 0, spawn->output, 0);
+    if (spawn->errors >= 0)
+        stream_source(stream, 1, spawn->errors, FLAG_STDERR);
+    if (spawn->input >= 0)
+        stream_sink(stream, spawn->input);
+    else
+        stream_close_sink(stream);
+}
+
+void command_start(struct stream *stream, struct fields fields)
+{
+    struct spawn spawn = {.fields = fields};
+    struct command *command = free_command(stream, fields, &spawn.who);
+    if (!command)
+        return;
+    const char *size = fields_get(fields, "pty"), *input = fields_get(fields, "stdin");
+    const char *memory = fields_get(fields, "memory"), *processes = fields_get(fields, "processes");
+    if (!fields_get(fields, "arg") ||
+        (memory && !parse_number(memory, 1, INT64_MAX, &spawn.memory)) ||
+        (processes && !parse_number(processes, 1, INT32_MAX, &spawn.processes)) ||
+        (size && sscanf(size, "%hu,%hu", &spawn.rows, &spawn.columns) != 2)) {
+        stream_reset(stream, "bad_request", "a command needs `arg`, and numbers that are numbers");
+        return;
+    }
+    spawn.wants_terminal = command->terminal = size != NULL;
+    spawn.no_input = input && !strcmp(input, "none");
+    spawn.cgroup = command->counted = cgroup_make(command->id, spawn.memory, spawn.processes);
+    spawn.id = command->id;
+    const char *cwd = fields_get(fields, "cwd");
+    snprintf(command->directory, sizeof command->directory, "%s", cwd ? cwd : "/");
+    start(command, &spawn);
+}
+
+void worker_start(struct stream *stream, struct fields fields, worker *work, bool stdin_too)
+{
+    struct spawn spawn = {.fields = fields, .work = work, .no_input = !stdin_too};
+    const char *identity = fields_get(fields, "identity");
+    if (identity && !strcmp(identity, identity_own.name) && stdin_too)
+        spawn.who = &identity_own;
+    struct command *command = free_command(stream, fields, &spawn.who);
+    if (!command)
+        return;
+    command->worker = true;
+    start(command, &spawn);
+}
+
+void command_reap(void)
+{
+    int status;
+    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+        for (unsigned at = 0; at < SLOTS; at++) {
+            struct command *command = &commands[at];
+            if (command->pid != pid || command->exited)
+                continue;
+            command->exited = true;
+            command->status = status;
+            if (!command->stream) {
+                free_slot(command);
+                break;
+            }
+            /* What it started and left behind may hold its output open for ever: that is not waited for. */
+            stream_finish(command->stream, command->terminal ? NULL : leftover_read);
+            settle(command);
+            break;
+        }
+    }
+    cgroup_sweep();
+}

@@ -1,0 +1,36 @@
+/* Child processes: commands, and workers of our own (file transfers) that run as an identity. */
+#ifndef COMMAND_H
+#define COMMAND_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "identity.h"
+#include "stream.h"
+
+/* What a child that could not do its work leaves behind, in memory that it shares with us. */
+struct failure {
+    int error;
+    char what[160];
+    int64_t written; /* of a file */
+};
+
+/* A worker's whole life, in the child. It never returns. */
+typedef void worker(struct fields, struct failure *);
+
+void command_start(struct stream *, struct fields);
+/* `stdin_too`: the host's bytes are its standard input; its output goes to the host in any case. */
+void worker_start(struct stream *, struct fields, worker *, bool stdin_too);
+
+/* SIGCHLD came. */
+void command_reap(void);
+/* Called once, before the first command. */
+void command_prepare(void);
+
+/* While frozen, or after a fork until its rebind, no command starts. */
+void command_hold(bool held);
+
+/* For children: say why and end. */
+__attribute__((noreturn, format(printf, 2, 3))) void fail(struct failure *, const char *format, ...);
+
+#endif

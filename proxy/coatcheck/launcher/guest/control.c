@@ -1,0 +1,116 @@
+#include "control.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/reboot.h>
+#include <unistd.h>
+
+#include "cgroup.h"
+#include "command.h"
+#include "person.h"
+#include "volume.h"
+
+static bool redirected;
+static char why_not[160];
+
+void control_network(bool yes, const char *why)
+{
+    redirected = yes;
+    snprintf(why_not, sizeof why_not, "%s", why);
+}
+
+static void answer(struct stream *stream)
+{
+    stream->want_note = true;
+    stream_end(stream);
+    stream_reset(stream, "done", "%s", "");
+}
+
+static void failed(struct stream *stream, const char *what)
+{
+    stream_reset(stream, "failed", "%s: %s", what, strerror(errno));
+}
+
+static void configure(struct stream *stream, struct fields fields, bool machine)
+{
+    int64_t memory = 0, processes = 0;
+    const char *what = "", *limit = fields_get(fields, "memory"), *most = fields_get(fields, "processes");
+    if ((limit && !parse_number(limit, 1, INT64_MAX, &memory)) ||
+        (most && !parse_number(most, 1, INT32_MAX, &processes))) {
+        stream_reset(stream, "bad_request", "limits are numbers");
+        return;
+    }
+    if (!person_set(fields, machine, &what) || !volumes_mount(fields, &what)) {
+        failed(stream, what);
+        return;
+    }
+    if (cgroup_available() && !cgroup_limit_all(memory, processes)) {
+        failed(stream, "limits");
+        return;
+    }
+    reply_add(&stream->note, "redirect", "%s", redirected ? "nftables" : "none");
+    if (!redirected)
+        reply_add(&stream->note, "why", "%s", why_not);
+    reply_add(&stream->note, "cgroup", "%s", cgroup_available() ? "yes" : "no");
+    answer(stream);
+}
+
+static void freeze(struct stream *stream, bool frozen)
+{
+    if (frozen)
+        command_hold(true); /* first: what starts meanwhile would not stand still */
+    if (!cgroup_freeze(frozen)) {
+        failed(stream, frozen ? "freeze" : "thaw");
+        return;
+    }
+    command_hold(frozen);
+    reply_add(&stream->note, "frozen", "%s", frozen ? "yes" : "no");
+    answer(stream);
+}
+
+/* A fork's new person, while its commands stand still: nothing runs before it is acknowledged and thawed. */
+static void rebind(struct stream *stream, struct fields fields, bool machine)
+{
+    const char *what = "";
+    command_hold(true);
+    if (!fields_get(fields, "entropy") || !person_new_generation(fields)) {
+        stream_reset(stream, "bad_request", "a rebind needs entropy and a generation after %lld",
+                     (long long)person_generation());
+        return;
+    }
+    if (!person_set(fields, machine, &what)) {
+        failed(stream, what);
+        return;
+    }
+    reply_add(&stream->note, "generation", "%lld", (long long)person_generation());
+    answer(stream);
+}
+
+static void power_off(void)
+{
+    sync();
+    if (getpid() == 1)
+        reboot(RB_POWER_OFF);
+    _exit(0); /* a namespace ends with its first process */
+}
+
+void control_start(struct stream *stream, struct fields fields, bool machine)
+{
+    const char *op = fields_get(fields, "op");
+    op = op ? op : "";
+    if (!strcmp(op, "configure")) {
+        configure(stream, fields, machine);
+    } else if (!strcmp(op, "freeze") || !strcmp(op, "thaw")) {
+        freeze(stream, *op == 'f');
+    } else if (!strcmp(op, "rebind")) {
+        rebind(stream, fields, machine);
+    } else if (!strcmp(op, "sync")) {
+        sync();
+        answer(stream);
+    } else if (!strcmp(op, "poweroff")) {
+        power_off();
+    } else {
+        stream_reset(stream, "bad_request", "there is no such operation");
+    }
+}

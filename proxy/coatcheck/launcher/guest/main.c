@@ -1,0 +1,204 @@
+/* Coatcheck's agent: the first process of a sandbox. It starts what the host asks for, and carries every byte that
+ * the sandbox sends anywhere to the host, over one channel (docs/guest-protocol.md).
+ *
+ *   coatcheck-agent              in a microVM, exec'ed by init: the channel is the virtio port `coatcheck.0`
+ *   coatcheck-agent --namespace  in a namespace: the channel is descriptor 3, a Unix stream socket
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cgroup.h"
+#include "command.h"
+#include "control.h"
+#include "files.h"
+#include "forward.h"
+#include "loopback.h"
+#include "mux.h"
+#include "person.h"
+#include "redirect.h"
+#include "relay.h"
+
+#define VERSION "1"
+#define PORT_NAME "coatcheck.0\n"
+#define PORT_MILLISECONDS 5000 /* the port is there when its driver is; a slow host's probing gets this long */
+#define FILES 65536 /* descriptors: streams and what commands inherit as their hard limit */
+
+static bool machine = true;
+static struct watch signals;
+
+/* ----------------------------------------------------------------------------------- what the host says */
+
+/* The image has none for a user that it does not know. */
+static void make_homes(void)
+{
+    char path[64];
+    struct stat status;
+    for (unsigned at = 0; at < identities_count(); at++) {
+        const struct identity *identity = identity_at(at);
+        snprintf(path, sizeof path, "/home/%s", identity->name);
+        mkdir(path, 0755);
+        if (identity->switches && !lstat(path, &status) && S_ISDIR(status.st_mode) && !status.st_uid &&
+            chown(path, identity->uid, identity->gid))
+            die("cannot give %s to its user: %s", path, strerror(errno));
+    }
+}
+
+static void greeted(struct fields fields)
+{
+    const char *list = fields_get(fields, "identities"), *why = "the host named no identities";
+    if (!list || !identities_set(list, &why))
+        die("%s", why);
+    if (!person_new_generation(fields))
+        die("the host's HELLO has no generation");
+    if (!person_set(fields, machine, &why))
+        die("cannot set the %s: %s", why, strerror(errno));
+    make_homes();
+    bool redirected = redirect_rules();
+    control_network(redirected, redirected ? "" : strerror(errno));
+    if (!redirected && identities_count() > 1)
+        die("cannot redirect connections (%s), and without that identities cannot be told apart", strerror(errno));
+    if (!(redirected ? loopback_routes() : loopback_metadata_addresses()) || !forward_start(redirected))
+        die("cannot set up the network: %s", strerror(errno));
+}
+
+static void opened(struct stream *stream, const char *kind, struct fields fields)
+{
+    if (!strcmp(kind, "exec"))
+        command_start(stream, fields);
+    else if (!strcmp(kind, "read"))
+        worker_start(stream, fields, file_read, false);
+    else if (!strcmp(kind, "write"))
+        worker_start(stream, fields, file_write, true);
+    else if (!strcmp(kind, "connect"))
+        ingress_start(stream, fields);
+    else if (!strcmp(kind, "control"))
+        control_start(stream, fields, machine);
+    else
+        stream_reset(stream, "bad_request", "there is no such kind of stream");
+}
+
+static const struct mux_host host = {.greeted = greeted, .opened = opened};
+
+/* ----------------------------------------------------------------------------------- start */
+
+static int find_port(void)
+{
+    char path[300], name[sizeof PORT_NAME] = "";
+    int port = -1;
+    DIR *ports = opendir("/sys/class/virtio-ports");
+    if (!ports)
+        return -1;
+    for (struct dirent *entry; port < 0 && (entry = readdir(ports));) {
+        snprintf(path, sizeof path, "/sys/class/virtio-ports/%.200s/name", entry->d_name);
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        ssize_t length = fd < 0 ? 0 : read(fd, name, sizeof name - 1);
+        if (fd >= 0)
+            close(fd);
+        name[length > 0 ? length : 0] = 0;
+        snprintf(path, sizeof path, "/dev/%.200s", entry->d_name);
+        if (!strcmp(name, PORT_NAME))
+            port = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    }
+    closedir(ports);
+    return port;
+}
+
+static int open_channel(void)
+{
+    struct timespec pause = {0, 1000000};
+    int fd = 3;
+    if (!machine) {
+        if (fcntl(fd, F_SETFD, FD_CLOEXEC) || fcntl(fd, F_SETFL, O_NONBLOCK))
+            die("descriptor 3 is not the channel: %s", strerror(errno));
+        return fd;
+    }
+    for (int tries = 0; (fd = find_port()) < 0; tries++) {
+        if (tries == PORT_MILLISECONDS)
+            die("there is no virtio port coatcheck.0");
+        nanosleep(&pause, NULL);
+    }
+    return fd;
+}
+
+/* What init has not mounted (the image's own /tmp is on the overlay). */
+static void prepare_machine(void)
+{
+    struct rlimit files = {1024, FILES};
+    mkdir("/run/coatcheck", 0755);
+    mkdir("/tmp", 01777);
+    setrlimit(RLIMIT_NOFILE, &files);
+    int score = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    if (score < 0 || write(score, "-1000", 5) != 5)
+        die("cannot protect the agent from the kernel's OOM killer: %s", strerror(errno));
+    close(score);
+    cgroup_prepare();
+    int resolver = open("/etc/resolv.conf", O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
+    if (resolver >= 0) { /* an image may have a link there, which leads nowhere: then the redirect has to do */
+        dprintf(resolver, "nameserver 127.0.0.53\n");
+        close(resolver);
+    }
+}
+
+static void signalled(struct watch *watch, uint32_t events)
+{
+    struct signalfd_siginfo information;
+    (void)events;
+    while (read(watch->fd, &information, sizeof information) > 0)
+        ;
+    command_reap();
+    loop_arm(watch, EPOLLIN);
+}
+
+static void watch_children(void)
+{
+    sigset_t set;
+    /* As PID 1 it is deaf to all signals without a handler; blocked, they do not reach it elsewhere either. */
+    sigfillset(&set);
+    sigprocmask(SIG_SETMASK, &set, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    int fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+    if (fd < 0)
+        die("signalfd: %s", strerror(errno));
+    loop_watch(&signals, fd, NULL, signalled);
+    loop_arm(&signals, EPOLLIN);
+}
+
+int main(int count, char **arguments)
+{
+    machine = !(count == 2 && !strcmp(arguments[1], "--namespace"));
+    /* Commands of the same uid must not read our memory or take our descriptors. */
+    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+    for (int number; (number = open("/dev/null", O_RDWR | O_CLOEXEC)) >= 0;)
+        if (number > 2) {
+            close(number);
+            break;
+        }
+    if (!machine)
+        close_range(4, ~0U, 0); /* what bubblewrap was given */
+    loop_start();
+    watch_children();
+    command_prepare();
+    if (machine)
+        prepare_machine();
+    if (!loopback_up())
+        die("cannot bring loopback up: %s", strerror(errno));
+    mux_start(open_channel(), &host, VERSION);
+    for (;;) {
+        mux_send();
+        loop_round();
+    }
+}
