@@ -128,14 +128,17 @@ def _saved(name: str) -> str:
 
 
 def _routing_rules(place: Place, family: str) -> tuple[routes.Words, ...]:
-    listed = _run(("ip", family, "-json", "rule"))
+    return routes.present(place, _json(("ip", family, "-json", "rule")))
+
+
+def _json(command: Sequence[str]) -> list[Mapping[str, Any]]:
     try:
-        rules: list[Mapping[str, Any]] = json.loads(listed or "[]")
+        listed: list[Mapping[str, Any]] = json.loads(_run(command) or "[]")
     except ValueError:
         raise RedirectError(
-            "`ip -json rule` did not answer in JSON", "install iproute2 (busybox's ip cannot do this)"
+            f"`{' '.join(command)}` did not answer in JSON", "install iproute2 (busybox's ip cannot do this)"
         ) from None
-    return routes.present(place, rules)
+    return listed
 
 
 def _ip(command: Sequence[str]) -> None:
@@ -182,22 +185,22 @@ def _hint(said: str) -> str:
     return "nothing was opened; see what the tool says, then run this again, or `coatcheck redirect remove`"
 
 
-def _check_machine(plan: Plan, sys: Path = Path("/sys"), proc: Path = Path("/proc")) -> None:
+def _check_machine(plan: Plan) -> None:
     if isinstance(plan, AtInterface):
-        _check_interface(plan, sys / "class/net" / plan.interface)
+        _check_interface(plan.interface)
     else:
-        _check_inside(plan, proc / "sys/net")
+        check_inside(plan)
 
 
-def _check_interface(plan: AtInterface, interface: Path) -> None:
-    name = plan.interface
-    if not interface.exists():
+def _check_interface(name: str) -> None:
+    # Not by /sys/class/net: who enters a namespace (nsenter --net) still sees the former one's there.
+    links = [link for link in _json(("ip", "-json", "link")) if link.get("ifname") == name]
+    if not links:
         raise RedirectError(
             f"there is no interface {name} in this network namespace",
             "make it first, apply the rules, and only then start the sandbox",
         )
-    if (interface / "master").exists():
-        master = (interface / "master").resolve().name
+    if master := links[0].get("master"):
         raise RedirectError(
             f"{name} is a port of {master}, so that its packets arrive from {master} and no rule for {name} "
             "would ever see one",
@@ -205,7 +208,7 @@ def _check_interface(plan: AtInterface, interface: Path) -> None:
             "behind it",
         )
     for family in routes.FAMILIES:
-        listed = json.loads(_run(("ip", family, "-json", "route", "show", "default")) or "[]")
+        listed = _json(("ip", family, "-json", "route", "show", "default"))
         if any(route.get("dev") == name for route in listed):
             raise RedirectError(
                 f"{name} leads to this machine's own default route: it is no sandbox's interface, and these "
@@ -214,7 +217,8 @@ def _check_interface(plan: AtInterface, interface: Path) -> None:
             )
 
 
-def _check_inside(plan: Inside, net: Path) -> None:
+def check_inside(plan: Inside, net: Path = Path("/proc/sys/net")) -> None:
+    """RedirectError when this namespace is not fit for rules of its own. `net`: the kernel's settings."""
     strict = [name for name in ("all", "lo") if _number(net / f"ipv4/conf/{name}/rp_filter") == 1]
     strict += [path.parent.name for path in net.glob("ipv4/conf/*/rp_filter") if _number(path) == 1]
     if strict and _number(net / "ipv4/conf/all/rp_filter") != 2:

@@ -107,11 +107,15 @@ def _neighbours(family: str, *more: str) -> _Rules:
     return tuple(f"-p icmpv6 --icmpv6-type {kind} -j ACCEPT" for kind in kinds)
 
 
-_PIECES = {
-    "-4": "-f -j DROP",
-    "-6": "-m ipv6header --header hop,route,frag,dst,auth,esp,none --soft -j DROP",
+_MALFORMED = {
+    "-4": ("-f -j DROP",),
+    # One rule each: together they would mean a packet that has them all.
+    "-6": tuple(
+        f"-m ipv6header --header {header} --soft -j DROP"
+        for header in ("hop", "route", "frag", "dst", "auth", "esp", "none")
+    ),
 }
-"""Fragments and extension headers. Where connections are tracked, fragments were put together before."""
+"""Extension headers; and fragments, where the kernel has not put them together before (-400)."""
 
 
 def _at_interface(plan: AtInterface, family: str) -> _Chains:
@@ -125,7 +129,7 @@ def _at_interface(plan: AtInterface, family: str) -> _Chains:
     chains: _Chains = {
         ("raw", "PREROUTING"): (
             others,
-            _PIECES[family],
+            *_MALFORMED[family],
             *_neighbours(family),
             "-m rpfilter --invert -j DROP",
         ),

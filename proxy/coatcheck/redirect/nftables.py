@@ -121,7 +121,7 @@ def _inside(plan: Inside) -> tuple[_Chains, _Chains]:
     redirects = _redirects(plan, "")
     redirecting: _Chains = {
         "leaving": (
-            "type nat hook output priority dstnat - 1; policy accept;",
+            "type nat hook output priority -101; policy accept;",
             proxy,
             # DNS first: a resolver of the sandbox's own on loopback would be asked otherwise.
             *(rule for rule in redirects if _BOTH in rule),

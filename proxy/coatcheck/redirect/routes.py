@@ -10,7 +10,8 @@ from typing import Any
 from coatcheck.redirect.plan import LARGEST_UID, AtInterface, Inside, Ipv6, Place, Plan
 
 PREFERENCE = 900
-"""After the kernel's `local` (0; 100 where Cilium moved it), before VRFs (1000), Tailscale (5210), main."""
+"""And the next number. After the kernel's `local` (0; 100 where Cilium moved it), before VRFs (1000),
+Tailscale (5210) and main."""
 TABLE = 10_443
 """Of routes for everybody but the proxy, in a sandbox's own namespace."""
 FAMILIES = ("-4", "-6")
@@ -23,13 +24,12 @@ def rules(plan: Plan, family: str) -> tuple[Words, ...]:
     """What must stand in the policy routing table of `family`."""
     if isinstance(plan, AtInterface):
         return (("pref", str(PREFERENCE), "iif", plan.interface, "prohibit"),)
-    action = ("lookup", str(TABLE)) if leads_to_loopback(plan, family) else ("prohibit",)
     ranges = ((0, plan.proxy_uid - 1), (plan.proxy_uid + 1, LARGEST_UID))
-    return tuple(
-        ("pref", str(PREFERENCE), "uidrange", f"{first}-{last}", *action)
-        for first, last in ranges
-        if first <= last
-    )
+    others = [f"{first}-{last}" for first, last in ranges if first <= last]
+    led = [("pref", str(PREFERENCE), "uidrange", uids, "lookup", str(TABLE)) for uids in others]
+    # For a socket that asked for another device than loopback (SO_BINDTODEVICE): the look-up above fails.
+    ended = [("pref", str(PREFERENCE + 1), "uidrange", uids, "prohibit") for uids in others]
+    return (*ended, *(led if leads_to_loopback(plan, family) else ()))
 
 
 def leads_to_loopback(plan: Plan, family: str) -> bool:
@@ -42,14 +42,15 @@ def present(place: Place, listed: Iterable[Mapping[str, Any]]) -> tuple[Words, .
     """Our rules in what `ip -json rule` lists, in the words that made them and that remove them."""
     found: list[Words] = []
     for rule in listed:
-        if rule.get("priority") != PREFERENCE:
+        if rule.get("priority") not in (PREFERENCE, PREFERENCE + 1):
             continue
+        preference = str(rule["priority"])
         action = ("prohibit",) if rule.get("action") == "prohibit" else ("lookup", str(rule.get("table")))
         if place is not None and rule.get("iif") == place and action == ("prohibit",):
-            found.append(("pref", str(PREFERENCE), "iif", place, "prohibit"))
+            found.append(("pref", preference, "iif", place, "prohibit"))
         elif place is None and "uid_start" in rule and action in (("prohibit",), ("lookup", str(TABLE))):
             uids = f"{rule['uid_start']}-{rule['uid_end']}"
-            found.append(("pref", str(PREFERENCE), "uidrange", uids, *action))
+            found.append(("pref", preference, "uidrange", uids, *action))
     return tuple(found)
 
 
