@@ -23,6 +23,8 @@ EMPTY_SECONDS = 5.0
 _PERIOD_MICROSECONDS = 100_000
 _V2_CONTROLLERS = ("memory", "pids", "cpu")
 _V1_CONTROLLERS = ("memory", "pids", "cpu", "freezer")
+_EVENTS = ("memory.events", "memory.oom_control")
+"""v2's and v1's."""
 _LIMIT_OF = {"memory": LimitName.MEMORY, "pids": LimitName.PROCESSES, "cpu": LimitName.CPUS}
 
 
@@ -182,13 +184,17 @@ class Cgroup:
         self.enforces = frozenset(_LIMIT_OF[name] for name in held if name in _LIMIT_OF)
 
     def _counted(self) -> Counter[LimitName]:
-        if self._unified:
-            memory = _number(self._unified / "memory.events", "oom_kill")
-            pids = _number(self._unified / "pids.events", "max")
-        else:
-            memory = _number(self._v1.get("memory", Path()) / "memory.oom_control", "oom_kill")
-            pids = _number(self._v1.get("pids", Path()) / "pids.events", "max")
-        return Counter({LimitName.MEMORY: memory, LimitName.PROCESSES: pids})
+        files = {
+            LimitName.MEMORY: (
+                self._unified or self._v1.get("memory"),
+                _EVENTS[self._unified is None],
+                "oom_kill",
+            ),
+            LimitName.PROCESSES: (self._unified or self._v1.get("pids"), "pids.events", "max"),
+        }
+        return Counter(
+            {name: _number(place / file, word) for name, (place, file, word) in files.items() if place}
+        )
 
     def _freezer(self, frozen: bool) -> bool:
         if self._unified:
@@ -213,6 +219,16 @@ class Cgroup:
                 return False
             time.sleep(0.002)
         return False
+
+
+def remove(name: str) -> None:
+    """End group `name`, which a supervisor that was killed left behind, and all in it. Idempotent."""
+    found = find()
+    unified = found.unified / name if found.unified else None
+    left = Cgroup(unified, {} if unified else {key: place / name for key, place in found.v1.items()})
+    if left.pids():
+        left.kill()
+    left.close()
 
 
 def _write_if_there(file: Path, text: str) -> bool:

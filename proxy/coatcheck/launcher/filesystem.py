@@ -102,6 +102,9 @@ def script(filesystem: Filesystem, isolation: Isolation) -> str:
     for path in reversed(denials):
         lines += [f'if [ -d {_q(path)} ]; then set -- --bind {_q(path)} {_q(path)} "$@"; fi']
     for path in reversed(writable):
+        if path in TEMPORARY:  # some are links to others
+            lines += [f'if [ -d {path} ] && [ ! -L {path} ]; then set -- --bind {path} {path} "$@"; fi']
+            continue
         lines += [f'if [ -e {_q(path)} ]; then real {_q(path)}; set -- --bind {_q(path)} {_q(path)} "$@"; fi']
     return _HEAD + "\n".join(lines) + "\n" + _TAIL
 

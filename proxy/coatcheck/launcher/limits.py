@@ -171,9 +171,9 @@ class TokenBucket:
 
     def delay(self, count: int, now: float) -> float:
         """Seconds to wait after these `count` bytes; 0 while the rate is kept. `now`: a monotonic clock."""
-        if self._at is not None:
-            self._level = min(self._burst, self._level + (now - self._at) * self._rate)
-        self._at = now if self._at is None else max(self._at, now)
+        at = now if self._at is None else self._at
+        self._at = max(at, now)
+        self._level = min(self._burst, self._level + (self._at - at) * self._rate)
         self._level -= count
         return max(0.0, -self._level / self._rate)
 

@@ -16,8 +16,8 @@ AGENT_UID = 1000
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 CAPABILITIES = (
-    *("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_SETUID", "CAP_SETGID", "CAP_KILL"),
-    *("CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE"),
+    *("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"),
+    *("CAP_KILL", "CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE"),
 )
 """Of the agent, in its own namespaces: it makes homes, becomes the identities, ends their processes, closes
 the network and listens. Its commands have none."""

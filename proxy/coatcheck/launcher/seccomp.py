@@ -9,11 +9,15 @@ import platform
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from errno import ENOSYS, EPERM
+from errno import EAFNOSUPPORT, ENOSYS, EPERM
 
 CLONE_NEWUSER = 0x10000000
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 """Keys put into, or a selection pasted into, somebody else's terminal: a command that its reader types."""
+
+FAMILIES = (1, 2, 10, 16)
+"""AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. Left out is what no network namespace holds (AF_VSOCK reaches
+the hypervisor that this host itself may run on) and what only attackers would use, such as AF_ALG."""
 
 _X32 = 0x40000000
 """x86-64's third ABI has numbers of its own for the same calls."""
@@ -39,18 +43,18 @@ _SAME = {
 """Since Linux 5.1 a call has one number on all machines."""
 _MACHINES = {
     "x86_64": _Machine(0xC000003E, _SAME | {
-        "ioctl": 16, "clone": 56, "pivot_root": 155, "acct": 163, "mount": 165, "umount2": 166, "swapon": 167,
-        "swapoff": 168, "init_module": 175, "delete_module": 176, "quotactl": 179, "kexec_load": 246,
-        "add_key": 248, "request_key": 249, "keyctl": 250, "unshare": 272, "perf_event_open": 298,
-        "open_by_handle_at": 304, "setns": 308, "finit_module": 313, "kexec_file_load": 320, "bpf": 321,
-        "userfaultfd": 323,
+        "ioctl": 16, "socket": 41, "clone": 56, "pivot_root": 155, "acct": 163, "mount": 165,
+        "umount2": 166, "swapon": 167, "swapoff": 168, "init_module": 175, "delete_module": 176,
+        "quotactl": 179, "kexec_load": 246, "add_key": 248, "request_key": 249, "keyctl": 250,
+        "unshare": 272, "perf_event_open": 298, "open_by_handle_at": 304, "setns": 308,
+        "finit_module": 313, "kexec_file_load": 320, "bpf": 321, "userfaultfd": 323,
     }),
     "aarch64": _Machine(0xC00000B7, _SAME | {
-        "ioctl": 29, "umount2": 39, "mount": 40, "pivot_root": 41, "quotactl": 60, "acct": 89, "unshare": 97,
-        "kexec_load": 104, "init_module": 105, "delete_module": 106, "add_key": 217, "request_key": 218,
-        "keyctl": 219, "clone": 220, "swapon": 224, "swapoff": 225, "perf_event_open": 241,
-        "open_by_handle_at": 265, "setns": 268, "finit_module": 273, "bpf": 280, "userfaultfd": 282,
-        "kexec_file_load": 294,
+        "ioctl": 29, "umount2": 39, "mount": 40, "pivot_root": 41, "quotactl": 60, "acct": 89,
+        "unshare": 97, "kexec_load": 104, "init_module": 105, "delete_module": 106, "socket": 198,
+        "add_key": 217, "request_key": 218, "keyctl": 219, "clone": 220, "swapon": 224, "swapoff": 225,
+        "perf_event_open": 241, "open_by_handle_at": 265, "setns": 268, "finit_module": 273, "bpf": 280,
+        "userfaultfd": 282, "kexec_file_load": 294,
     }),
 }  # fmt: skip
 
@@ -83,6 +87,7 @@ def program(*, nests: bool, machine: str = platform.machine()) -> bytes:
         lines += [_line(_AT_LEAST, _X32, 0, 1), _refuse(ENOSYS)]
     for name in _ALWAYS if nests else (*_ALWAYS, *_MOUNTING):
         lines += [_line(_EQUAL, known.numbers[name], 0, 1), _refuse(EPERM)]
+    lines += _families(known.numbers["socket"])
     lines += _argument(known.numbers["ioctl"], 1, ((_EQUAL, TIOCSTI), (_EQUAL, TIOCLINUX)))
     if not nests:
         lines += _argument(known.numbers["unshare"], 0, ((_ANY_BIT, CLONE_NEWUSER),))
@@ -100,6 +105,16 @@ def _argument(number: int, index: int, tests: tuple[tuple[int, int], ...]) -> It
     for test, constant in tests:
         yield _line(test, constant, 0, 1)
         yield _refuse(EPERM)
+    yield _line(_LOAD, _NUMBER)
+
+
+def _families(number: int) -> Iterator[bytes]:
+    """Refuses call `number` unless its first argument is one of FAMILIES."""
+    yield _line(_EQUAL, number, 0, 3 + len(FAMILIES))
+    yield _line(_LOAD, 16)
+    for index, family in enumerate(FAMILIES):
+        yield _line(_EQUAL, family, len(FAMILIES) - index, 0)
+    yield _refuse(EAFNOSUPPORT)
     yield _line(_LOAD, _NUMBER)
 
 
