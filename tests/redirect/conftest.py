@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.redirect.world import World, world
+from tests.redirect.world import STAND_IN, World, world
 
 
 @pytest.fixture(scope="module")
 def made_world() -> Iterator[World]:
-    with world() as made:
+    with world(*STAND_IN) as made:
         yield made

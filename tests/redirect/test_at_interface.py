@@ -60,8 +60,8 @@ def world(made_world: World) -> Iterator[World]:
     made_world.host.run("nft", "flush", "ruleset")
 
 
-OPEN = AtInterface(INTERFACE, PORT, DNS_PORT)
-CLOSED = AtInterface(INTERFACE, PORT, ipv6=Ipv6.CLOSED)
+OPEN = AtInterface(INTERFACE, PORT, DNS_PORT, ipv6=Ipv6.REDIRECTED)
+CLOSED = AtInterface(INTERFACE, PORT)
 
 
 def test_without_rules_almost_all_of_it_arrives(world: World) -> None:

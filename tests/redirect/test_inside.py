@@ -70,8 +70,8 @@ def world(made_world: World, proxy: Server) -> Iterator[World]:
     made_world.box.run("nft", "flush", "ruleset")
 
 
-OPEN = Inside(PROXY_UID, PORT, DNS_PORT, kept_out=(CONTROL_PORT,))
-CLOSED = Inside(PROXY_UID, PORT, ipv6=Ipv6.CLOSED, kept_out=(CONTROL_PORT,))
+OPEN = Inside(PROXY_UID, PORT, DNS_PORT, ipv6=Ipv6.REDIRECTED, kept_out=(CONTROL_PORT,))
+CLOSED = Inside(PROXY_UID, PORT, kept_out=(CONTROL_PORT,))
 
 
 @pytest.mark.parametrize("tool", Tool)
@@ -127,7 +127,7 @@ def test_all_of_it_goes(world: World) -> None:
     """Rules, routes and the routing table; also those of another proxy user than the last."""
     world.box.apply(OPEN, Tool.IPTABLES)
     world.box.apply(CLOSED, Tool.NFT)
-    world.box.apply(Inside(77, PORT), Tool.NFT)
+    world.box.apply(Inside(77, PORT, ipv6=Ipv6.REDIRECTED), Tool.NFT)
     uids = [line for line in rules_of(world.box) if "uidrange" in line]
     assert len(uids) == 8 and not any(str(PROXY_UID + 1) in line for line in uids)
     assert world.box.remove(None)

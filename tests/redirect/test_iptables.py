@@ -7,10 +7,10 @@ from coatcheck.redirect.plan import AtInterface, Inside, Ipv6, Plan
 from tests.redirect.world import Namespace, namespace
 
 PLANS: tuple[Plan, ...] = (
-    AtInterface("abcdefghij-0.78", 8443, 8053, (80, 443, 8080)),
-    AtInterface("v", 8443, ipv6=Ipv6.CLOSED),
-    Inside(990, 8443, 8053, kept_out=(9900,)),
-    Inside(990, 8443, 8053, ipv6=Ipv6.CLOSED),
+    AtInterface("abcdefghij-0.78", 8443, 8053, (80, 443, 8080), Ipv6.REDIRECTED),
+    AtInterface("v", 8443),
+    Inside(990, 8443, 8053, ipv6=Ipv6.REDIRECTED, kept_out=(9900,)),
+    Inside(990, 8443, 8053),
 )
 KINDS = ("nft", "legacy")
 """Of iptables: two programs, two kernel interfaces, one grammar."""

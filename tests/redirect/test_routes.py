@@ -7,8 +7,8 @@ from coatcheck.redirect.plan import AtInterface, Inside, Ipv6, Plan
 
 PLANS: tuple[Plan, ...] = (
     AtInterface("veth0", 8443),
-    Inside(990, 8443),
-    Inside(1, 8443, ipv6=Ipv6.CLOSED),
+    Inside(990, 8443, ipv6=Ipv6.REDIRECTED),
+    Inside(1, 8443),
     Inside(4_294_967_294, 8443),
 )
 

@@ -173,12 +173,16 @@ class World:
         return dict(line.split(" = ", 1) for line in ran.stdout.splitlines())
 
 
+STAND_IN = (f"tcp/{PORT}", f"tcp/{DNS_PORT}", f"udp/{DNS_PORT}")
 OUTSIDE = ("tcp/80", "tcp/443", "tcp/8080", "udp/53", "tcp/53", "udp/443", "udp/9999")
 
 
 @contextmanager
-def world() -> Iterator[World]:
-    """Three namespaces; the sandbox has a default route through its host, which forwards, and no rules."""
+def world(*listener: str) -> Iterator[World]:
+    """Three namespaces; the sandbox has a default route through its host, which forwards, and no rules.
+
+    `listener`: what the stand-in for listener and resolver listens to, besides the host's own services.
+    """
     with ExitStack() as stack:
         box, host, net = (stack.enter_context(namespace()) for _ in range(3))
         cable(host, INTERFACE, box, "eth0", (f"{HOST}/24", f"{BOX}/24"), (f"{HOST6}/64", f"{BOX6}/64"))
@@ -193,8 +197,7 @@ def world() -> Iterator[World]:
         host.sysctl("ipv4.ip_forward", 1)
         host.sysctl("ipv6.conf.all.forwarding", 1)
         internet = stack.enter_context(serving(net, *OUTSIDE))
-        own = (f"tcp/{CONTROL_PORT}", "udp/5000", f"tcp/{PORT}", f"tcp/{DNS_PORT}", f"udp/{DNS_PORT}")
-        services = stack.enter_context(serving(host, *own))
+        services = stack.enter_context(serving(host, f"tcp/{CONTROL_PORT}", "udp/5000", *listener))
         yield World(box, host, internet, services)
 
 

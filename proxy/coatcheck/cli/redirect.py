@@ -51,7 +51,7 @@ KeepOutOption = Annotated[
         "--keep-out", metavar="PORT", help="With --inside: a local port that only the proxy's user may reach."
     ),
 ]
-Ipv6Option = Annotated[str, typer.Option("--ipv6", help="redirected or closed.")]
+Ipv6Option = Annotated[str, typer.Option("--ipv6", help="closed or redirected.")]
 ToolOption = Annotated[str, typer.Option("--tool", help="nft or iptables.")]
 
 
@@ -64,7 +64,7 @@ def print_rules(
     dns_port: DnsOption = None,
     tcp_port: TcpOption = None,
     keep_out: KeepOutOption = None,
-    ipv6: Ipv6Option = "redirected",
+    ipv6: Ipv6Option = "closed",
     tool: ToolOption = "nft",
     removal: Annotated[bool, typer.Option("--removal", help="What `remove` would run instead.")] = False,
 ) -> None:
@@ -89,7 +89,7 @@ def apply(
     dns_port: DnsOption = None,
     tcp_port: TcpOption = None,
     keep_out: KeepOutOption = None,
-    ipv6: Ipv6Option = "redirected",
+    ipv6: Ipv6Option = "closed",
     tool: ToolOption = "nft",
     as_json: JsonOption = False,
 ) -> None:
@@ -149,7 +149,7 @@ def _plans(
     if port is None:
         raise CommandError("where to redirect to is not said", "give --port", ExitCode.USAGE)
     if ipv6 not in set(Ipv6):
-        raise CommandError(f"IPv6 cannot be {ipv6!r}", "write redirected or closed", ExitCode.USAGE)
+        raise CommandError(f"IPv6 cannot be {ipv6!r}", "write closed or redirected", ExitCode.USAGE)
     if inside == (proxy_uid is None):
         raise CommandError(
             "--inside and --proxy-uid belong together",

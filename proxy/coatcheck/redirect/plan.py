@@ -27,9 +27,10 @@ class RedirectError(Exception):
 
 class Ipv6(StrEnum):
     REDIRECTED = "redirected"
-    """As IPv4: the listener is there on IPv6, too."""
+    """As IPv4: the listener is there on IPv6, too, and the session's origin is an IPv6 address."""
     CLOSED = "closed"
-    """Refused at once, so that clients turn to IPv4."""
+    """Refused at once, so that clients turn to IPv4. The default: a sandbox has one address as origin, and
+    one that may use two looks like two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class AtInterface:
     """Of our resolver, UDP and TCP, at the same address. None: no DNS at all."""
     tcp_ports: tuple[int, ...] = WEB_PORTS
     """Where programs connect to and what is redirected."""
-    ipv6: Ipv6 = Ipv6.REDIRECTED
+    ipv6: Ipv6 = Ipv6.CLOSED
 
     def __post_init__(self) -> None:
         check_interface(self.interface)
@@ -64,7 +65,7 @@ class Inside:
     """Of the transparent listener, on 127.0.0.1 and ::1."""
     dns_port: int | None = None
     tcp_ports: tuple[int, ...] = WEB_PORTS
-    ipv6: Ipv6 = Ipv6.REDIRECTED
+    ipv6: Ipv6 = Ipv6.CLOSED
     kept_out: tuple[int, ...] = ()
     """TCP ports of this namespace that are for the proxy's user alone: a control API, an admin page."""
 
