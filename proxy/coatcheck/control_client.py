@@ -165,6 +165,43 @@ class ControlClient:
         """`{jti}`, once the revocation is on disk."""
         return self._post(_path(session, "handles", jti, "revoke"), {"why": why})
 
+    # --- sandboxes -------------------------------------------------------------------------------------
+
+    def create_sandbox(self, **wanted: Any) -> Answer:
+        """The sandbox, starting. `wanted` as docs/control-api.md names it: tenant, subject, policy, …"""
+        made: Answer = self._post("/v1/sandboxes", wanted)["sandbox"]
+        return made
+
+    def sandboxes(self, *, state: str | None = None) -> Answers:
+        """All sandboxes that the caller may see, by id; those that ended are kept for a while."""
+        query = f"?{urlencode({'state': state})}" if state is not None else ""
+        listed: Answers = self._call("GET", f"/v1/sandboxes{query}")["sandboxes"]
+        return listed
+
+    def sandbox(self, sandbox: str, wait_seconds: int = 0) -> Answer:
+        """It as it is now, or once it no longer starts, after `wait_seconds` (at most 20) at the latest."""
+        shown: Answer = self._call("GET", f"{_sandbox(sandbox)}?wait_seconds={wait_seconds}")["sandbox"]
+        return shown
+
+    def kill_sandbox(self, sandbox: str, why: str | None = None) -> Answer:
+        """It as it ended. Its sessions are over; state `ending` if it takes longer than 20 s to be gone."""
+        ended: Answer = self._post(f"{_sandbox(sandbox)}/kill", {"why": why})["sandbox"]
+        return ended
+
+    def pause_sandbox(self, sandbox: str) -> Answer:
+        paused: Answer = self._post(f"{_sandbox(sandbox)}/pause", {})["sandbox"]
+        return paused
+
+    def resume_sandbox(self, sandbox: str) -> Answer:
+        resumed: Answer = self._post(f"{_sandbox(sandbox)}/resume", {})["sandbox"]
+        return resumed
+
+    def report_sandbox(self, sandbox: str, state: str, ending: str | None = None, detail: str = "") -> Answer:
+        """For supervisors: how it is. Renews the leases of its sessions."""
+        said = {"state": state, "ending": ending, "detail": detail}
+        reported: Answer = self._post(f"{_sandbox(sandbox)}/report", said)["sandbox"]
+        return reported
+
     # --- policies and health ---------------------------------------------------------------------------
 
     def policies(self) -> Answers:
@@ -260,6 +297,10 @@ _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 def _path(session: str, *parts: str) -> str:
     return "/v1/sessions/" + "/".join(quote(part, safe="") for part in (session, *parts))
+
+
+def _sandbox(sandbox: str) -> str:
+    return f"/v1/sandboxes/{quote(sandbox, safe='')}"
 
 
 def _parse(content: bytes) -> Answer | None:

@@ -18,6 +18,7 @@ from coatcheck.decision.policy import Policy
 from coatcheck.decision.session import alive
 from coatcheck.decision.verdict import Reason
 from coatcheck.exchange import Exchange
+from coatcheck.launcher.service import Sandboxes
 from coatcheck.planes.configured import (
     Addresses,
     open_shared,
@@ -103,6 +104,7 @@ class Daemon:
         )
         self.exchange = Exchange(self.state, self.store, self.telemetry.emit)
         self.exchange.revoke_for_theft = self._revoke_for_theft
+        self.sandboxes = Sandboxes(settings, self.telemetry.emit, self._end_session)
         self.plane: MitmPlane | None = None
         self.listeners: Listeners | None = None
         self.addresses = Addresses()
@@ -136,6 +138,7 @@ class Daemon:
         for session_id, port in self.state.listeners().items():
             if not self.exchange.is_over(session_id):
                 await self._reopen(self.listeners, session_id, port)
+        self.sandboxes.adopt()
         self.control = ControlServer(self, self.settings, self.loop)
         self.control.start()
         if self.settings.parent_proxy is not None:
@@ -215,6 +218,7 @@ class Daemon:
                 events = await loop.run_in_executor(None, self.state.sweep)
                 for event in events:
                     self._session_over(event.session)
+                await loop.run_in_executor(None, self.sandboxes.sweep)
                 self.telemetry.settle(self.state.clock.now().wall)
                 if _stamp(self.settings.policy) != self._policy_stamp:
                     self.reload()
@@ -235,6 +239,15 @@ class Daemon:
         if self.listeners is not None:
             self.listeners.close_session(session_id)
         self.exchange.session_ended(session_id)
+        if self.loop is not None:
+            self.loop.run_in_executor(None, self.sandboxes.session_over, session_id)
+
+    def _end_session(self, session_id: str, why: str) -> None:
+        """Its sandbox is gone. In any thread."""
+        try:
+            self.state.end(session_id, "sandbox")
+        except StateError as error:
+            logger.error("session %s could not be ended (%s): %s", session_id, why, error)
 
     def _revoke_for_theft(self, session_id: str, why: str) -> None:
         def revoke() -> None:

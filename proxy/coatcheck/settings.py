@@ -166,6 +166,16 @@ class Settings(BaseSettings):
     sandbox_max_network: int = Field(1024, ge=1, description="MiB a second, both directions together.")
     sandbox_max_run: int = Field(43_200, ge=1, description="Seconds; no session gets older by default.")
 
+    cache_dir: Path | None = Field(
+        None,
+        description="What is built once and can be built again: images, the guest's agent. Default:"
+        " `coatcheck` below XDG_CACHE_HOME, or below ~/.cache.",
+    )
+    max_sandboxes: int = Field(
+        16, ge=0, description="At once. Each takes its memory, and a supervisor of about 60 MiB."
+    )
+    max_sandboxes_per_caller: int = Field(8, ge=0, description="One caller cannot take them all.")
+
     # --- telling ---
     log_format: Literal["human", "json"] = Field("human", description="Of stderr.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Of stderr.")
@@ -223,6 +233,12 @@ class Settings(BaseSettings):
     @property
     def runtime(self) -> Path:
         return self.runtime_dir or self.state_dir / "run"
+
+    @property
+    def cache(self) -> Path:
+        if self.cache_dir is not None:
+            return self.cache_dir
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coatcheck"
 
     @property
     def control(self) -> Path:

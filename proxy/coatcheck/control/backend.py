@@ -1,10 +1,20 @@
 """What the control API needs of the daemon, and what it makes of it. No plane is known here."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
 from coatcheck.certificates.trust import TrustFiles
+from coatcheck.decision.sandbox import (
+    Admitted,
+    Choice,
+    Ending,
+    Sandbox,
+    SandboxIdentity,
+    SandboxState,
+    WantedSandbox,
+)
+from coatcheck.decision.sandbox import Backend as SandboxBackend
 from coatcheck.settings import Settings
 from coatcheck.state.database import Status
 from coatcheck.state.errors import Problem, StateError
@@ -45,6 +55,35 @@ class Exchange(Protocol):
     def draining(self) -> bool: ...
 
 
+class Sandboxes(Protocol):
+    """`launcher.service.Sandboxes`. Thread-safe; each raises decision.sandbox.SandboxRefused."""
+
+    def get(self, sandbox_id: str) -> Sandbox | None: ...
+
+    def all(self) -> tuple[Sandbox, ...]: ...
+
+    def directory(self, sandbox_id: str) -> Path: ...
+
+    def choose(self, backend: SandboxBackend | None, image: str | None) -> Choice:
+        """May measure for seconds."""
+
+    def admit(self, wanted: WantedSandbox) -> Admitted: ...
+
+    def withdraw(self, admitted: Admitted) -> None: ...
+
+    def start(self, admitted: Admitted, identities: Sequence[SandboxIdentity]) -> Sandbox: ...
+
+    def reported(
+        self, sandbox_id: str, state: SandboxState, ending: Ending | None, detail: str
+    ) -> Sandbox | None: ...
+
+    def kill(self, sandbox_id: str, ending: Ending, detail: str) -> None: ...
+
+    def ask(self, sandbox_id: str, method: str, target: str) -> object: ...
+
+    def settle(self, sandbox_id: str) -> Sandbox | None: ...
+
+
 class Daemon(Protocol):
     """`serve.Daemon`, as far as it is used here."""
 
@@ -77,6 +116,9 @@ class Daemon(Protocol):
     def exchange(self) -> Exchange: ...
 
     @property
+    def sandboxes(self) -> Sandboxes: ...
+
+    @property
     def ready(self) -> bool: ...
 
     @property
@@ -94,6 +136,7 @@ class Backend:
         self._reload_grants = reload_grants
         self.state = daemon.state
         self.trust_for = daemon.trust_for
+        self.sandboxes = daemon.sandboxes
 
     @property
     def draining(self) -> bool:

@@ -15,8 +15,15 @@ from coatcheck.decision.host import HostRefused, split_authority
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _BROWSERS: Final = ("origin", "sec-fetch-site", "sec-fetch-mode", "access-control-request-method")
-_ONCE: Final = ("host", "authorization", "content-type", "content-length", "transfer-encoding")
-_PROXIES: Final = ("proxy-authorization", "proxy-connection", "upgrade")
+_ONCE: Final = (
+    "host",
+    "authorization",
+    "content-type",
+    "content-length",
+    "transfer-encoding",
+    "upgrade",
+)
+_PROXIES: Final = ("proxy-authorization", "proxy-connection")
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "via")
 
 
@@ -38,6 +45,8 @@ def check_request(request: BaseRequest, names: Collection[str] | None) -> None:
             "the request came through a proxy, or asks for one",
             "Talk to the control API directly; forwarded requests do not prove who sent them.",
         )
+    if "upgrade" in headers and headers["upgrade"].lower() != "websocket":
+        raise _malformed("the request asks for another protocol", "The control API speaks HTTP/1.1.")
     if not request.raw_path.startswith("/"):
         raise _malformed("the request target is not a path", "The control API is no proxy: send `GET /v1/…`.")
     if "host" not in headers:
@@ -54,6 +63,20 @@ def check_request(request: BaseRequest, names: Collection[str] | None) -> None:
                 "the Host header does not name the control API",
                 "Use the address that it listens on, or add the name to control_names.",
             )
+
+
+def check_upgrade(request: BaseRequest, wanted: bool, allowed: bool) -> None:
+    """A WebSocket where one is, and nowhere else. What a page may not send (Origin) it may not send here,
+    either: browsers open WebSockets to any host without asking it first."""
+    asked = "upgrade" in request.headers
+    if asked and not (allowed and request.method == "GET"):
+        raise _malformed("this resource is no WebSocket", "Leave Upgrade out.")
+    if wanted and not asked:
+        raise ControlProblem(
+            Refusal.UPGRADE_REQUIRED,
+            "this resource is a WebSocket",
+            "Use `coatcheck sandbox`, sandbox_client, or any WebSocket client.",
+        )
 
 
 def _malformed(message: str, hint: str) -> ControlProblem:

@@ -10,18 +10,19 @@ from http import HTTPStatus
 from typing import Final
 
 from aiohttp.web_request import BaseRequest
-from aiohttp.web_response import Response
+from aiohttp.web_response import Response, StreamResponse
 from pydantic import BaseModel
 
-from coatcheck.control import handles, health, policies, sessions
+from coatcheck.control import handles, health, policies, sandbox_streams, sandboxes, sessions
 from coatcheck.control.caller import Caller
-from coatcheck.control.defence import check_request
+from coatcheck.control.defence import check_request, check_upgrade
 from coatcheck.control.desk import Desk
 from coatcheck.control.grants import Grants
 from coatcheck.control.identity import channel_of, identify
-from coatcheck.control.models import HANDLE_ID, SESSION_ID, Error, ErrorAnswer
+from coatcheck.control.models import HANDLE_ID, PORT, SANDBOX_ID, SESSION_ID, Error, ErrorAnswer, Nothing
 from coatcheck.control.openapi import document
-from coatcheck.control.operation import Answer, Ask, Operation, Text
+from coatcheck.control.operation import Answer, Ask, Operation, Passage, Text, Unread
+from coatcheck.control.passages import Passages
 from coatcheck.control.problem import ControlProblem, Refusal
 from coatcheck.control.reading import read_body, read_query
 
@@ -32,7 +33,13 @@ RUN_SECONDS: Final = 30.0
 MAX_TOLD: Final = 10
 """Refusals a second that are logged."""
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Server": "coatcheck"}
-_PARTS: Final = {"session": f"(?P<session>{SESSION_ID})", "jti": f"(?P<jti>{HANDLE_ID})"}
+_PARTS: Final = {
+    "session": f"(?P<session>{SESSION_ID})",
+    "sandbox": f"(?P<sandbox>{SANDBOX_ID})",
+    "jti": f"(?P<jti>{HANDLE_ID})",
+    "port": f"(?P<port>{PORT})",
+    "rest": "(?P<rest>/.*)",
+}
 
 
 async def _document(desk: Desk, ask: Ask) -> Answer:
@@ -42,6 +49,8 @@ async def _document(desk: Desk, ask: Ask) -> Answer:
 OPERATIONS: Final = (
     *sessions.OPERATIONS,
     *handles.OPERATIONS,
+    *sandboxes.OPERATIONS,
+    *sandbox_streams.OPERATIONS,
     *policies.OPERATIONS,
     *health.OPERATIONS,
     Operation("openapi", "GET", "/v1/openapi.json", None, "This document", _document, None),
@@ -57,9 +66,10 @@ class Dispatcher:
         self._desk = desk
         self._names = names
         self._routes = _routes(OPERATIONS)
+        self._passages = Passages()
         self._second = self._told = 0
 
-    async def handle(self, request: BaseRequest) -> Response:
+    async def handle(self, request: BaseRequest) -> StreamResponse:
         """The answer to a request, whatever happens."""
         caller: Caller | None = None
         operation: Operation | None = None
@@ -75,14 +85,18 @@ class Dispatcher:
                         f"the role {caller.role} may not do this",
                         "Ask whoever keeps the daemon's grants file.",
                     )
+            check_upgrade(request, operation.websocket, operation.passes)
             ask = Ask(
                 caller,
                 path,
-                await read_query(request, operation.query),
-                await read_body(request, operation.body),
+                Unread() if operation.query is Unread else await read_query(request, operation.query),
+                Nothing() if operation.passes else await read_body(request, operation.body),
+                self.grants.of_name,
             )
             async with asyncio.timeout(RUN_SECONDS):
                 answer = await operation.run(self._desk, ask)
+            if isinstance(answer, Passage):
+                return await self._carry(request, answer, caller)
             return _answered(operation, answer)
         except ControlProblem as problem:
             self._report(operation, caller, problem)
@@ -101,15 +115,26 @@ class Dispatcher:
             logger.exception("a control request failed")
             return refused(internal())
 
+    async def _carry(self, request: BaseRequest, passage: Passage, caller: Caller | None) -> StreamResponse:
+        def alive() -> bool:
+            sandbox = self._desk.backend.sandboxes.settle(passage.sandbox)
+            return sandbox is not None and not sandbox.over
+
+        who = caller.name if caller is not None else ""
+        return await self._passages.carry(request, passage, who, _HEADERS, alive)
+
     def _route(self, request: BaseRequest) -> tuple[Operation, dict[str, str]]:
-        target = request.raw_path.partition("?")[0]
+        target, question, query = request.raw_path.partition("?")
         found = False
         for pattern, operation in self._routes:
             match = pattern.fullmatch(target)
             if match is not None:
                 found = True
                 if operation.method == request.method:
-                    return operation, match.groupdict()
+                    path = match.groupdict()
+                    return operation, path | {
+                        "rest": path["rest"] + question + query
+                    } if "rest" in path else path
         if found:
             raise ControlProblem(
                 Refusal.METHOD_NOT_ALLOWED,
@@ -150,7 +175,7 @@ def _pattern(part: str) -> str:
     return _PARTS[part[1:-1]] if part.startswith("{") else re.escape(part)
 
 
-def _answered(operation: Operation, answer: Answer) -> Response:
+def _answered(operation: Operation, answer: BaseModel | tuple[HTTPStatus, BaseModel] | Text) -> Response:
     if isinstance(answer, Text):
         response = Response(status=answer.status, body=answer.body, headers=_HEADERS)
         response.headers["Content-Type"] = answer.content_type

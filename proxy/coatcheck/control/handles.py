@@ -14,7 +14,7 @@ from coatcheck.state.errors import Problem
 
 async def mint(desk: Desk, ask: Ask) -> Answer:
     session = find(desk, ask)
-    check_gift(desk, ask, session)
+    check_gift(caller_of(ask), session)
     wanted = cast(models.NewHandle, ask.body)
     state, caller = desk.backend.state, caller_of(ask).name
     minted = await desk.give(lambda: state.mint(session.id, wanted.credential, wanted.ttl_seconds, caller))

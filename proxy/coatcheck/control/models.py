@@ -13,6 +13,8 @@ from coatcheck.state.database import Status
 
 SESSION_ID = "ses_[0-9a-f]{24}"
 HANDLE_ID = "[A-Za-z0-9_-]{16}"
+SANDBOX_ID = "sbx_[0-9a-f]{16}"
+PORT = "[1-9][0-9]{0,4}"
 
 type Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[ -~]+$")]
 """Printable ASCII: names stand in audit records, in URLs' queries and on terminals."""

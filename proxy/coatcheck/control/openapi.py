@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 import coatcheck
-from coatcheck.control.models import HANDLE_ID, SESSION_ID, ErrorAnswer, Nothing
+from coatcheck.control.models import HANDLE_ID, PORT, SANDBOX_ID, SESSION_ID, ErrorAnswer, Nothing
 from coatcheck.control.operation import Operation
 from coatcheck.control.problem import STATUS, Reason, Refusal
 
@@ -19,7 +19,10 @@ _WITH_CALLER: Final[frozenset[Reason]] = frozenset({Refusal.UNAUTHENTICATED, Ref
 _WITH_BODY: Final[frozenset[Reason]] = frozenset({Refusal.TOO_LARGE, Refusal.TOO_SLOW, Refusal.MEDIA_TYPE})
 _PARAMETERS: Final = {
     "session": ("A session's id.", SESSION_ID),
+    "sandbox": ("A sandbox's id.", SANDBOX_ID),
     "jti": ("A handle's id.", HANDLE_ID),
+    "port": ("A TCP port.", PORT),
+    "rest": ("Path and query for the server inside, as they are.", "/.*"),
 }
 
 
@@ -68,6 +71,8 @@ def reasons_of(op: Operation) -> frozenset[Reason]:
     reasons = _EVERYWHERE | op.reasons
     if op.action is not None:
         reasons |= _WITH_CALLER
+    if op.websocket:
+        reasons |= {Refusal.UPGRADE_REQUIRED}
     return reasons | _WITH_BODY if op.method == "POST" else reasons
 
 
@@ -80,7 +85,9 @@ def _operation(op: Operation, schemas: dict[object, dict[str, Any]], query: dict
         "parameters": [*_path_parameters(op), *_query_parameters(query)],
         "responses": _responses(op, schemas),
     }
-    if op.method == "POST" and op.body is not Nothing:
+    if op.passes and op.method in ("POST", "PUT", "PATCH"):
+        made["requestBody"] = {"content": {"application/octet-stream": {"schema": {"type": "string"}}}}
+    elif op.method == "POST" and op.body is not Nothing:
         required = any(each.is_required() for each in op.body.model_fields.values())
         made["requestBody"] = {
             "required": required,
@@ -93,7 +100,10 @@ def _responses(op: Operation, schemas: dict[object, dict[str, Any]]) -> dict[str
     other = {"type": "object" if op.content_type == "application/json" else "string"}
     schema = schemas[op.answer] if op.answer is not None else other
     content = {op.content_type: {"schema": schema}}
-    responses: dict[str, Any] = {str(op.status.value): {"description": op.summary, "content": content}}
+    done = {"description": op.summary, "content": content}
+    if op.websocket:
+        done = {"description": "The WebSocket begins."}
+    responses: dict[str, Any] = {"101" if op.websocket else str(op.status.value): done}
     by_status: dict[int, list[str]] = {}
     for reason in sorted(reasons_of(op)):
         by_status.setdefault(STATUS[reason].value, []).append(reason)

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from pathlib import Path
 
 from pydantic import BaseModel
 
@@ -10,6 +11,10 @@ from coatcheck.control.caller import Action, Caller
 from coatcheck.control.desk import Desk
 from coatcheck.control.models import Nothing
 from coatcheck.control.problem import Reason
+
+
+class Unread(Nothing):
+    """As `query`: it is not looked at, and goes on as it was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +26,8 @@ class Ask:
     path: Mapping[str, str]
     query: BaseModel
     body: BaseModel = field(repr=False)
+    caller_named: Callable[[str], Caller | None]
+    """The caller of that name as the grants are now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +39,22 @@ class Text:
     status: HTTPStatus = HTTPStatus.OK
 
 
-type Answer = BaseModel | tuple[HTTPStatus, BaseModel] | Text
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """The request goes on to a server behind us, and its answer comes back, both as they come."""
+
+    sandbox: str
+    directory: Path
+    """Of the sandbox: its supervisor listens there."""
+    target: str
+
+
+type Answer = BaseModel | tuple[HTTPStatus, BaseModel] | Text | Passage
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`path` has `{session}` and `{jti}` for ids."""
+    """`path` has `{session}`, `{sandbox}`, `{jti}` for ids, `{port}`, and `{rest}` for whatever follows."""
 
     name: str
     """`operationId`."""
@@ -57,3 +74,6 @@ class Operation:
     reasons: frozenset[Reason] = frozenset()
     """Its own refusals, besides those that every operation has."""
     content_type: str = "application/json"
+    passes: bool = False
+    """It answers with a Passage: its body is not read here, and it takes as long as it takes."""
+    websocket: bool = False

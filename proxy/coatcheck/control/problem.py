@@ -3,6 +3,7 @@
 from enum import StrEnum
 from http import HTTPStatus
 
+from coatcheck.decision.sandbox import SandboxProblem, SandboxRefused
 from coatcheck.state.errors import Problem, StateError
 
 
@@ -21,6 +22,7 @@ class Refusal(StrEnum):
     TOO_LARGE = "too_large"
     MEDIA_TYPE = "media_type"
     WRONG_HOST = "wrong_host"
+    UPGRADE_REQUIRED = "upgrade_required"
     INTERNAL = "internal"
     BUSY = "busy"
     DRAINING = "draining"
@@ -28,7 +30,7 @@ class Refusal(StrEnum):
     PLANE_STALLED = "plane_stalled"
 
 
-type Reason = Refusal | Problem
+type Reason = Refusal | Problem | SandboxProblem
 
 STATUS: dict[Reason, HTTPStatus] = {
     Refusal.MALFORMED: HTTPStatus.BAD_REQUEST,
@@ -43,6 +45,7 @@ STATUS: dict[Reason, HTTPStatus] = {
     Refusal.TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     Refusal.MEDIA_TYPE: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     Refusal.WRONG_HOST: HTTPStatus.MISDIRECTED_REQUEST,
+    Refusal.UPGRADE_REQUIRED: HTTPStatus.UPGRADE_REQUIRED,
     Refusal.INTERNAL: HTTPStatus.INTERNAL_SERVER_ERROR,
     Refusal.BUSY: HTTPStatus.SERVICE_UNAVAILABLE,
     Refusal.DRAINING: HTTPStatus.SERVICE_UNAVAILABLE,
@@ -58,6 +61,30 @@ STATUS: dict[Reason, HTTPStatus] = {
     Problem.CAPACITY: HTTPStatus.SERVICE_UNAVAILABLE,
     Problem.NOT_DURABLE: HTTPStatus.SERVICE_UNAVAILABLE,
     Problem.DIRECTORY: HTTPStatus.SERVICE_UNAVAILABLE,
+    SandboxProblem.UNKNOWN_SANDBOX: HTTPStatus.NOT_FOUND,
+    SandboxProblem.SANDBOX_ENDED: HTTPStatus.CONFLICT,
+    SandboxProblem.UNKNOWN_IMAGE: HTTPStatus.NOT_FOUND,
+    SandboxProblem.NO_BACKEND: HTTPStatus.CONFLICT,
+    SandboxProblem.TOO_MANY_SANDBOXES: HTTPStatus.SERVICE_UNAVAILABLE,
+    SandboxProblem.BEYOND_LIMIT: HTTPStatus.BAD_REQUEST,
+    SandboxProblem.VOLUME_IN_USE: HTTPStatus.CONFLICT,
+    SandboxProblem.NOT_STARTED: HTTPStatus.SERVICE_UNAVAILABLE,
+    # As its supervisor answers by itself (launcher/refusal.py).
+    SandboxProblem.NOT_RUNNING: HTTPStatus.CONFLICT,
+    SandboxProblem.FILE_NOT_FOUND: HTTPStatus.NOT_FOUND,
+    SandboxProblem.PERMISSION_DENIED: HTTPStatus.FORBIDDEN,
+    SandboxProblem.NO_SPACE: HTTPStatus.INSUFFICIENT_STORAGE,
+    SandboxProblem.IS_DIRECTORY: HTTPStatus.CONFLICT,
+    SandboxProblem.INVALID_PATH: HTTPStatus.BAD_REQUEST,
+    SandboxProblem.COMMAND_NOT_FOUND: HTTPStatus.NOT_FOUND,
+    SandboxProblem.PORT_REFUSED: HTTPStatus.BAD_GATEWAY,
+    SandboxProblem.SANDBOX_BUSY: HTTPStatus.SERVICE_UNAVAILABLE,
+    SandboxProblem.FROZEN: HTTPStatus.CONFLICT,
+    SandboxProblem.UNKNOWN_IDENTITY: HTTPStatus.BAD_REQUEST,
+    SandboxProblem.INCOMPLETE: HTTPStatus.BAD_GATEWAY,
+    SandboxProblem.BAD_REQUEST: HTTPStatus.BAD_REQUEST,
+    SandboxProblem.NETWORK_OPEN: HTTPStatus.BAD_GATEWAY,
+    SandboxProblem.GUEST_FAILED: HTTPStatus.BAD_GATEWAY,
 }
 
 
@@ -84,4 +111,16 @@ def unknown_session(session_id: str) -> ControlProblem:
     """In the state's own words: whether a session exists is not told to those who may not see it."""
     return ControlProblem(
         Problem.UNKNOWN_SESSION, f"there is no session {session_id}", "See `coatcheck session list`."
+    )
+
+
+def from_sandbox(error: SandboxRefused) -> ControlProblem:
+    """A sandbox's refusal as an answer."""
+    return ControlProblem(error.problem, error.message, error.hint)
+
+
+def unknown_sandbox(sandbox_id: str) -> ControlProblem:
+    """Also for those who may not see it."""
+    return ControlProblem(
+        SandboxProblem.UNKNOWN_SANDBOX, f"there is no sandbox {sandbox_id}", "See `coatcheck sandbox list`."
     )

@@ -39,9 +39,9 @@ def find(desk: Desk, ask: Ask) -> Session:
     return session
 
 
-def check_gift(desk: Desk, ask: Ask, session: Session) -> None:
+def check_gift(caller: Caller, session: Session) -> None:
     """Whether the caller's grant *still* covers the session: it may have changed since it was opened."""
-    lacks = caller_of(ask).may_give(session.tenant, session.policy, session.isolation, session.origin.kind)
+    lacks = caller.may_give(session.tenant, session.policy, session.isolation, session.origin.kind)
     if lacks is not None:
         raise forbidden(lacks)
 
@@ -88,7 +88,7 @@ async def open_one(desk: Desk, ask: Ask) -> Answer:
 
 async def renew(desk: Desk, ask: Ask) -> Answer:
     found = find(desk, ask)
-    check_gift(desk, ask, found)
+    check_gift(caller_of(ask), found)
     wanted = cast(models.Renewal, ask.body)
     state, caller = desk.backend.state, caller_of(ask).name
     session = await desk.give(lambda: state.renew(found.id, caller, wanted.lease_seconds))

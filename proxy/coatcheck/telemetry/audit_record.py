@@ -24,6 +24,7 @@ from coatcheck.telemetry.events import (
     Inspected,
     PolicyEvent,
     Repeated,
+    SandboxEvent,
     SessionEvent,
     Usage,
 )
@@ -46,6 +47,7 @@ TYPES: dict[type, str] = {
     Decision: "decision",
     Completion: "completion",
     SessionEvent: "session",
+    SandboxEvent: "sandbox",
     Usage: "usage",
     Alarm: "alarm",
     Repeated: "repeated",

@@ -90,6 +90,32 @@ class SessionEvent:
     """The state store's version after the change: a state directory that is behind was rolled back."""
 
 
+class SandboxChange(StrEnum):
+    CREATED = "created"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxEvent:
+    """A computer was made for sessions, or is gone."""
+
+    at: float
+    change: SandboxChange
+    sandbox: str
+    sessions: tuple[str, ...]
+    tenant: str
+    subject: str
+    policy: str
+    caller: str
+    backend: str
+    isolation: str
+    """As measured."""
+    ending: str = ""
+    """Why it ended, of a closed set."""
+    detail: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """One a session, when it ends."""
@@ -174,5 +200,14 @@ class Inspected:
 
 
 type Event = (
-    Decision | Completion | SessionEvent | Usage | Alarm | Repeated | PolicyEvent | DaemonEvent | Inspected
+    Decision
+    | Completion
+    | SessionEvent
+    | SandboxEvent
+    | Usage
+    | Alarm
+    | Repeated
+    | PolicyEvent
+    | DaemonEvent
+    | Inspected
 )

@@ -22,6 +22,7 @@ from coatcheck.telemetry.events import (
     Inspected,
     PolicyEvent,
     Repeated,
+    SandboxEvent,
     SessionEvent,
 )
 from coatcheck.telemetry.redaction import mask, mask_bytes_literals, printable
@@ -142,6 +143,11 @@ def log_event(event: Event) -> None:
             )
         case Inspected():
             _events.info("inspection of sandbox %s: %s, %d bytes", event.sandbox, event.result, event.bytes)
+        case SandboxEvent():
+            _events.info(
+                "sandbox %s %s %s (%s) %s %s",
+                event.sandbox, event.change.value, event.backend, event.isolation, event.ending, event.detail,
+            )  # fmt: skip
         case SessionEvent():
             _events.debug("session %s %s by %s", event.session, event.change.value, event.caller)
         case Decision() if _events.isEnabledFor(logging.DEBUG):

@@ -1,0 +1,125 @@
+"""Requests and answers about sandboxes, as `models` has them about sessions."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from coatcheck.control.models import SANDBOX_ID, Answered, Asked, Name, PolicyName, SessionId
+from coatcheck.decision.sandbox import Backend, Ending, SandboxState
+from coatcheck.decision.session import Isolation
+
+type SandboxId = Annotated[str, Field(pattern=f"^{SANDBOX_ID}$")]
+type IdentityName = Literal["agent", "tool"]
+type GuestPath = Annotated[str, Field(min_length=2, max_length=4096, pattern=r"^/[^\x00]+$")]
+type VolumeName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
+type ImageName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+
+# --- requests ----------------------------------------------------------------------------------------
+
+
+class IdentityAsked(Asked):
+    """One user inside, with a session of its own."""
+
+    name: IdentityName
+    credentials: list[Name] | None = Field(None, max_length=1000, description="Default: all of the policy.")
+
+
+class VolumeAsked(Asked):
+    """A disk that outlives sandboxes: made when first named, one sandbox has it at a time."""
+
+    name: VolumeName
+    at: GuestPath
+    size_mib: int = Field(1024, ge=16, le=1024 * 1024)
+
+
+class NewSandbox(Asked):
+    """What a caller asks for. Limits that are left out have the daemon's defaults."""
+
+    tenant: Name
+    subject: Name
+    policy: PolicyName
+    identities: list[IdentityAsked] = Field(
+        [IdentityAsked(name="agent")], min_length=1, max_length=2, description="The first is the default."
+    )
+    backend: Backend | None = Field(
+        None, description="Default: microvm where this machine can, else namespace."
+    )
+    image: ImageName | None = Field(None, description="Of those built; default: `default`.")
+    memory_mib: int | None = Field(None, ge=1)
+    cpus: int | None = Field(None, ge=1)
+    disk_mib: int | None = Field(None, ge=1)
+    processes: int | None = Field(None, ge=1)
+    output_mib: int | None = Field(None, ge=1, description="Of one command.")
+    network_mib_per_second: int | None = Field(None, ge=1)
+    timeout_seconds: int | None = Field(None, ge=1, description="From its start to its end.")
+    idle_seconds: float | None = Field(
+        None, ge=1, le=31_536_000, description="Ends when nobody was connected for so long. Default: never."
+    )
+    lease_seconds: float | None = Field(None, ge=1, le=86_400)
+    volumes: list[VolumeAsked] = Field([], max_length=4)
+
+
+class SandboxQuery(Asked):
+    tenant: Name | None = None
+    opened_by: Name | None = None
+    state: SandboxState | None = None
+
+
+class Waiting(Asked):
+    wait_seconds: int = Field(
+        0, ge=0, le=20, description="Answer later, when it is no longer starting, or after so long."
+    )
+
+
+class Killing(Asked):
+    why: Name | None = Field(None, description="For the audit log. No secret.")
+
+
+class Report(Asked):
+    """From the sandbox's supervisor."""
+
+    state: Literal["starting", "running", "paused", "ending"]
+    ending: Ending | None = None
+    detail: Annotated[str, Field(max_length=500)] = ""
+
+
+class FileQuery(Asked):
+    path: GuestPath
+    identity: IdentityName | None = None
+    mode: Annotated[str, Field(pattern="^[0-7]{3,4}$")] | None = Field(None, description="PUT: default 0644.")
+
+
+class PortQuery(Asked):
+    identity: IdentityName | None = None
+
+
+# --- answers -----------------------------------------------------------------------------------------
+
+
+class SandboxView(Answered):
+    id: SandboxId
+    state: SandboxState
+    tenant: str
+    subject: str
+    policy: str
+    opened_by: str
+    backend: Backend
+    isolation: Isolation = Field(description="As measured on this machine.")
+    why: str = Field(description="Why it is this isolation.")
+    sessions: dict[str, SessionId] = Field(description="By identity.")
+    created_at: float
+    expires_at: float
+    memory_mib: int
+    cpus: int
+    disk_mib: int
+    processes: int
+    ending: Ending | None
+    detail: str
+
+
+class SandboxShown(Answered):
+    sandbox: SandboxView
+
+
+class SandboxList(Answered):
+    sandboxes: list[SandboxView]

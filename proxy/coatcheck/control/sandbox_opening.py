@@ -1,0 +1,141 @@
+"""Making a sandbox: what this machine gives is measured, the caller's grant is held against *that*, sessions
+are opened for it, and only then is anything started. Whatever fails takes back what was done before it."""
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from coatcheck.certificates.client_environment import environment, proxy_variables, trust_variables
+from coatcheck.certificates.trust import TrustFiles
+from coatcheck.control import models
+from coatcheck.control.caller import Caller
+from coatcheck.control.desk import Desk
+from coatcheck.control.opening import Opened, open_session
+from coatcheck.control.problem import ControlProblem, from_sandbox
+from coatcheck.control.sandbox_models import IdentityAsked, NewSandbox
+from coatcheck.control.sessions import forbidden
+from coatcheck.control.views import minted_view
+from coatcheck.decision.message import OriginClass
+from coatcheck.decision.sandbox import (
+    Admitted,
+    Choice,
+    Sandbox,
+    SandboxIdentity,
+    SandboxRefused,
+    WantedSandbox,
+    WantedVolume,
+    trust_inside,
+)
+from coatcheck.state.errors import Problem
+
+PROXY_INSIDE: Final = "http://127.0.0.1:3128"
+"""Where the guest's agent listens for programs that know of proxies."""
+DIRECT_INSIDE: Final = ("localhost", "127.0.0.1", "169.254.169.254", "169.254.170.2")
+"""The sandbox's own loopback, and its metadata service, which the agent answers there."""
+AFTERLIFE_SECONDS: Final = 120
+"""How long a session could outlive the sandbox's time limit, which is what really ends it."""
+
+
+async def open_sandbox(desk: Desk, wanted: NewSandbox, caller: Caller) -> Sandbox:
+    """A sandbox that is starting. ControlProblem, with nothing left of it, when it cannot be had."""
+    sandboxes = desk.backend.sandboxes
+    try:
+        choice = await asyncio.to_thread(sandboxes.choose, wanted.backend, wanted.image)
+    except SandboxRefused as error:
+        raise from_sandbox(error) from None
+    lacks = caller.may_give(wanted.tenant, wanted.policy, choice.isolation, OriginClass.SOCKET)
+    if lacks is not None:
+        problem = forbidden(lacks)
+        raise ControlProblem(problem.reason, f"{problem.message} ({choice.why})", problem.hint)
+    names = [each.name for each in wanted.identities]
+    if len(set(names)) != len(names):
+        raise ControlProblem(Problem.BAD_VALUE, "an identity stands there twice", "Name each once.")
+    policy = desk.backend.state.policies.get(wanted.policy)
+    asked = WantedSandbox(
+        tenant=wanted.tenant,
+        subject=wanted.subject,
+        policy=wanted.policy,
+        opened_by=caller.name,
+        choice=choice,
+        limits=_limits(wanted),
+        volumes=tuple(WantedVolume(each.name, each.at, each.size_mib) for each in wanted.volumes),
+        idle_seconds=wanted.idle_seconds,
+        filesystem=policy.filesystem if policy is not None else None,
+    )
+    try:
+        admitted = sandboxes.admit(asked)
+    except SandboxRefused as error:
+        raise from_sandbox(error) from None
+    opened: list[SandboxIdentity] = []
+    try:
+        for each in wanted.identities:
+            identity = await _identity(desk, wanted, each, admitted, choice, caller)
+            opened.append(identity)  # at once: what fails next must find it
+        return await desk.give(lambda: sandboxes.start(admitted, opened))
+    except BaseException as error:
+        sandboxes.withdraw(admitted)
+        for made in opened:
+            await desk.take(partial(desk.backend.state.end, made.session, caller.name))
+        if isinstance(error, SandboxRefused):
+            raise from_sandbox(error) from None
+        raise
+
+
+def _limits(wanted: NewSandbox) -> Mapping[str, int]:
+    """By `launcher.limits.LimitName`."""
+    asked = {
+        "memory": wanted.memory_mib,
+        "cpus": wanted.cpus,
+        "disk": wanted.disk_mib,
+        "processes": wanted.processes,
+        "output": wanted.output_mib,
+        "network": wanted.network_mib_per_second,
+        "time": wanted.timeout_seconds,
+    }
+    return {name: amount for name, amount in asked.items() if amount is not None}
+
+
+async def _identity(
+    desk: Desk,
+    wanted: NewSandbox,
+    identity: IdentityAsked,
+    admitted: Admitted,
+    choice: Choice,
+    caller: Caller,
+) -> SandboxIdentity:
+    """A session of its own, that only this identity's connections belong to."""
+    most = desk.backend.state.settings.max_age
+    session = models.NewSession(
+        tenant=wanted.tenant,
+        subject=wanted.subject,
+        policy=wanted.policy,
+        credentials=identity.credentials,
+        isolation=choice.isolation,
+        lease_seconds=wanted.lease_seconds,
+        max_age=min(most, admitted.run_seconds + AFTERLIFE_SECONDS),
+        listen="sandbox",
+    )
+    opened = await open_session(desk, session, caller.name)
+    trust = desk.backend.trust_for(opened.session.id)
+    return SandboxIdentity(
+        name=identity.name,
+        session=opened.session.id,
+        socket=(opened.url or "").removeprefix("unix://"),
+        lease_seconds=opened.session.lease_seconds,
+        environment=_environment(desk, opened, identity.name),
+        ca=str(trust.ca.absolute()),
+        bundle=str(trust.bundle.absolute()),
+        java_truststore=str(trust.java_truststore.absolute()),
+    )
+
+
+def _environment(desk: Desk, opened: Opened, identity: str) -> Mapping[str, str]:
+    """Handles in place of secrets, and how programs inside find the proxy and trust it."""
+    policy = desk.backend.state.policies.get(opened.session.policy)
+    inside = TrustFiles(*map(Path, trust_inside(identity)))
+    variables = environment(trust_variables(inside), proxy_variables(PROXY_INSIDE, DIRECT_INSIDE))
+    for minted in opened.handles:
+        variables |= minted_view(minted, policy).environment
+    return variables

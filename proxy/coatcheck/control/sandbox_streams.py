@@ -1,0 +1,132 @@
+"""/v1/sandboxes/{sandbox}/exec, files, ports, http: requests that go on to the sandbox's supervisor.
+
+Authenticated and authorised here, once, when they begin. A sandbox that ends breaks them off.
+"""
+
+from typing import Final
+from urllib.parse import urlencode
+
+from pydantic import BaseModel
+
+from coatcheck.control import sandbox_models as models
+from coatcheck.control.caller import Action
+from coatcheck.control.desk import Desk
+from coatcheck.control.operation import Answer, Ask, Operation, Passage, Unread
+from coatcheck.control.problem import Reason
+from coatcheck.control.sandboxes import USING, use
+from coatcheck.decision.sandbox import SandboxProblem
+
+_INSIDE: Final[frozenset[Reason]] = USING | {
+    SandboxProblem.NOT_STARTED,
+    SandboxProblem.SANDBOX_BUSY,
+    SandboxProblem.FROZEN,
+    SandboxProblem.UNKNOWN_IDENTITY,
+    SandboxProblem.NETWORK_OPEN,
+    SandboxProblem.GUEST_FAILED,
+    SandboxProblem.BAD_REQUEST,
+}
+_FILE: Final[frozenset[Reason]] = _INSIDE | {
+    SandboxProblem.FILE_NOT_FOUND,
+    SandboxProblem.PERMISSION_DENIED,
+    SandboxProblem.NO_SPACE,
+    SandboxProblem.IS_DIRECTORY,
+    SandboxProblem.INVALID_PATH,
+    SandboxProblem.INCOMPLETE,
+}
+
+
+async def run(desk: Desk, ask: Ask) -> Answer:
+    return _to(desk, ask, "/exec", ask.query)
+
+
+async def file(desk: Desk, ask: Ask) -> Answer:
+    return _to(desk, ask, "/files", ask.query)
+
+
+async def port(desk: Desk, ask: Ask) -> Answer:
+    return _to(desk, ask, f"/ports/{ask.path['port']}", ask.query)
+
+
+async def http(desk: Desk, ask: Ask) -> Answer:
+    """`rest` is as the client sent it, query and all: nobody but the server inside reads it."""
+    return _passage(desk, ask, f"/http/{ask.path['port']}{ask.path['rest']}")
+
+
+def _to(desk: Desk, ask: Ask, target: str, query: BaseModel) -> Passage:
+    given = query.model_dump(exclude_none=True)
+    return _passage(desk, ask, f"{target}?{urlencode(given)}" if given else target)
+
+
+def _passage(desk: Desk, ask: Ask, target: str) -> Passage:
+    sandbox = use(desk, ask)
+    return Passage(sandbox.id, desk.backend.sandboxes.directory(sandbox.id), target)
+
+
+OPERATIONS = (
+    Operation(
+        "exec",
+        "GET",
+        "/v1/sandboxes/{sandbox}/exec",
+        Action.OPEN,
+        "A WebSocket: run a command, stream its input and output; docs/control-api.md has the messages",
+        run,
+        None,
+        reasons=_INSIDE | {SandboxProblem.COMMAND_NOT_FOUND},
+        passes=True,
+        websocket=True,
+    ),
+    Operation(
+        "read_file",
+        "GET",
+        "/v1/sandboxes/{sandbox}/files",
+        Action.OPEN,
+        "A file's bytes, streamed",
+        file,
+        None,
+        query=models.FileQuery,
+        reasons=_FILE,
+        content_type="application/octet-stream",
+        passes=True,
+    ),
+    Operation(
+        "write_file",
+        "PUT",
+        "/v1/sandboxes/{sandbox}/files",
+        Action.OPEN,
+        "A file from the body, streamed: replaced when all of it is there, untouched otherwise",
+        file,
+        None,
+        query=models.FileQuery,
+        reasons=_FILE,
+        passes=True,
+    ),
+    Operation(
+        "port",
+        "GET",
+        "/v1/sandboxes/{sandbox}/ports/{port}",
+        Action.OPEN,
+        "A WebSocket whose binary messages are the bytes of a connection to a port on its loopback",
+        port,
+        None,
+        query=models.PortQuery,
+        reasons=_INSIDE | {SandboxProblem.PORT_REFUSED},
+        passes=True,
+        websocket=True,
+    ),
+    *(
+        Operation(
+            f"http_{method.lower()}",
+            method,
+            "/v1/sandboxes/{sandbox}/http/{port}{rest}",
+            Action.OPEN,
+            "A request (or a WebSocket) to an HTTP server on its loopback; our Authorization stays here",
+            http,
+            None,
+            query=Unread,
+            reasons=_INSIDE | {SandboxProblem.PORT_REFUSED},
+            content_type="application/octet-stream",
+            passes=True,
+        )
+        for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+    ),
+)

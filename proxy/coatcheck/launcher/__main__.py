@@ -1,0 +1,54 @@
+"""`python -m coatcheck.launcher`: the supervisor of one sandbox; its spec comes on standard input."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import signal
+import sys
+from dataclasses import asdict
+
+from coatcheck.control_client import ControlClient
+from coatcheck.decision.sandbox import Ending
+from coatcheck.launcher.backends import make_machine
+from coatcheck.launcher.spec import MAX_BYTES, SupervisorSpec, loads
+from coatcheck.process_memory import hide_memory
+from coatcheck.telemetry.log import LogFormat, configure
+
+ANSWER_SECONDS = 10.0
+
+
+def main() -> int:
+    """The exit code: 0 however the sandbox ended, as long as nothing of it is left."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.umask(0o077)
+    hide_memory()  # handles are in it
+    configure(LogFormat.HUMAN, "warning")
+    spec = loads(sys.stdin.buffer.readline(MAX_BYTES))
+    os.set_inheritable(spec.lock, False)  # the machine must not keep us alive in the daemon's eyes
+    asyncio.run(_supervise(spec))
+    return 0
+
+
+async def _supervise(spec: SupervisorSpec) -> None:
+    from coatcheck.launcher.api import serving
+    from coatcheck.launcher.metadata import MetadataService
+    from coatcheck.launcher.supervisor import Supervisor
+
+    client = ControlClient(spec.control, timeout=ANSWER_SECONDS)
+    metadata = MetadataService(client, spec.id, lambda: asdict(spec.limits))
+    sandbox = Supervisor(spec, make_machine(spec), client, metadata)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, sandbox.end, Ending.KILLED, "its supervisor was told to stop")
+    for number in (signal.SIGHUP, signal.SIGPIPE):
+        with contextlib.suppress(ValueError):
+            signal.signal(number, signal.SIG_IGN)
+    async with serving(sandbox):
+        ending, detail = await sandbox.run()
+    logging.getLogger("coatcheck.launcher").info("sandbox %s ended: %s: %s", spec.id, ending, detail)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

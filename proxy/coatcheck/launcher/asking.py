@@ -1,0 +1,57 @@
+"""The daemon's questions to one supervisor, over its `api.sock`: short ones. Streams go through `relay`."""
+
+import http.client
+import json
+import socket
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from coatcheck.decision.sandbox import SandboxProblem, SandboxRefused
+
+ANSWER_SECONDS: Final = 20.0
+"""Pausing a guest waits for its hypervisor."""
+MAX_ANSWER: Final = 256 * 1024
+SOCKET: Final = "api.sock"
+
+_CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid (unix(7))
+
+
+class SupervisorSilent(Exception):
+    """It does not answer: not up yet, gone, or stuck."""
+
+
+def ask_supervisor(directory: Path, method: str, target: str, body: Mapping[str, Any] | None = None) -> Any:
+    """Its answer. SupervisorSilent, or SandboxRefused when it answers that it cannot."""
+    connection = http.client.HTTPConnection("localhost", timeout=ANSWER_SECONDS)
+    connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.sock.settimeout(ANSWER_SECONDS)
+    try:
+        connection.sock.connect(str(directory / SOCKET))
+        content = json.dumps(body or {}).encode()
+        connection.request(method, target, content, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        answer = json.loads(response.read(MAX_ANSWER))
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise SupervisorSilent(type(error).__name__) from None
+    finally:
+        connection.close()
+    if response.status >= 400:
+        told = answer["error"]
+        raise SandboxRefused(SandboxProblem(told["reason"]), told["message"], told["hint"])
+    return answer
+
+
+def supervisor_pid(directory: Path) -> int | None:
+    """Whose socket it is, by the kernel's word; None when nobody listens."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(directory / SOCKET))
+        except OSError:
+            return None
+        pid: int = _CREDENTIALS.unpack(
+            probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        )[0]
+        return pid

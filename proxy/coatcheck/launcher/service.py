@@ -1,0 +1,411 @@
+"""The daemon's sandboxes: admitted, given a supervisor each, asked about, swept up when one is gone.
+
+Thread-safe, and every call here is short but `choose`, which may measure, and `kill`, which may wait. What a
+supervisor is told stands in its spec; afterwards it speaks to the daemon through the control API.
+"""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+from coatcheck.decision.sandbox import (
+    IDENTITIES,
+    Admitted,
+    Backend,
+    Choice,
+    Ending,
+    Sandbox,
+    SandboxIdentity,
+    SandboxProblem,
+    SandboxRefused,
+    SandboxState,
+    WantedSandbox,
+)
+from coatcheck.decision.session import Isolation
+from coatcheck.launcher.asking import SupervisorSilent, ask_supervisor, supervisor_pid
+from coatcheck.launcher.backends import Backends
+from coatcheck.launcher.limits import LimitError, LimitName, Limits, ceilings, choose
+from coatcheck.launcher.machine import MachineSpec, Volume
+from coatcheck.launcher.spec import Identity, SupervisorSpec, dumps
+from coatcheck.private_files import open_private_directory, write_atomically
+from coatcheck.settings import Settings, process_environment
+from coatcheck.telemetry.events import SandboxChange, SandboxEvent
+
+logger = logging.getLogger("coatcheck.launcher")
+
+FIRST_UID: Final = 1000
+MAX_REMEMBERED: Final = 256
+"""Sandboxes that ended, so that whoever asks is told why."""
+KILL_SECONDS: Final = 45.0
+"""A supervisor that has not ended by then is killed: a little more than it gives its machine."""
+
+type Tell = Callable[[SandboxEvent], None]
+
+
+class Sandboxes:
+    """`end_session(session, why)` must be safe to call for one that is over."""
+
+    def __init__(self, settings: Settings, tell: Tell, end_session: Callable[[str, str], None]) -> None:
+        self._settings = settings
+        self._root = settings.runtime.absolute() / "sandboxes"
+        self._tell = tell
+        self._end_session = end_session
+        self._backends = Backends(settings)
+        self._lock = threading.Lock()
+        self._known: dict[str, Sandbox] = {}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._ending_since: dict[str, float] = {}
+        self._admitted: dict[str, str] = {}
+        """Sandbox id -> caller, of those that were admitted and have no supervisor yet."""
+
+    # --- what is there ---------------------------------------------------------------------------------
+
+    def get(self, sandbox_id: str) -> Sandbox | None:
+        return self._known.get(sandbox_id)
+
+    def all(self) -> tuple[Sandbox, ...]:
+        """By id, those that ended a while ago included."""
+        return tuple(self._known[each] for each in sorted(self._known.copy()))
+
+    def directory(self, sandbox_id: str) -> Path:
+        """The sandbox's own; its supervisor listens there (`api.sock`)."""
+        return self._root / sandbox_id.removeprefix("sbx_")
+
+    # --- from asked for to there -----------------------------------------------------------------------
+
+    def choose(self, backend: Backend | None, image: str | None) -> Choice:
+        """What a sandbox would be made of here, measured (the first time: seconds). SandboxRefused."""
+        return self._backends.choose(backend, image)
+
+    def admit(self, wanted: WantedSandbox) -> Admitted:
+        """Room for it, or SandboxRefused. `withdraw` it if nothing comes of it."""
+        try:
+            asked = {LimitName(name): amount for name, amount in wanted.limits.items()}
+            limits = choose(asked, ceilings(self._settings))
+        except LimitError as error:
+            raise SandboxRefused(SandboxProblem.BEYOND_LIMIT, str(error), error.hint) from None
+        with self._lock:
+            live = [each.opened_by for each in self._known.values() if each.state is not SandboxState.ENDED]
+            live += self._admitted.values()
+            most, each_most = self._settings.max_sandboxes, self._settings.max_sandboxes_per_caller
+            if len(live) >= most:
+                raise _too_many(f"this daemon runs {most} sandboxes already", "")
+            if live.count(wanted.opened_by) >= each_most:
+                raise _too_many(f"you run {each_most} sandboxes already", "_PER_CALLER")
+            admitted = Admitted(f"sbx_{secrets.token_hex(8)}", wanted, asdict(limits))
+            self._admitted[admitted.id] = wanted.opened_by
+        return admitted
+
+    def withdraw(self, admitted: Admitted) -> None:
+        with self._lock:
+            self._admitted.pop(admitted.id, None)
+
+    def start(self, admitted: Admitted, identities: Sequence[SandboxIdentity]) -> Sandbox:
+        """Start its supervisor. SandboxRefused, with nothing left of it, when that cannot be."""
+        sandbox_id, wanted, limits = admitted.id, admitted.wanted, Limits(**admitted.limits)
+        now = time.time()
+        sandbox = Sandbox(
+            id=sandbox_id,
+            tenant=wanted.tenant,
+            subject=wanted.subject,
+            policy=wanted.policy,
+            opened_by=wanted.opened_by,
+            backend=wanted.choice.backend,
+            isolation=wanted.choice.isolation,
+            why=wanted.choice.why,
+            sessions={each.name: each.session for each in identities},
+            created_at=now,
+            expires_at=now + limits.run_seconds,
+            memory_mib=limits.memory_mib,
+            cpus=limits.cpus,
+            disk_mib=limits.disk_mib,
+            processes=limits.processes,
+        )
+        directory = self.directory(sandbox_id)
+        try:
+            open_private_directory(self._root)
+            directory.mkdir(mode=0o700)
+            write_atomically(directory / "sandbox.json", json.dumps(asdict(sandbox)).encode())
+            lock = _locked(directory)
+            try:
+                spec = self._spec(sandbox, wanted, limits, identities, lock)
+                self._told(sandbox, SandboxChange.CREATED, "")
+                process = _spawn(spec)
+            finally:
+                os.close(lock)  # the supervisor has its own copy, and the lock lives as long as that
+        except OSError as error:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise SandboxRefused(
+                SandboxProblem.NOT_STARTED,
+                f"the sandbox's supervisor could not be started: {error.strerror or error}",
+                "See the daemon's log; it may be out of memory, processes or disk.",
+            ) from None
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+        with self._lock:
+            self._processes[sandbox_id] = process
+            self._known[sandbox_id] = sandbox
+            self._admitted.pop(sandbox_id, None)
+        return sandbox
+
+    def _spec(
+        self,
+        sandbox: Sandbox,
+        wanted: WantedSandbox,
+        limits: Limits,
+        identities: Sequence[SandboxIdentity],
+        lock: int,
+    ) -> SupervisorSpec:
+        image = wanted.choice.image
+        machine = MachineSpec(
+            isolation=sandbox.isolation,
+            image=Path(image) if image is not None else None,
+            memory_mib=limits.memory_mib,
+            cpus=limits.cpus,
+            disk_mib=limits.disk_mib,
+            processes=limits.processes,
+            volumes=tuple(
+                Volume(
+                    store=self._settings.state_dir.absolute() / "volumes",
+                    tenant=wanted.tenant,
+                    name=each.name,
+                    at=each.at,
+                    size_mib=each.size_mib,
+                )
+                for each in wanted.volumes
+            ),
+        )
+        return SupervisorSpec(
+            id=sandbox.id,
+            directory=self.directory(sandbox.id),
+            lock=lock,
+            control=self._settings.control.absolute(),
+            backend=sandbox.backend,
+            machine=machine,
+            identities=tuple(_identity(each) for each in identities),
+            lease_seconds=min(each.lease_seconds for each in identities),
+            expires_at=sandbox.expires_at,
+            idle_seconds=wanted.idle_seconds,
+            limits=limits,
+            ceiling=ceilings(self._settings),
+            agent=Path(wanted.choice.agent) if wanted.choice.agent is not None else None,
+            filesystem=wanted.filesystem,
+        )
+
+    # --- its life --------------------------------------------------------------------------------------
+
+    def reported(
+        self, sandbox_id: str, state: SandboxState, ending: Ending | None = None, detail: str = ""
+    ) -> Sandbox | None:
+        """What its supervisor says. A sandbox that is over stays over. None: it is not known."""
+        with self._lock:
+            sandbox = self._known.get(sandbox_id)
+            if sandbox is None or sandbox.over:
+                return sandbox
+            now = replace(sandbox, state=state)
+            if state is SandboxState.ENDING:
+                now = replace(now, ending=ending or Ending.KILLED, detail=detail)
+                self._ending_since[sandbox_id] = time.monotonic()
+            self._known[sandbox_id] = now
+        if now.over:
+            self._over(now)
+        elif sandbox.state is SandboxState.STARTING and state is SandboxState.RUNNING:
+            self._told(now, SandboxChange.RUNNING, "")
+        return now
+
+    def kill(self, sandbox_id: str, ending: Ending, detail: str) -> None:
+        """Its sessions are over when this returns; the rest of it soon after. Idempotent."""
+        if self.reported(sandbox_id, SandboxState.ENDING, ending, detail) is None:
+            return
+        try:
+            self.ask(sandbox_id, "POST", "/kill", {"ending": ending, "detail": detail})
+        except SupervisorSilent:
+            process = self._processes.get(sandbox_id)
+            if process is not None:
+                process.terminate()
+
+    def ask(self, sandbox_id: str, method: str, target: str, body: Mapping[str, Any] | None = None) -> Any:
+        """One request to its supervisor, and the answer. SupervisorSilent, SandboxRefused."""
+        return ask_supervisor(self.directory(sandbox_id), method, target, body)
+
+    def session_over(self, session_id: str) -> None:
+        """A session ended elsewhere: revoked, lapsed, expired. Its sandbox ends with it."""
+        for sandbox in self.all():
+            if session_id in sandbox.sessions.values() and not sandbox.over:
+                self.kill(sandbox.id, Ending.SESSION_OVER, f"its session {session_id} is over")
+
+    # --- what is left ----------------------------------------------------------------------------------
+
+    def adopt(self) -> None:
+        """At the daemon's start: sandboxes that outlived the last are ours, what is left of others goes."""
+        if not self._root.is_dir():
+            return
+        for directory in sorted(self._root.iterdir()):
+            try:
+                sandbox = _read(directory)
+            except (OSError, ValueError, KeyError, TypeError):
+                sandbox = None
+            if sandbox is not None and _is_locked(directory):
+                self._known[sandbox.id] = sandbox
+                continue
+            if sandbox is not None:
+                self._known[sandbox.id] = sandbox
+                self._gone(sandbox)
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def sweep(self) -> None:
+        """Once a second: whose supervisor is gone is over, and what it left is removed."""
+        for sandbox in self.all():
+            if sandbox.state is not SandboxState.ENDED:
+                self.settle(sandbox.id)
+
+    def settle(self, sandbox_id: str) -> Sandbox | None:
+        """The sandbox as it is now, after a look at its supervisor."""
+        sandbox = self._known.get(sandbox_id)
+        if sandbox is None or sandbox.state is SandboxState.ENDED:
+            return sandbox
+        process = self._processes.get(sandbox_id)
+        gone = process.poll() is not None if process else not _is_locked(self.directory(sandbox_id))
+        if gone:
+            self._gone(sandbox)
+        elif time.monotonic() - self._ending_since.get(sandbox_id, time.monotonic()) > KILL_SECONDS:
+            logger.error("sandbox %s does not end: its supervisor is killed", sandbox_id)
+            self._kill_supervisor(sandbox_id, process)
+        return self._known.get(sandbox_id)
+
+    def _kill_supervisor(self, sandbox_id: str, process: "subprocess.Popen[bytes] | None") -> None:
+        if process is not None:
+            process.kill()
+        elif (pid := supervisor_pid(self.directory(sandbox_id))) is not None:
+            with contextlib.suppress(OSError):
+                os.kill(pid, 9)
+
+    def _gone(self, sandbox: Sandbox) -> None:
+        with self._lock:
+            now = self._known.get(sandbox.id, sandbox)
+            if now.state is SandboxState.ENDED:
+                return
+            over = now.over
+            if not over:
+                now = replace(
+                    now,
+                    ending=Ending.SUPERVISOR_GONE,
+                    detail="its supervisor was killed or crashed; see the daemon's log",
+                )
+            self._known[sandbox.id] = now = replace(now, state=SandboxState.ENDED)
+            self._processes.pop(sandbox.id, None)
+            self._ending_since.pop(sandbox.id, None)
+            ended = [each.id for each in self._known.values() if each.state is SandboxState.ENDED]
+            for forgotten in ended[:-MAX_REMEMBERED]:
+                del self._known[forgotten]
+        if not over:
+            self._over(now)
+        shutil.rmtree(self.directory(sandbox.id), ignore_errors=True)
+
+    def _over(self, sandbox: Sandbox) -> None:
+        why = f"sandbox {sandbox.ending}"
+        for session in sandbox.sessions.values():
+            self._end_session(session, why)
+        self._told(sandbox, SandboxChange.ENDED, sandbox.detail)
+
+    def _told(self, sandbox: Sandbox, change: SandboxChange, detail: str) -> None:
+        self._tell(
+            SandboxEvent(
+                at=time.time(),
+                change=change,
+                sandbox=sandbox.id,
+                sessions=tuple(sandbox.sessions.values()),
+                tenant=sandbox.tenant,
+                subject=sandbox.subject,
+                policy=sandbox.policy,
+                caller=sandbox.opened_by,
+                backend=sandbox.backend,
+                isolation=sandbox.isolation,
+                ending=sandbox.ending or "",
+                detail=detail,
+            )
+        )
+
+
+def _too_many(message: str, setting: str) -> SandboxRefused:
+    return SandboxRefused(
+        SandboxProblem.TOO_MANY_SANDBOXES,
+        message,
+        f"End one (`coatcheck sandbox rm`), or have COATCHECK_MAX_SANDBOXES{setting} raised.",
+    )
+
+
+def _identity(given: SandboxIdentity) -> Identity:
+    return Identity(
+        name=given.name,
+        uid=FIRST_UID + IDENTITIES.index(given.name),
+        session=given.session,
+        socket=Path(given.socket),
+        environment=given.environment,
+        ca=Path(given.ca),
+        bundle=Path(given.bundle),
+        java_truststore=Path(given.java_truststore),
+    )
+
+
+def _locked(directory: Path) -> int:
+    """Taken here, before there is a supervisor: a directory whose lock is free is nobody's."""
+    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return lock
+
+
+def _is_locked(directory: Path) -> bool:
+    try:
+        probe = os.open(directory / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(probe)
+
+
+def _spawn(spec: SupervisorSpec) -> "subprocess.Popen[bytes]":
+    """Nothing of the daemon's environment goes on: it may hold what logs in to Vault."""
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-m", "coatcheck.launcher"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env={"PATH": process_environment().get("PATH", os.defpath), "LANG": "C.UTF-8"},
+        cwd="/",
+        pass_fds=(spec.lock,),
+        start_new_session=True,
+    )
+    if process.stdin is not None:
+        with process.stdin as pipe, contextlib.suppress(BrokenPipeError):  # its exit tells more
+            pipe.write(dumps(spec))
+    return process
+
+
+def _read(directory: Path) -> Sandbox:
+    given = json.loads((directory / "sandbox.json").read_bytes())
+    return Sandbox(
+        **given
+        | {
+            "backend": Backend(given["backend"]),
+            "isolation": Isolation(given["isolation"]),
+            "state": SandboxState(given["state"]),
+        }
+    )

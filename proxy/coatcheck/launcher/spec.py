@@ -1,0 +1,108 @@
+"""What a supervisor is told, as JSON on its standard input: it holds handles, so no file has it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from coatcheck.decision.filesystem import Filesystem
+from coatcheck.decision.sandbox import Backend
+from coatcheck.decision.session import Isolation
+from coatcheck.launcher.limits import Limits
+from coatcheck.launcher.machine import MachineSpec, Volume
+
+MAX_BYTES = 4 * 1024 * 1024
+"""A thousand handles with their variables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One user inside, with a session of its own: the host's side tells its connections from others'."""
+
+    name: str
+    uid: int
+    session: str
+    socket: Path
+    """The session's proxy socket; `.t` and `.d` beside it take intercepted connections and DNS."""
+    environment: Mapping[str, str] = field(repr=False)
+    """Handles, proxy and trust, as paths inside."""
+    ca: Path
+    """On the host, as the next two: what the guest is given to trust."""
+    bundle: Path
+    java_truststore: Path
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorSpec:
+    """One sandbox. Times are seconds."""
+
+    id: str
+    directory: Path
+    """Its own, 0700; the supervisor removes it at the end."""
+    lock: int
+    """Descriptor of `directory/lock`, locked by the daemon: as long as it is open, somebody cares for it."""
+    control: Path
+    """The daemon's control socket."""
+    backend: Backend
+    machine: MachineSpec
+    identities: tuple[Identity, ...]
+    lease_seconds: float
+    expires_at: float
+    """Unix time."""
+    idle_seconds: float | None
+    limits: Limits
+    ceiling: Limits
+    """What it could have had here: for whoever runs into a limit."""
+    agent: Path | None
+    """The guest's agent, where it is not in the image."""
+    filesystem: Filesystem | None
+    """Of the policy: around each command."""
+
+    def identity(self, name: str) -> Identity | None:
+        return next((each for each in self.identities if each.name == name), None)
+
+
+def dumps(spec: SupervisorSpec) -> bytes:
+    """One line of JSON."""
+    return json.dumps(asdict(spec), default=str).encode() + b"\n"
+
+
+def loads(content: bytes) -> SupervisorSpec:
+    """From our own daemon, so it is not doubted; ValueError or KeyError when it is not a spec at all."""
+    given = json.loads(content)
+    machine = given["machine"]
+    return SupervisorSpec(
+        **given
+        | {
+            "directory": Path(given["directory"]),
+            "control": Path(given["control"]),
+            "backend": Backend(given["backend"]),
+            "agent": _path(given["agent"]),
+            "filesystem": _filesystem(given["filesystem"]),
+            "limits": Limits(**given["limits"]),
+            "ceiling": Limits(**given["ceiling"]),
+            "machine": MachineSpec(
+                **machine
+                | {
+                    "isolation": Isolation(machine["isolation"]),
+                    "image": _path(machine["image"]),
+                    "volumes": tuple(Volume(**v | {"store": Path(v["store"])}) for v in machine["volumes"]),
+                }
+            ),
+            "identities": tuple(
+                Identity(**each | {name: Path(each[name]) for name in _PATHS}) for each in given["identities"]
+            ),
+        }
+    )
+
+
+def _filesystem(given: Mapping[str, Any] | None) -> Filesystem | None:
+    return None if given is None else Filesystem(**{name: tuple(value) for name, value in given.items()})
+
+
+_PATHS = ("socket", "ca", "bundle", "java_truststore")
+
+
+def _path(value: str | None) -> Path | None:
+    return None if value is None else Path(value)
