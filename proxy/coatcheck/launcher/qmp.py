@@ -13,6 +13,7 @@ from coatcheck.launcher.machine import MachineError
 
 ANSWER_SECONDS = 20.0
 """QEMU answers in milliseconds; on a host that is starved of CPU, in seconds."""
+GONE_SECONDS = 2.0
 LONGEST_LINE = 1024 * 1024
 """Bytes. The longest answer to what we ask has a few KiB."""
 
@@ -78,6 +79,10 @@ class Qmp:
                 raise QmpError(f"QEMU is gone: {command}: {error.strerror}") from error
             finally:
                 self._answer = None
+
+    async def gone(self) -> None:
+        """Until QEMU closed its end, or GONE_SECONDS: then all that it said has been heard."""
+        await asyncio.wait([self._reading], timeout=GONE_SECONDS)
 
     async def close(self) -> None:
         """Idempotent."""

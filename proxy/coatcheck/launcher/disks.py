@@ -1,0 +1,168 @@
+"""The disks of microVMs: one that is thrown away, and named ones that stay. Files; nothing is mounted."""
+
+import asyncio
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import stat
+from pathlib import Path
+
+from coatcheck.launcher.machine import MachineError, Volume
+from coatcheck.private_files import PrivateFileError, check_private_directory, lock_directory
+
+MIB = 1024 * 1024
+SMALLEST_MIB = 16
+LARGEST_MIB = 1024 * 1024
+"""ext4 could have more; a number beyond it is a mistake in the unit."""
+SPARE_MIB = 64
+"""What must stay free on the host's disk for it to go on working."""
+_FORMAT_SECONDS = 120.0
+_LOCK_SECONDS = 120.0
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+# prezeroed: the file is sparse, so tables of inodes need be written neither here nor by the guest later.
+_MKE2FS = (
+    "-q",
+    "-F",
+    "-t",
+    "ext4",
+    "-b",
+    "4096",
+    "-m",
+    "0",
+    "-E",
+    "root_owner=0:0,assume_storage_prezeroed=1",
+)
+
+
+async def make_overlay(path: Path, size_mib: int) -> int:
+    """A new sparse ext4 at `path`, opened. MachineError when there is no room, or no mke2fs."""
+    _check_room(path.parent, SPARE_MIB)
+    # No journal: after a crash nobody reads it again.
+    await _format(path, size_mib, "-O", "^has_journal")
+    return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+async def open_volume(volume: Volume) -> int:
+    """The volume's disk, made if it is new, locked for us as long as the descriptor or a copy is open.
+
+    MachineError when another sandbox has it, its name is none, or it is larger than `size_mib`.
+    """
+    path = volume_file(volume)
+    try:
+        check_private_directory(volume.store)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        check_private_directory(path.parent)
+        # Blocks until others are done making theirs: not in the event loop.
+        turn = await asyncio.to_thread(lock_directory, path.parent, _LOCK_SECONDS)
+    except PrivateFileError as error:
+        raise MachineError(f"the volume {volume.name} cannot be used: {error}", error.hint) from error
+    try:
+        if not path.exists():
+            _check_room(path.parent, SPARE_MIB)
+            made = path.with_name(f".{path.name}.new")
+            try:
+                await _format(made, volume.size_mib)
+                made.rename(path)  # a volume is whole, or is not there
+            finally:
+                made.unlink(missing_ok=True)
+        return _lock(path, volume)
+    finally:
+        os.close(turn)
+
+
+def volume_file(volume: Volume) -> Path:
+    """Where it is. A tenant's name may be any text: its digest cannot be a path, nor be another's."""
+    if not _NAME.fullmatch(volume.name):
+        raise MachineError(
+            f"{volume.name[:80]!r} is no name of a volume",
+            "up to 64 of a-z, 0-9, dot, dash and underscore, the first a letter or a digit",
+        )
+    tenant = hashlib.sha256(volume.tenant.encode()).hexdigest()[:32]
+    return volume.store / tenant / f"{volume.name}.ext4"
+
+
+def _lock(path: Path, volume: Volume) -> int:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise MachineError(f"the volume {volume.name} cannot be opened: {error.strerror}") from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise MachineError(f"the volume {volume.name} is no plain file", "move what stands there away")
+        if status.st_size > volume.size_mib * MIB:
+            raise MachineError(
+                f"the volume {volume.name} has {status.st_size // MIB} MiB, more than the {volume.size_mib}"
+                " that this sandbox may have",
+                "ask for its size, or have the operator raise the ceiling",
+            )
+        # On the open file, so a copy of the descriptor in QEMU holds it as well, however we end.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise MachineError(
+            f"the volume {volume.name} is in use by another sandbox",
+            "end that one first, or use another name",
+        ) from error
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def make_memory(path: Path, size_mib: int) -> int:
+    """A sparse file for a guest's memory, opened. MachineError when it would not fit."""
+    _check_room(path.parent, size_mib + SPARE_MIB)
+    return _sparse(path, size_mib)
+
+
+def _sparse(path: Path, size_mib: int) -> int:
+    """A new file that takes what is written to it."""
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    os.ftruncate(descriptor, size_mib * MIB)
+    return descriptor
+
+
+def _check_room(directory: Path, mib: int) -> None:
+    about = os.statvfs(directory)
+    free = about.f_bavail * about.f_frsize // MIB
+    if free < mib:
+        raise MachineError(
+            f"{directory} has {free} MiB free, and {mib} are needed",
+            "free some, give the sandbox less memory, or set COATCHECK_RUNTIME_DIR to a larger disk",
+        )
+
+
+async def _format(path: Path, size_mib: int, *options: str) -> None:
+    if not SMALLEST_MIB <= size_mib <= LARGEST_MIB:
+        raise MachineError(
+            f"a disk cannot have {size_mib} MiB", f"ask for {SMALLEST_MIB} to {LARGEST_MIB} MiB"
+        )
+    program = shutil.which("mke2fs", path=f"{os.defpath}:/usr/sbin:/sbin")
+    if program is None:
+        raise MachineError("mke2fs is missing", "install it: apt-get install e2fsprogs")
+    os.close(_sparse(path, size_mib))
+    process = await asyncio.create_subprocess_exec(
+        program,
+        *(*_MKE2FS, *options, str(path)),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        env={},
+    )
+    try:
+        async with asyncio.timeout(_FORMAT_SECONDS):
+            _, said = await process.communicate()
+    except BaseException:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        raise
+    if process.returncode != 0:
+        raise MachineError(
+            f"the disk {path.name} could not be made: {said.decode(errors='replace').strip()[-300:]}",
+            "check the free space of the disk that holds it",
+        )

@@ -1,0 +1,178 @@
+"""QEMU's command line, as a pure function of what a machine is. Files and sockets come as open descriptors.
+
+Nothing in it is named by a path of the host: QEMU runs as another user, in a view of its own (`jail`), and
+what it may touch was opened before. No network device is on it, and none can be added: the control socket is
+a descriptor, too.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from coatcheck.decision.session import Isolation
+
+PORT = "coatcheck.0"
+"""Of the guest's channel; the guest finds it by /sys/class/virtio-ports/*/name."""
+TRANSLATIONS_MIB = 128
+"""Translated guest code without KVM. QEMU's own default is 1 GiB, which eight sandboxes do not have; with
+128 MiB a boot and a Python start fit, and it is all that they reuse."""
+
+_SECCOMP = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """One raw disk."""
+
+    serial: str
+    """How the guest finds it (/sys/block/*/serial), 20 bytes at most."""
+    descriptor: int
+    read_only: bool
+    lasting: bool = False
+    """What the guest flushes must be on the host's disk: a volume. What is thrown away need not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """One machine; descriptors as QEMU will know them."""
+
+    isolation: Isolation
+    memory_mib: int
+    cpus: int
+    control: int
+    """QMP, a connected socket."""
+    channel: int
+    """The guest's port, a connected socket."""
+    console: int
+    """What the guest's kernel prints, a connected socket: the first look when it does not come up."""
+    kernel: int
+    initrd: int
+    memory: int
+    """A file of `memory_mib`: what the guest has in memory can be looked at, and saved, from outside."""
+    disks: tuple[Disk, ...]
+    disk_bytes_per_second: int
+    disk_operations_per_second: int
+    tsc_khz: int | None
+    """Of this host, for a guest without KVM."""
+
+
+def kernel_arguments(hardware: Hardware) -> str:
+    """What the guest's kernel is told. Readable to everybody in there, so nothing in it is secret."""
+    words = [
+        "console=ttyS0 quiet",
+        # At once: the machine ends, and says why, instead of standing still. By a triple fault: the kernel's
+        # other ways lead back into the firmware, which boots it again without QEMU's knowing.
+        "panic=-1 oops=panic reboot=t",
+        # Probes of what a microVM does not have.
+        "pci=off i8042.noaux i8042.nokbd random.trust_cpu=on nowatchdog",
+    ]
+    if hardware.isolation is not Isolation.HARDWARE:
+        # Translated code does not speculate as the CPU would, and emulating the barriers costs a fifth.
+        words.append("mitigations=off no_timer_check")
+        # Else it measures its clock against an emulated timer, which on a busy host fails, and then the
+        # kernel stands still for ever in 7 boots of 12 (measured; Linux 6.1, QEMU 7.2).
+        words.append(f"tsc=reliable tsc_early_khz={hardware.tsc_khz}")
+    return " ".join(words)
+
+
+def arguments(hardware: Hardware) -> tuple[str, ...]:
+    """All words after the program's name. The guest's CPUs stand still until `cont`."""
+    words = [
+        *("-nodefaults", "-no-user-config", "-no-reboot", "-S"),
+        *("-display", "none", "-monitor", "none", "-parallel", "none"),
+        *("-sandbox", _SECCOMP),
+        # mem-merge: pages that are shared with other guests tell by their timing what those hold.
+        *("-machine", "microvm,acpi=on,memory-backend=memory,mem-merge=off,dump-guest-core=off"),
+        *_processor(hardware),
+        *("-m", f"size={hardware.memory_mib}M"),
+        *("-object", _json(_memory(hardware))),
+        *("-kernel", _path(hardware.kernel), "-initrd", _path(hardware.initrd)),
+        *("-append", kernel_arguments(hardware)),
+        *("-chardev", f"socket,id=control,fd={hardware.control}", "-mon", "chardev=control,mode=control"),
+        *("-chardev", f"socket,id=console,fd={hardware.console}", "-serial", "chardev:console"),
+        *("-device", "virtio-serial-device,max_ports=2"),
+        *("-chardev", f"socket,id=channel,fd={hardware.channel}"),
+        *("-device", f"virtserialport,chardev=channel,name={PORT}"),
+        # The kernel's own source and no file; bounded, or a guest could burn the host's CPU with it.
+        *("-object", _json({"qom-type": "rng-builtin", "id": "entropy"})),
+        *("-device", "virtio-rng-device,rng=entropy,max-bytes=4096,period=1000"),
+    ]
+    for number, disk in enumerate(hardware.disks):
+        words += _disk(disk, number, hardware)
+    return tuple(words)
+
+
+def _processor(hardware: Hardware) -> Sequence[str]:
+    if hardware.isolation is Isolation.HARDWARE:
+        # No nested guests: the host's KVM has had most of its holes there.
+        return ("-accel", "kvm", "-cpu", "host,-vmx,-svm", "-smp", str(hardware.cpus))
+    threads = "multi" if hardware.cpus > 1 else "single"
+    return (
+        *("-accel", f"tcg,thread={threads},tb-size={TRANSLATIONS_MIB}"),
+        # x86-64-v2, which binary packages expect, with a source of chance for the kernel's first seconds.
+        # Not `max`: programs then choose AVX2, which costs more to emulate than it saves.
+        *("-cpu", "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+lahf-lm,+cx16,+rdrand,-svm"),
+        *("-smp", str(hardware.cpus)),
+    )
+
+
+def _memory(hardware: Hardware) -> dict[str, object]:
+    return {
+        "qom-type": "memory-backend-file",
+        "id": "memory",
+        "size": hardware.memory_mib * 1024 * 1024,
+        "mem-path": _path(hardware.memory),
+        "share": True,
+        "dump": False,
+        "merge": False,
+    }
+
+
+def _disk(disk: Disk, number: int, hardware: Hardware) -> Sequence[str]:
+    name = f"disk{number}"
+    file: dict[str, object] = {
+        "driver": "file",
+        "node-name": f"{name}-file",
+        # A set of one descriptor: opening it means copying it, so no path is looked up and no right checked.
+        "filename": f"/dev/fdset/{number}",
+        "locking": "off",  # ours is on the volume, before QEMU runs
+        "read-only": disk.read_only,
+    }
+    throttled: dict[str, object] = {
+        "driver": "throttle",
+        "node-name": f"{name}-throttled",
+        "throttle-group": f"{name}-rate",
+        "file": {"driver": "raw", "file": f"{name}-file", "read-only": disk.read_only},
+        "read-only": disk.read_only,
+    }
+    if not disk.read_only:
+        # What the guest deletes is given back to the host.
+        file["discard"] = throttled["discard"] = "unmap"
+        throttled["file"] = {"driver": "raw", "file": f"{name}-file", "discard": "unmap"}
+        file["cache"] = throttled["cache"] = {"no-flush": not disk.lasting}
+    rate = {
+        "qom-type": "throttle-group",
+        "id": f"{name}-rate",
+        "limits": {
+            "bps-total": hardware.disk_bytes_per_second,
+            "iops-total": hardware.disk_operations_per_second,
+        },
+    }
+    return (
+        *("-add-fd", f"fd={disk.descriptor},set={number},opaque={disk.serial}"),
+        *("-object", _json(rate)),
+        *("-blockdev", _json(file), "-blockdev", _json(throttled)),
+        # report: by default a full host disk would stop the guest without a word.
+        *(
+            "-device",
+            f"virtio-blk-device,drive={name}-throttled,serial={disk.serial},werror=report,rerror=report",
+        ),
+    )
+
+
+def _path(descriptor: int) -> str:
+    return f"/proc/self/fd/{descriptor}"
+
+
+def _json(value: Mapping[str, object]) -> str:
+    return json.dumps(value, separators=(",", ":"))
