@@ -52,9 +52,8 @@ class Gate:
         inside = ("unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh")
         resolv = self.directory / "resolv.conf"
         resolv.write_text(f"nameserver {RESOLVER}\noptions timeout:1 attempts:2\n")
-        ran = self.world.box.run(
-            *inside, *command, check=False, RESOLV=str(resolv), **{**session.variables, **variables}
-        )
+        given = {"RESOLV": str(resolv), **session.variables, **variables}
+        ran = self.world.box.run(*inside, *command, check=False, **given)
         return ran.stdout + ran.stderr
 
     def seen(self) -> dict[str, Any]:

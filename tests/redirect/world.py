@@ -44,18 +44,15 @@ class Namespace:
     def pid(self) -> int:
         return self.holder.pid
 
-    def command(self, *words: str | Path, uid: int | None = None) -> list[str]:
-        """What runs `words` in here, as `uid` without any capability."""
-        user = []
-        if uid is not None:
-            user = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--bounding-set=-all"]
-        return ["nsenter", f"--target={self.pid}", "--net", "--", *user, *map(str, words)]
+    def command(self, *words: str | Path) -> list[str]:
+        """What runs `words` in here."""
+        return ["nsenter", f"--target={self.pid}", "--net", "--", *map(str, words)]
 
     def run(
-        self, *words: str | Path, uid: int | None = None, check: bool = True, stdin: str = "", **env: str
+        self, *words: str | Path, check: bool = True, stdin: str = "", **env: str
     ) -> subprocess.CompletedProcess[str]:
         ran = subprocess.run(
-            self.command(*words, uid=uid), input=stdin, capture_output=True, text=True, timeout=SECONDS,
+            self.command(*words), input=stdin, capture_output=True, text=True, timeout=SECONDS,
             env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/nonexistent", **env},
         )  # fmt: skip
         assert not check or ran.returncode == 0, f"{words}: {ran.stderr}{ran.stdout}"
@@ -205,7 +202,7 @@ def rules_of(where: Namespace) -> Sequence[str]:
     """Everything that `redirect` could have left: nft, both iptables, routing rules and the extra table."""
     lines: list[str] = []
     for command in (
-        "nft list ruleset",
+        "nft list ruleset inet",
         "iptables-save",
         "ip6tables-save",
         "ip -4 rule",

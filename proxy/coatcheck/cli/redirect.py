@@ -37,7 +37,14 @@ UidOption = Annotated[
     int | None,
     typer.Option("--proxy-uid", metavar="UID", help="With --inside: the only user that may leave."),
 ]
-PortOption = Annotated[int | None, typer.Option("--port", help="The daemon's transparent listener.")]
+PortOption = Annotated[
+    int | None,
+    typer.Option(
+        "--port",
+        help="The daemon's transparent listener. Default: COATCHECK_TRANSPARENT_PORT, and with it the "
+        "resolver's port and the ports to keep out as the daemon's settings have them.",
+    ),
+]
 DnsOption = Annotated[
     int | None, typer.Option("--dns-port", help="The daemon's resolver; without it there is no DNS.")
 ]
@@ -146,8 +153,7 @@ def _plans(
 ) -> list["Plan"]:
     from coatcheck.redirect.plan import WEB_PORTS, AtInterface, Inside, Ipv6
 
-    if port is None:
-        raise CommandError("where to redirect to is not said", "give --port", ExitCode.USAGE)
+    keep_out = list(keep_out or ())
     if ipv6 not in set(Ipv6):
         raise CommandError(f"IPv6 cannot be {ipv6!r}", "write closed or redirected", ExitCode.USAGE)
     if inside == (proxy_uid is None):
@@ -162,13 +168,27 @@ def _plans(
             "an interface's sandbox reaches no port of this host",
             ExitCode.USAGE,
         )
+    if port is None:
+        from coatcheck.settings_problem import load_settings
+
+        settings = load_settings()
+        port = settings.transparent_port
+        dns_port = settings.dns_port if dns_port is None else dns_port
+        if inside and settings.control_port and settings.control_port not in keep_out:
+            keep_out.append(settings.control_port)
+    if not port:
+        raise CommandError(
+            "where to redirect to is not said, and the daemon's settings name no fixed port",
+            "give --port, or set COATCHECK_TRANSPARENT_PORT here as for the daemon",
+            ExitCode.USAGE,
+        )
     ports = tuple(tcp_port or WEB_PORTS)
     made: list[Plan] = []
     for place in _places(interface, inside):
         if place is not None:
             made.append(AtInterface(place, port, dns_port, ports, Ipv6(ipv6)))
         elif proxy_uid is not None:
-            made.append(Inside(proxy_uid, port, dns_port, ports, Ipv6(ipv6), tuple(keep_out or ())))
+            made.append(Inside(proxy_uid, port, dns_port, ports, Ipv6(ipv6), tuple(keep_out)))
     return made
 
 
