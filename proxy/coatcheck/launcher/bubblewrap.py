@@ -167,7 +167,10 @@ class Bubblewrap:
                 while not content.rstrip().endswith(b"}"):
                     await ready.wait()
                     ready.clear()
-                    piece = os.read(info, _TOLD_BYTES)
+                    try:
+                        piece = os.read(info, _TOLD_BYTES)
+                    except BlockingIOError:  # the loop had seen it readable twice
+                        continue
                     if not piece:
                         await self.wait()
                         raise MachineError(

@@ -80,7 +80,8 @@ class Cgroup:
 
     @classmethod
     def create(cls, name: str, *, memory_mib: int, processes: int, cpus: int) -> "Cgroup | None":
-        """A group called `name`, which must be new, with these limits; None where none can be had."""
+        """A new group called `name` with these limits; None where none can be had. A group of that name that
+        is there is another's: FileExistsError."""
         found = find()
         unified = found.unified / name if found.unified else None
         v1 = {
@@ -91,8 +92,10 @@ class Cgroup:
         group = cls(unified, v1)
         try:
             for place in group._places():
-                place.mkdir(exist_ok=True)  # v1 may mount two controllers as one
+                place.mkdir()
             group._limit(memory_mib, processes, cpus)
+        except FileExistsError:
+            raise  # it is not ours to close
         except OSError:
             group.close()
             return None

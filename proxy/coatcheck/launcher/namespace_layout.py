@@ -25,10 +25,12 @@ CAPABILITIES_ALONE = ("CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE")
 """Where one user only can be mapped, and the agent is that user."""
 
 WRITABLE = ("/home", "/tmp", "/run", "/dev/shm")  # noqa: S108 - as the sandbox sees them
-RUN_MIB, SHARED_MEMORY_MIB = 16, 64
+RUN_MIB, SHARED_MEMORY_MIB, TRUST_MIB = 16, 64, 4
+TRUST_STORE = "/etc/ssl/certs"
+"""The agent's to fill: programs that heed no variable look there for whom to trust."""
 _ETC = (
     *("alternatives", "ca-certificates", "debian_version", "ld.so.cache", "localtime", "mime.types"),
-    *("os-release", "protocols", "services", "ssl/certs", "ssl/openssl.cnf", "java-17-openjdk", "python3"),
+    *("os-release", "protocols", "services", "ssl/openssl.cnf", "java-17-openjdk", "python3"),
 )
 """Of the host's /etc: what programs look for, and no line of what administrators write there."""
 
@@ -128,10 +130,16 @@ def _host() -> list[str]:
             words += ["--symlink", f"usr/{name}", f"/{name}"]
         elif place.exists():
             words += ["--ro-bind", str(place), str(place)]
+    for directory in ("/etc", "/etc/ssl", "/var"):  # which bubblewrap would make for itself alone
+        words += ["--perms", "0755", "--dir", directory]
     for name in _ETC:
         words += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    return [*words, "--dir", "/var", "--symlink", "../tmp", "/var/tmp", "--dir", "/root"]  # noqa: S108
+    words += _tmpfs(TRUST_STORE, TRUST_MIB, "0755")
+    return [*words, "--symlink", "../tmp", "/var/tmp"]  # noqa: S108 - as the sandbox sees them
 
 
 def _image(root: Path) -> list[str]:
-    return ["--ro-bind", str(root), "/"]
+    words = ["--ro-bind", str(root), "/"]
+    if (root / TRUST_STORE[1:]).is_dir():
+        words += _tmpfs(TRUST_STORE, TRUST_MIB, "0755")
+    return words
