@@ -53,6 +53,7 @@ COVERED_BY = {
     "planes/hooks.py": "planes/test_traps_fail_closed.py",
     "planes/http1.py": "planes/test_traps_parsing.py",
     "planes/layers.py": "planes/test_traps_connections.py",
+    "planes/proxy_authorization.py": "planes/test_listener.py",
     "planes/refusal.py": "planes/test_stream.py",
     "planes/stock_addon.py": "planes/test_stock.py",
     "planes/stock_passage.py": "planes/test_stock.py",

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import ssl
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
@@ -12,6 +13,7 @@ from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.demo.server import TlsServer
 from coatcheck.state.database import Status
 from tests.control.conftest import Control
+from tests.planes.attack import eventually
 
 SHA = "ab" * 32
 
@@ -22,6 +24,7 @@ SHA = "ab" * 32
         (None, None, 201, ""),
         (None, "unix", 201, ""),
         (None, "tcp", 201, ""),
+        (None, "sandbox", 201, ""),
         (None, "none", 201, ""),
         ({"class": "socket"}, "tcp", 201, ""),
         ({"class": "mtls", "value": SHA}, None, 201, ""),
@@ -35,6 +38,8 @@ SHA = "ab" * 32
         ({"class": "mtls"}, None, 400, "bad_value"),
         ({"class": "mtls", "value": SHA.upper()}, None, 400, "bad_value"),
         ({"class": "mtls", "value": SHA}, "tcp", 400, "bad_value"),
+        ({"class": "mtls", "value": SHA}, "sandbox", 400, "bad_value"),
+        ({"class": "address", "value": "transparent|10.1.2.3"}, None, 409, "no_shared_listener"),
         ({"class": "address", "value": "10.1.2.3"}, None, 400, "bad_value"),
         ({"class": "address", "value": "proxy|010.1.2.3"}, None, 400, "bad_value"),
         ({"class": "address", "value": "proxy|10.1.2.3|x"}, None, 400, "bad_value"),
@@ -106,6 +111,39 @@ async def test_without_a_shared_listener_there_are_sockets_only(control: Control
     answer = await control.open("any-origin", origin={"class": "bearer"})
     assert (answer.status, answer.reason) == (409, "no_shared_listener")
     assert "COATCHECK_PROXY_PORT" in answer.json["error"]["hint"]
+
+
+@pytest.mark.parametrize(
+    "control",
+    [{"proxy_port": None, "transparent_port": 0, "transparent_trust_addresses": True}],
+    indirect=True,
+)
+async def test_who_is_redirected_has_no_proxy_to_be_told_of(control: Control) -> None:
+    """The session's clients know of none: no URL, no proxy variables. Other classes still want a proxy."""
+    opened = await control.open("any-origin", origin={"class": "address", "value": "transparent|10.1.2.3"})
+    assert opened.status == 201, opened.body
+    assert opened.json["proxy"]["url"] is None
+    assert not [name for name in opened.json["environment"] if "PROXY" in name.upper()]
+    path = f"/v1/sessions/{opened.json['session']['id']}"
+    assert (await control.ask("GET", path, caller="any-origin")).json["proxy"] == opened.json["proxy"]
+    answer = await control.open("any-origin", origin={"class": "address", "value": "proxy|10.1.2.3"})
+    assert (answer.status, answer.reason) == (409, "no_shared_listener")
+
+
+async def test_a_whole_sandbox_gets_three_sockets(control: Control) -> None:
+    """They are named in the answer and later, and gone with the session."""
+    opened = (await control.open(listen="sandbox")).json
+    proxy = opened["proxy"]
+    assert proxy["transparent"] == proxy["url"] + ".t"
+    assert proxy["dns"] == proxy["url"] + ".d"
+    paths = [Path(urlsplit(proxy[name]).path) for name in ("url", "transparent", "dns")]
+    assert all(path.is_socket() for path in paths)
+    session = f"/v1/sessions/{opened['session']['id']}"
+    assert (await control.ask("GET", session, caller="ci-launcher")).json["proxy"] == proxy
+    assert (await control.ask("POST", f"{session}/end", caller="ci-launcher", body={})).status == 200
+    await eventually(lambda: not any(path.exists() for path in paths))
+    one = (await control.open(listen="unix")).json["proxy"]
+    assert (one["transparent"], one["dns"]) == (None, None)
 
 
 async def test_a_listener_that_cannot_be_opened_leaves_no_session(

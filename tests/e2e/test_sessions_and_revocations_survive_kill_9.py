@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from subprocess import run
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -77,6 +78,26 @@ async def test_sessions_live_on_and_the_revoked_stay_dead(
     await daemon.control("POST", f"/v1/sessions/{on_port.id}/revoke")
     assert await on_port.ask() == (0, "")
     assert {seen.genuine for seen in origin_server.seen} == {"openai"} and len(origin_server.seen) == 5
+
+
+async def test_sockets_come_back(daemon: DaemonProcess) -> None:
+    """Where its launcher looks for them: the proxy's, the one for redirected connections, and DNS."""
+    opened = await daemon.open_session("sandbox")
+    path = f"/v1/sessions/{opened.id}"
+    before = (await daemon.control("GET", path)).json()["proxy"]
+    await daemon.kill()
+    await daemon.start()
+    assert (await daemon.control("GET", path)).json()["proxy"] == before
+    assert await opened.ask() == (200, "")
+    for purpose, said, answer in (
+        ("transparent", b"no PROXY header.", b"HTTP/1.1"),
+        ("dns", b"\xff\xff", b""),
+    ):
+        reader, writer = await asyncio.open_unix_connection(urlsplit(before[purpose]).path)
+        writer.write(said)
+        async with asyncio.timeout(5):
+            assert (await reader.read(8)) == answer
+        writer.close()
 
 
 async def test_each_session_gets_back_the_listener_it_had_and_no_other(daemon: DaemonProcess) -> None:

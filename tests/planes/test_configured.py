@@ -9,9 +9,18 @@ import pytest
 import trustme
 from pydantic import ValidationError
 
-from coatcheck.planes.configured import mtls_context, platform_tokens, session_cas, upstream_settings
+from coatcheck.planes.configured import (
+    Addresses,
+    mtls_context,
+    platform_tokens,
+    session_cas,
+    upstream_settings,
+)
 from coatcheck.settings import Settings
+from tests.daemon import running_daemon
+from tests.planes.conftest import POLICY
 from tests.planes.platform import AUDIENCE, ISSUER, Platform
+from tests.upstreams import UpstreamTls
 
 
 def test_upstream_settings_are_read_as_written(tmp_path: Path) -> None:
@@ -72,9 +81,36 @@ def test_sessions_have_no_ca_of_their_own_by_default(tmp_path: Path) -> None:
         {"token_jwks_file": Path("/f"), "token_issuer": "a|b", "token_audience": AUDIENCE},
         {"proxy_client_ca": Path("/f")},
         {"parent_proxy_credentials": Path("/f")},
+        {"transparent_port": 8443},
+        {"transparent_port": 8443, "transparent_trust_addresses": True, "transparent_hosts": ()},
     ],
 )
 def test_halves_are_refused(given: dict[str, Any]) -> None:
     """Settings that mean nothing without another are errors, not silently of no effect."""
     with pytest.raises(ValidationError):
         Settings(**given)
+
+
+async def test_the_shared_listeners_are_opened_where_the_settings_say(
+    tmp_path: Path, all_output: Path, upstream_tls: UpstreamTls
+) -> None:
+    """The transparent and the DNS listener at each address, under one port each; none by default."""
+    wanted: dict[str, Any] = {"upstream_ca": upstream_tls.ca, "connect_to": {}}
+    async with running_daemon(all_output / tmp_path.name, POLICY, **wanted) as bare:
+        assert bare.addresses == Addresses()
+    async with running_daemon(
+        all_output / tmp_path.name,
+        POLICY,
+        **wanted,
+        proxy_port=0,
+        transparent_hosts=("127.0.0.1", "::1"),
+        transparent_port=0,
+        transparent_trust_addresses=True,
+        dns_port=0,
+    ) as full:
+        assert full.proxy_address is not None
+        for found in (full.addresses.transparent, full.addresses.dns):
+            assert [host for host, _ in found] == ["127.0.0.1", "::1"]
+            assert len({port for _, port in found}) == 1
+        assert full.plane is not None
+        assert set(full.addresses.transparent) < full.plane.upstream.own_listeners

@@ -9,6 +9,7 @@ import pytest
 from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.private_files import PrivateFileError
 from coatcheck.state import Problem, State, StateError
+from coatcheck.state.sessions import SANDBOX_SOCKETS
 from coatcheck.telemetry.events import DaemonEvent, SessionEvent
 from tests.state.house import WANTED, House, counts, reason
 
@@ -124,12 +125,14 @@ def test_neither_handles_nor_their_texts_are_on_disk_or_in_events(house: House, 
 
 
 def test_a_restart_knows_where_each_session_listened(house: House, state: State) -> None:
-    """The address that its sandbox holds: a port, or 0 for a socket; nothing for one that has neither."""
-    on_port, on_socket, neither = (state.open_session(WANTED, "launcher")[0] for _ in range(3))
+    """The address that its sandbox holds: a port, or what stands for a socket, or for a whole sandbox's;
+    nothing for one that has neither."""
+    on_port, on_socket, whole, neither = (state.open_session(WANTED, "launcher")[0] for _ in range(4))
+    state.note_listener(whole.id, SANDBOX_SOCKETS)
     state.note_listener(on_port.id, 40_001)
     state.note_listener(on_socket.id, 0)
     state = house.restart(state)
-    assert state.listeners() == {on_port.id: 40_001, on_socket.id: 0}
+    assert state.listeners() == {on_port.id: 40_001, on_socket.id: 0, whole.id: SANDBOX_SOCKETS}
     assert neither.id in state.sessions.by_id
     with pytest.raises(StateError):
         state.note_listener("ses_unknown", 1)
