@@ -1,6 +1,7 @@
 """`coatcheck doctor`."""
 
 from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
@@ -10,7 +11,17 @@ from coatcheck.cli.progress import progress
 
 
 def doctor(
-    socket: SocketOption = None, state_dir: StateDirOption = None, as_json: JsonOption = False
+    socket: SocketOption = None,
+    state_dir: StateDirOption = None,
+    sandbox: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--sandbox",
+            metavar="PID",
+            help="Look at the sandbox of this process instead: what in it could undo its network. Repeat it.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Look for the likeliest set-up mistakes, with the daemon's own settings. Changes nothing.
 
@@ -18,11 +29,20 @@ def doctor(
     policies name, and shows none. Exit code 1: at least one problem; warnings do not fail.
 
     Example: sudo -u coatcheck env COATCHECK_CONFIG=/etc/coatcheck/config.toml coatcheck doctor
+
+    Example: sudo coatcheck doctor --sandbox "$(docker inspect -f '{{.State.Pid}}' agent)"
     """
-    from coatcheck.doctor.examination import Level, examine
+    from coatcheck.doctor.finding import Level
 
     with progress("examining"):
-        findings = examine(control_socket=socket, state_dir=state_dir)
+        if sandbox:
+            from coatcheck.doctor.sandbox import sandbox as look_at
+
+            findings = [found for pid in sandbox for found in look_at(pid)]
+        else:
+            from coatcheck.doctor.examination import examine
+
+            findings = examine(control_socket=socket, state_dir=state_dir)
     problems = sum(found.level is Level.PROBLEM for found in findings)
     warnings = sum(found.level is Level.WARNING for found in findings)
     if as_json:
