@@ -8,6 +8,6 @@ from coatcheck.launcher.guest_programs import agent
 
 
 @pytest.fixture(scope="session")
-def agent_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The real agent, as a user gets it."""
-    return agent(tmp_path_factory.mktemp("guest") / "programs")
+def agent_program(pytestconfig: pytest.Config) -> Path:
+    """The real agent, as a user gets it. Kept from run to run, by the hash of its source."""
+    return agent(pytestconfig.cache.mkdir("guest") / "programs")

@@ -37,7 +37,7 @@ SEND_AHEAD = 128 * 1024
 """Bytes that wait for the socket before senders wait: enough to keep it busy, few enough that a new stream's
 first frame leaves soon."""
 MAX_UNSENT = 4 * 1024 * 1024
-"""Bytes that wait for the socket in all. Only what a guest provokes by talking and not listening gets there."""
+"""Bytes that wait for the socket in all. Only a guest that talks and does not listen gets there."""
 GIVE_BACK = WINDOW // 4
 """Credit that is collected before it is given back: a WINDOW for each chunk would be half of all frames."""
 MAX_UNREAD_NOTES = 16

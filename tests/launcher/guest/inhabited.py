@@ -8,20 +8,31 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from coatcheck.launcher.channel import Channel, Chunk, Note, Stream, StreamReset
 
 SECONDS = 20.0
 """Until something that takes milliseconds counts as stuck, on a machine that is busy with everything else."""
-NAMESPACES = (
-    *("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--as-pid-1", "--die-with-parent"),
-    *("--cap-add", "ALL", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"),
-    *("--size", str(8 * 1024 * 1024), "--tmpfs", "/home", "--tmpfs", "/run", "--perms", "1777", "--tmpfs", "/tmp", "--chdir", "/"),  # noqa: S108
-)
 AS_ROOT = os.geteuid() == 0
-ALONE = () if AS_ROOT else ("--unshare-user", "--uid", "1000", "--gid", "1000")
-"""An ordinary user has one uid to give away; root needs no user namespace to have several."""
 IDENTITIES = "agent:1000,tool:1001" if AS_ROOT else "agent:1000"
+NAMESPACES = (
+    *("bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--as-pid-1"),
+    *("--die-with-parent", "--cap-add", "ALL", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"),
+    *("--size", "8388608", "--tmpfs", "/home", "--tmpfs", "/run", "--perms", "1777", "--tmpfs", "/tmp"),
+    *("--chdir", "/"),
+)
+"""Root needs no user namespace to have several uids."""
+_PLACES = """
+new() { mount -t tmpfs -o "size=$2" tmpfs "$1"; }
+cd /; new /run 16m; cp "$0" /run/agent; new /home 8m; new /tmp 256m; exec "$@"
+"""
+ALONE = (
+    *("unshare", "--user", "--map-user=1000", "--map-group=1000", "--keep-caps", "--pid", "--net", "--uts"),
+    *("--ipc", "--mount", "--fork", "--kill-child", "--mount-proc", "bash", "-c", _PLACES),
+)
+"""An ordinary user has one uid to give away. (bubblewrap would change the uid in a second user namespace, to
+which the network does not belong.)"""
 
 
 @dataclass
@@ -74,7 +85,7 @@ class Inhabited:
         words += [("env", each) for each in fields.pop("env", "").splitlines()]
         return await self.channel.open("exec", [*words, *fields.items()])
 
-    async def run(self, *argv: str, stdin: bytes | None = None, **fields: str) -> Output:
+    async def run(self, *argv: str, stdin: bytes | None = None, **fields: Any) -> Output:
         """A command's whole output."""
         async with await self.open(*argv, **fields) as stream:
             writing = asyncio.create_task(_feed(stream, stdin))
@@ -115,13 +126,15 @@ async def refuse(stream: Stream) -> None:
 
 @contextlib.asynccontextmanager
 async def started(agent: Path) -> AsyncIterator[tuple[socket.socket, asyncio.subprocess.Process]]:
-    """The agent in its namespaces, and our end of its channel as it is: for tests that speak it themselves."""
+    """The agent in its namespaces, and our end of its channel as it is: for tests that speak it."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     with theirs:
         process = await asyncio.create_subprocess_exec(
             *("bash", "-c", 'exec 3<&"$1"; shift; exec "$@"', "-", str(theirs.fileno())),
-            *("bwrap", *ALONE, *NAMESPACES, "--ro-bind", str(agent), "/run/agent", "/run/agent", "--namespace"),
+            *(NAMESPACES if AS_ROOT else ALONE),
+            *(("--ro-bind", str(agent), "/run/agent") if AS_ROOT else (str(agent),)),
+            *("/run/agent", "--namespace"),
             pass_fds=[theirs.fileno()],
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,

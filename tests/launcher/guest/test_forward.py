@@ -39,7 +39,7 @@ class Host:
         while await stream.read() is not None:
             pass
 
-    def last(self) -> tuple[str, str, str, str]:
+    def last(self) -> tuple[str, ...]:
         stream = self.opened[-1]
         return (stream.kind, *map(stream.get, ("identity", "destination", "port")))
 
@@ -88,7 +88,10 @@ async def test_who_connects_is_what_the_kernel_says(guest: Inhabited, host: Host
 
 async def test_nobody_reaches_the_agents_own_ports(guest: Inhabited, host: Host) -> None:
     """Only the kernel's redirect leads there: dialled directly, another's name could be borrowed."""
-    dial = "import socket\nfor p in range(61000, 61032):\n try: socket.create_connection(('{}', p), 5); print(p)\n except ConnectionRefusedError: pass"
+    dial = (
+        "import socket\nfor p in range(61000, 61032):\n"
+        "  try: socket.create_connection(('{}', p), 5); print(p)\n  except ConnectionRefusedError: pass"
+    )
     for address in ("127.0.0.1", "127.7.7.7", "::1"):
         done = await guest.run("python3", "-c", dial.format(address))
         assert (done.out, done.err) == (b"", b"")
@@ -248,7 +251,12 @@ async def test_a_server_in_the_guest_can_be_reached(guest: Inhabited, address: s
 
 async def test_ports_without_a_server_and_the_agents_own_are_refused(guest: Inhabited) -> None:
     """Through the agent's own ports the host would come back to itself, in an identity's name."""
-    for port, reason in (("8000", "refused"), ("61001", "bad_request"), ("0", "bad_request"), ("x", "bad_request")):
+    for port, reason in (
+        ("8000", "refused"),
+        ("61001", "bad_request"),
+        ("0", "bad_request"),
+        ("x", "bad_request"),
+    ):
         async with await guest.channel.open("connect", [("port", port)]) as stream:
             with contextlib.suppress(StreamReset):
                 await stream.write(b"before it is refused")

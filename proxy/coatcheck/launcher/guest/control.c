@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/reboot.h>
 #include <unistd.h>
 
 #include "cgroup.h"
@@ -32,7 +31,7 @@ static void failed(struct stream *stream, const char *what)
     stream_reset(stream, "failed", "%s: %s", what, strerror(errno));
 }
 
-static void configure(struct stream *stream, struct fields fields, bool machine)
+static void configure(struct stream *stream, struct fields fields)
 {
     int64_t memory = 0, processes = 0;
     const char *what = "", *limit = fields_get(fields, "memory"), *most = fields_get(fields, "processes");
@@ -41,7 +40,7 @@ static void configure(struct stream *stream, struct fields fields, bool machine)
         stream_reset(stream, "bad_request", "limits are numbers");
         return;
     }
-    if (!person_set(fields, machine, &what) || !volumes_mount(fields, &what)) {
+    if (!person_set(fields, &what) || !volumes_mount(fields, &what)) {
         failed(stream, what);
         return;
     }
@@ -70,7 +69,7 @@ static void freeze(struct stream *stream, bool frozen)
 }
 
 /* A fork's new person, while its commands stand still: nothing runs before it is acknowledged and thawed. */
-static void rebind(struct stream *stream, struct fields fields, bool machine)
+static void rebind(struct stream *stream, struct fields fields)
 {
     const char *what = "";
     command_hold(true);
@@ -79,7 +78,7 @@ static void rebind(struct stream *stream, struct fields fields, bool machine)
                      (long long)person_generation());
         return;
     }
-    if (!person_set(fields, machine, &what)) {
+    if (!person_set(fields, &what)) {
         failed(stream, what);
         return;
     }
@@ -87,29 +86,22 @@ static void rebind(struct stream *stream, struct fields fields, bool machine)
     answer(stream);
 }
 
-static void power_off(void)
-{
-    sync();
-    if (getpid() == 1)
-        reboot(RB_POWER_OFF);
-    _exit(0); /* a namespace ends with its first process */
-}
-
-void control_start(struct stream *stream, struct fields fields, bool machine)
+void control_start(struct stream *stream, struct fields fields)
 {
     const char *op = fields_get(fields, "op");
     op = op ? op : "";
     if (!strcmp(op, "configure")) {
-        configure(stream, fields, machine);
+        configure(stream, fields);
     } else if (!strcmp(op, "freeze") || !strcmp(op, "thaw")) {
         freeze(stream, *op == 'f');
     } else if (!strcmp(op, "rebind")) {
-        rebind(stream, fields, machine);
+        rebind(stream, fields);
     } else if (!strcmp(op, "sync")) {
         sync();
         answer(stream);
     } else if (!strcmp(op, "poweroff")) {
-        power_off();
+        sync();
+        power_off(0);
     } else {
         stream_reset(stream, "bad_request", "there is no such operation");
     }

@@ -6,6 +6,6 @@
 
 /* How the network was closed; told by `configure`. */
 void control_network(bool redirected, const char *why);
-void control_start(struct stream *, struct fields, bool machine);
+void control_start(struct stream *, struct fields);
 
 #endif

@@ -11,6 +11,8 @@
 
 #define EVENTS 64
 
+bool machine = true;
+
 static int epoll = -1;
 
 static struct freeable *garbage;
@@ -23,9 +25,14 @@ void die(const char *format, ...)
     vdprintf(STDERR_FILENO, format, arguments);
     dprintf(STDERR_FILENO, "\n");
     va_end(arguments);
-    if (getpid() == 1)
-        reboot(RB_POWER_OFF); /* refused in a namespace that is not the machine: then the exit ends it */
-    _exit(1);
+    power_off(1);
+}
+
+void power_off(int code)
+{
+    if (machine)
+        reboot(RB_POWER_OFF);
+    _exit(code);
 }
 
 void *allocate(uint64_t size)

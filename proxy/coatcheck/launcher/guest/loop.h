@@ -2,6 +2,7 @@
 #ifndef LOOP_H
 #define LOOP_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct watch {
@@ -33,6 +34,10 @@ void loop_free(struct freeable *);
 
 /* Wait for events and serve them, once. */
 void loop_round(void);
+
+/* In a microVM the agent's end is the machine's; in a namespace it is the namespace's anyway. */
+extern bool machine;
+__attribute__((noreturn)) void power_off(int code);
 
 /* Say why and end the sandbox: the agent is all that it has. */
 __attribute__((noreturn, format(printf, 1, 2))) void die(const char *format, ...);

@@ -35,7 +35,6 @@
 #define PORT_MILLISECONDS 5000 /* the port is there when its driver is; a slow host's probing gets this long */
 #define FILES 65536 /* descriptors: streams and what commands inherit as their hard limit */
 
-static bool machine = true;
 static struct watch signals;
 
 /* ----------------------------------------------------------------------------------- what the host says */
@@ -62,7 +61,7 @@ static void greeted(struct fields fields)
         die("%s", why);
     if (!person_new_generation(fields))
         die("the host's HELLO has no generation");
-    if (!person_set(fields, machine, &why))
+    if (!person_set(fields, &why))
         die("cannot set the %s: %s", why, strerror(errno));
     make_homes();
     bool redirected = redirect_rules();
@@ -84,7 +83,7 @@ static void opened(struct stream *stream, const char *kind, struct fields fields
     else if (!strcmp(kind, "connect"))
         ingress_start(stream, fields);
     else if (!strcmp(kind, "control"))
-        control_start(stream, fields, machine);
+        control_start(stream, fields);
     else
         stream_reset(stream, "bad_request", "there is no such kind of stream");
 }

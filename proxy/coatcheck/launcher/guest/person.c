@@ -11,6 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "loop.h"
+
 #define MAX_ENTROPY 256      /* bytes */
 #define MIN_ENTROPY 32       /* less would not tell two copies apart for sure */
 
@@ -90,7 +92,7 @@ static bool set_clock(const char *text)
     return !clock_settime(CLOCK_REALTIME, &now);
 }
 
-bool person_set(struct fields fields, bool machine, const char **what)
+bool person_set(struct fields fields, const char **what)
 {
     const char *hostname = fields_get(fields, "hostname"), *id = fields_get(fields, "machine-id");
     const char *clock = fields_get(fields, "clock"), *entropy = fields_get(fields, "entropy");

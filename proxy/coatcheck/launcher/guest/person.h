@@ -8,7 +8,7 @@
 #include "fields.h"
 
 /* `entropy`, `clock`, `hostname`, `machine-id`, those that are there. False, with which one failed. */
-bool person_set(struct fields, bool machine, const char **what);
+bool person_set(struct fields, const char **what);
 
 /* The larger is the later: a fork's is larger than its parent's. */
 int64_t person_generation(void);
