@@ -1,0 +1,140 @@
+"""Disks as files: sparse, bounded, and one sandbox's at a time."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from coatcheck.launcher.disks import make_memory, make_overlay, open_volume, volume_file
+from coatcheck.launcher.machine import MachineError, Volume
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    place = tmp_path / "volumes"
+    place.mkdir(mode=0o700)
+    return place
+
+
+def volume(store: Path, name: str = "work", tenant: str = "acme", size_mib: int = 32) -> Volume:
+    return Volume(store, tenant, name, "/work", size_mib)
+
+
+async def test_an_overlay_is_an_empty_ext4_that_takes_no_room(tmp_path: Path) -> None:
+    """A disk of gigabytes is made in milliseconds, with nothing left for the guest to initialise."""
+    descriptor = await make_overlay(tmp_path / "overlay", 2048)
+    os.close(descriptor)
+    about = (tmp_path / "overlay").stat()
+    assert about.st_size == 2048 << 20
+    assert about.st_blocks * 512 < 4 << 20
+    assert about.st_mode & 0o777 == 0o600
+    checked = subprocess.run(
+        ["/usr/sbin/e2fsck", "-fn", str(tmp_path / "overlay")], check=False, capture_output=True
+    )
+    assert checked.returncode == 0, checked.stdout
+    told = subprocess.run(
+        ["/usr/sbin/dumpe2fs", "-h", str(tmp_path / "overlay")], check=True, capture_output=True
+    )
+    assert b"has_journal" not in told.stdout
+
+
+async def test_a_volume_is_locked_while_any_copy_of_it_is_open(store: Path) -> None:
+    """Two guests that write to one ext4 destroy it. QEMU's copy holds it even when we are killed."""
+    first = await open_volume(volume(store))
+    copy = os.dup(first)
+    os.close(first)
+    with pytest.raises(MachineError, match="in use by another sandbox"):
+        await open_volume(volume(store))
+    os.close(copy)
+    os.close(await open_volume(volume(store)))
+
+
+async def test_a_volume_keeps_what_is_in_it(store: Path) -> None:
+    """It is formatted once."""
+    first = await open_volume(volume(store))
+    os.pwrite(first, b"mine", 8 << 20)
+    os.close(first)
+    second = await open_volume(volume(store))
+    assert os.pread(second, 4, 8 << 20) == b"mine"
+    os.close(second)
+
+
+async def test_tenants_do_not_share_a_name(store: Path) -> None:
+    """Whatever a tenant is called, path separators included."""
+    opened = [await open_volume(volume(store, tenant=tenant)) for tenant in ("acme", "../acme", "a/b", "")]
+    files = {os.fstat(descriptor).st_ino for descriptor in opened}
+    for descriptor in opened:
+        os.close(descriptor)
+    assert len(files) == 4
+    assert all(path.parent.parent == store for path in store.rglob("*.ext4"))
+
+
+@pytest.mark.parametrize("name", ["", "..", "../x", "a/b", ".hidden", "A", "x" * 65, "a\n", "ä"])
+def test_a_name_is_no_path(store: Path, name: str) -> None:
+    """It comes from a caller."""
+    with pytest.raises(MachineError, match="no name of a volume"):
+        volume_file(volume(store, name))
+
+
+async def test_a_volume_above_the_ceiling_is_refused(store: Path) -> None:
+    """A ceiling that was lowered holds for disks that exist."""
+    os.close(await open_volume(volume(store, size_mib=64)))
+    with pytest.raises(MachineError, match="has 64 MiB, more than the 32"):
+        await open_volume(volume(store, size_mib=32))
+
+
+async def test_nothing_else_is_taken_for_a_volume(store: Path) -> None:
+    """A symbolic link in the store would open any file of the host to a guest."""
+    path = volume_file(volume(store))
+    path.parent.mkdir(mode=0o700)
+    path.symlink_to("/etc/passwd")
+    with pytest.raises(MachineError, match="cannot be opened"):
+        await open_volume(volume(store))
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(MachineError, match="no plain file"):
+        await open_volume(volume(store))
+
+
+async def test_an_open_store_is_refused(store: Path) -> None:
+    """Others could read what sandboxes keep, or put a disk there."""
+    store.chmod(0o755)
+    with pytest.raises(MachineError, match="open to other users"):
+        await open_volume(volume(store))
+
+
+@pytest.mark.parametrize("size", [0, 15, 2 * 1024 * 1024])
+async def test_a_size_that_is_none_is_refused(tmp_path: Path, size: int) -> None:
+    """Before a file is made."""
+    with pytest.raises(MachineError, match="a disk cannot have"):
+        await make_overlay(tmp_path / "overlay", size)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_full_host_disk_is_said_before_the_guest_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a tmpfs QEMU would be killed by SIGBUS at the page that no longer fits."""
+    full = SimpleNamespace(f_bavail=100, f_frsize=1 << 20)
+    monkeypatch.setattr(os, "statvfs", lambda directory: full)
+    with pytest.raises(MachineError, match=r"100 MiB free, and 576 are needed"):
+        make_memory(tmp_path / "memory", 512)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_memory_takes_no_room_until_it_is_used(tmp_path: Path) -> None:
+    """And nobody else can read it."""
+    os.close(make_memory(tmp_path / "memory", 512))
+    about = (tmp_path / "memory").stat()
+    assert (about.st_size, about.st_blocks, about.st_mode & 0o777) == (512 << 20, 0, 0o600)
+
+
+async def test_a_missing_mke2fs_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the package to install."""
+    monkeypatch.setattr(shutil, "which", lambda program, path: None)
+    with pytest.raises(MachineError, match="mke2fs is missing") as caught:
+        await make_overlay(tmp_path / "overlay", 32)
+    assert "e2fsprogs" in caught.value.hint
