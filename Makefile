@@ -12,7 +12,7 @@ demo: setup  ## the main job on real input, in a sandbox without secrets, then s
 	@.venv/bin/coatcheck demo $(ARGS)
 
 test: setup  ## every test
-	@.venv/bin/python -m pytest $(ARGS)
+	@scripts/test $(ARGS)
 
 lint: setup  ## ruff, formatting, types, and which module may import which
 	@.venv/bin/ruff check .
