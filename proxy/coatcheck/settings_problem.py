@@ -3,6 +3,7 @@
 Values are never repeated: one of them may be a token that stands in the wrong place.
 """
 
+import json
 import tomllib
 from difflib import get_close_matches
 from typing import Any
@@ -116,5 +117,7 @@ def _default(value: object) -> str:
             return str(value).lower()
         case float() if value.is_integer():
             return str(int(value))
+        case tuple():
+            return json.dumps(value)
         case _:
             return str(value)

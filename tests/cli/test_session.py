@@ -106,3 +106,9 @@ async def test_explain_asks_the_daemon_about_a_session(daemon: Served) -> None:
         "policy", "explain", "GET", "https://evil.example/", "--session", session
     )
     assert refused.code == 1 and "host_not_allowed" in refused.out
+
+
+async def test_a_session_for_redirected_connections_wants_their_listener(daemon: Served) -> None:
+    """It has none of its own, and a daemon without the transparent one says what to set."""
+    said = await daemon.coatcheck("session", "create", "--redirected", "10.1.2.3")
+    assert said.code == 3 and "COATCHECK_TRANSPARENT_PORT" in said.error

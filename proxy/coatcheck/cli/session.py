@@ -32,7 +32,17 @@ def create(
     ] = None,
     max_age: Annotated[float | None, typer.Option(min=1, help="Seconds that it lives at most.")] = None,
     isolation: Annotated[str, typer.Option(help="hardware, emulated, namespace or none.")] = "none",
-    listen: Annotated[str, typer.Option(help="Its own listener: tcp (loopback), unix or none.")] = "tcp",
+    listen: Annotated[
+        str, typer.Option(help="Its own listener: tcp (loopback), unix, sandbox (three sockets) or none.")
+    ] = "tcp",
+    redirected: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Instead of a listener: the source address of a sandbox whose connections a redirect leads"
+            " to the transparent listener.",
+        ),
+    ] = None,
     style: Annotated[
         str | None, typer.Option(help="Print the sandbox's environment alone: sh, fish, json or dotenv.")
     ] = None,
@@ -53,7 +63,8 @@ def create(
         isolation=isolation,
         lease_seconds=lease,
         max_age=max_age,
-        listen=listen,
+        origin={"class": "address", "value": f"transparent|{redirected}"} if redirected else None,
+        listen=None if redirected else listen,
     )
     if as_json:
         emit_json(opened)

@@ -101,7 +101,7 @@ EXPLANATIONS: dict[Reason, Explanation] = {
     _R.PATH_FORM_REFUSED: Explanation(403, "the path could be read in more than one way", "Send a path without dot segments, encoded slashes, backslashes or control characters."),
     _R.HEADER_FORM_REFUSED: Explanation(403, "a header could be read in more than one way", "Send each header once, without control characters."),
     _R.FRAMING_REFUSED: Explanation(403, "the message framing could be read in more than one way", "Send either one Content-Length or chunked Transfer-Encoding."),
-    _R.AUTHORITY_MISMATCH: Explanation(421, "CONNECT target, TLS server name and Host header do not name the same host", "Open a new connection to the host that the request is for."),
+    _R.AUTHORITY_MISMATCH: Explanation(421, "CONNECT target, TLS server name, Host header and the address that was dialled are not all of the same host", "Open a new connection to the host that the request is for."),
     _R.ADDRESS_REFUSED: Explanation(403, "this name resolves to an address that must not be reached from a sandbox", _OPERATOR),
     _R.OWN_SURFACE: Explanation(403, "the proxy's own interfaces cannot be reached through the proxy", "Retrying will not help."),
     _R.BODY_TOO_LARGE: Explanation(413, "the body is larger than the policy allows", _OPERATOR),
