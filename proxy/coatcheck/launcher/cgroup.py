@@ -15,9 +15,8 @@ from pathlib import Path
 
 from coatcheck.launcher.limits import MIB, LimitName
 
-SPARE_PROCESSES = 16
-"""Beyond the sandbox's own limit, for what runs it: a fork bomb must not keep the agent from starting the
-command that ends it."""
+SPARE_PROCESSES = 4
+"""Beyond the sandbox's own limit: the agent, and what it is just starting."""
 EMPTY_SECONDS = 5.0
 """A killed process leaves its group once the kernel freed its memory; gigabytes take a moment."""
 _PERIOD_MICROSECONDS = 100_000

@@ -214,7 +214,9 @@ class NamespaceMachine:
             await asyncio.to_thread(self._group.add, first)
         self._map_users(first)
         enforced = self._group.enforces if self._group else frozenset()
-        limits = [f"--nproc={self._spec.processes}", f"--nofile={OPEN_FILES}", "--core=0"]
+        limits = [f"--nofile={OPEN_FILES}", "--core=0"]
+        if LimitName.PROCESSES not in enforced:  # else the group's limit is met first, and is counted
+            limits.append(f"--nproc={self._spec.processes}")
         if LimitName.MEMORY not in enforced:
             # Not RLIMIT_AS: V8 and Go reserve gigabytes of addresses that they never touch.
             limits.append(f"--data={self._spec.memory_mib * MIB}")
