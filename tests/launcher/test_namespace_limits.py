@@ -52,7 +52,12 @@ async def test_a_fork_bomb_gets_no_more_than_its_processes(tmp_path: Path, agent
 
 HOGS = {
     "a process": "x = [bytearray(1 << 20) for _ in range(300)]",
-    "a file in memory": "import os; f = os.memfd_create('x'); [os.write(f, bytes(1 << 20)) for _ in range(300)]",
+    "a file in memory": """
+import os
+file = os.memfd_create("x")
+for _ in range(300):
+    os.write(file, bytes(1 << 20))
+""",
     "many processes": """
 import os
 for _ in range(8):
