@@ -32,7 +32,6 @@ class Cache:
     """The directory `images` of the cache: kernels, roots, complete images, and names that point to images."""
 
     def __init__(self, cache: Path) -> None:
-        open_private_directory(cache)
         self.where = cache / "images"
         self._complete, self._names = self.where / "complete", self.where / "names"
         for directory in (self.where, self._complete, self._names):

@@ -39,8 +39,8 @@ FLAVOUR = "linux-image-cloud-amd64"
 _SIGNATURE_MAGIC = b"~Module signature appended~\n"
 _DEPENDS = re.compile(rb"\0depends=([^\0]*)\0")
 _ELF = b"\x7fELF"
-_PVH_NOTE = struct.pack("<III", 4, 4, 18) + b"Xen\0"
-"""XEN_ELFNOTE_PHYS32_ENTRY with a 32-bit address: by it QEMU starts an ELF kernel (xen/interface/elfnote.h)."""
+_PVH_NOTE = re.compile(rb"\x04\0\0\0[\x04\x08]\0\0\0\x12\0\0\0Xen\0")
+"""XEN_ELFNOTE_PHYS32_ENTRY: by it QEMU starts an ELF kernel directly (xen/interface/elfnote.h)."""
 _LZ4_SECONDS = 120
 _HINT = f"install another version of {FLAVOUR}; this one is not as Debian's are"
 
@@ -91,7 +91,7 @@ def bootable(image: bytes) -> bytes:
         kernel = _decompress(payload)
     except (OSError, EOFError, lzma.LZMAError, zstandard.ZstdError):
         return image
-    return kernel if kernel.startswith(_ELF) and _PVH_NOTE in kernel else image
+    return kernel if kernel.startswith(_ELF) and _PVH_NOTE.search(kernel) else image
 
 
 def _decompress(payload: bytes) -> bytes:
