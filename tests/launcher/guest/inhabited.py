@@ -93,7 +93,7 @@ class Inhabited:
             await writing
             return output
 
-    async def sh(self, script: str, **fields: str) -> Output:
+    async def sh(self, script: str, **fields: Any) -> Output:
         return await self.run("/bin/sh", "-c", script, **fields)
 
     async def control(self, op: str, *fields: tuple[str, str]) -> Output:

@@ -5,6 +5,7 @@ import contextlib
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,7 +81,7 @@ async def test_a_signal_ends_it_and_is_named(guest: Inhabited) -> None:
 
 async def test_a_program_that_cannot_be_started_is_told_apart(guest: Inhabited) -> None:
     """Missing, forbidden, and a working directory that is not there."""
-    for argv, fields, reason in (
+    cases: tuple[tuple[tuple[str, ...], dict[str, Any], str], ...] = (
         (("nonesuch",), {}, "not_found"),
         (("/etc/passwd",), {}, "permission_denied"),
         (("true",), {"cwd": "/nonesuch"}, "invalid_path"),
@@ -88,7 +89,8 @@ async def test_a_program_that_cannot_be_started_is_told_apart(guest: Inhabited) 
         (("true",), {"identity": "root"}, "unknown_identity"),
         (("true",), {"memory": "much"}, "bad_request"),
         ((), {}, "bad_request"),
-    ):
+    )
+    for argv, fields, reason in cases:
         with pytest.raises(StreamReset) as told:
             await guest.run(*argv, **fields)
         assert told.value.reason == reason, argv
@@ -97,7 +99,7 @@ async def test_a_program_that_cannot_be_started_is_told_apart(guest: Inhabited) 
 async def test_what_it_leaves_behind_does_not_hold_it(guest: Inhabited) -> None:
     """A server that was started in the background lives on, and may go on printing."""
     done = await guest.sh("(while echo chatter; do sleep 0.01; done) & echo $!")
-    pid = done.out.split()[0].decode() if done.out[:1].isdigit() else done.out.split()[-1].decode()
+    pid = next(word for word in done.out.split() if word.isdigit()).decode()
     await asyncio.sleep(0.1)
     assert (await guest.sh(f"kill -0 {pid}")).get("exit") == "0"
 
@@ -164,9 +166,9 @@ async def test_a_terminal_is_one(guest: Inhabited) -> None:
     script = "stty size; trap 'stty size' WINCH; echo ready; cat; stty size"
     async with await guest.open("/bin/bash", "-c", script, pty="24,80") as stream:
         assert b"24 80\r\n" in await read_until(stream, b"ready\r\n")
-        await stream.note([("resize", "50,132")])
         await stream.write(b"typed\n")
-        await read_until(stream, b"typed\r\ntyped\r\n")
+        await read_until(stream, b"typed\r\ntyped\r\n")  # the terminal's echo, and cat's: it runs
+        await stream.note([("resize", "50,132")])
         await stream.end()
         done = await read_all(stream)
     assert b"50 132\r\n" in done.out and done.get("exit") == "0"
