@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.inspection.trees import Mount, mounts, search_path, search_tree
+from coatcheck.inspection.trees import Mount, Mounts, mounts, search_path, search_tree
 from tests.inspection.planted import SECRET, findings, region, scan_of
 
 
 def search(top: Path) -> tuple[list[dict[str, object]], dict[str, int], int]:
     scan, told = scan_of()
     searched = region()
-    search_tree(scan, searched, str(top))
+    search_tree(scan, searched, str(top), set())
     assert SECRET not in repr(told)
     return findings(told), searched.unread, searched.items
 
@@ -87,3 +87,21 @@ def test_a_processs_mounts_are_found_through_it() -> None:
     found = mounts(os.getpid())
     assert any(mount.path == f"/proc/{os.getpid()}/root/" for mount in found)
     assert any(mount.kind == "proc" for mount in found)
+
+
+def test_a_tree_is_searched_once(tmp_path: Path) -> None:
+    """A directory that the launcher names, and that a process has mounted, is one place."""
+    (tmp_path / "x").write_text(SECRET)
+    scan, told = scan_of()
+    known = set[tuple[int, int]]()
+    for _ in range(2):
+        search_tree(scan, region(), str(tmp_path), known)
+    assert len(findings(told)) == 1
+
+
+def test_the_hosts_own_files_are_none_of_a_sandboxs() -> None:
+    """A process on the host's own mounts is not searched through all of the host's disk."""
+    scan, told = scan_of()
+    searched = region()
+    Mounts().search(scan, searched, os.getpid())
+    assert findings(told) == [] and searched.read == 0 and searched.unread == {}

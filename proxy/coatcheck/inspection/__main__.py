@@ -9,13 +9,14 @@ import json
 import os
 import resource
 import sys
+from collections.abc import Iterator
 from typing import Any, Final
 
 from coatcheck.decision.residue import PAGE, Residues, Value
 from coatcheck.inspection.places import Place, PlaceKind, place_of
 from coatcheck.inspection.processes import descendants, ran, search_memory, search_nameless_files
 from coatcheck.inspection.region import BLOCK, Region, Scan
-from coatcheck.inspection.trees import search_mounts, search_path, search_tree
+from coatcheck.inspection.trees import Mounts, search_path, search_tree
 from coatcheck.process_memory import die_with_parent, hide_memory
 
 MOST_MEMORY: Final = 2 << 30
@@ -34,8 +35,7 @@ def main() -> int:
     residues = Residues(_values(json.loads(sys.stdin.buffer.readline())))
     _tell({"ready": len(residues.forms)})
     scan = Scan(residues, _tell)
-    for said in json.loads(sys.stdin.buffer.readline()):
-        region = _search(scan, place_of(said))
+    for region in _search(scan, [place_of(said) for said in json.loads(sys.stdin.buffer.readline())]):
         _tell(
             {
                 "region": {
@@ -56,29 +56,36 @@ def _values(said: list[dict[str, Any]]) -> list[Value]:
     return [Value(each["credential"], each["secret"].encode(), tuple(each["usernames"])) for each in said]
 
 
-def _search(scan: Scan, place: Place) -> Region:
-    region = Region(place.name, place.kind.value)
-    if place.pid is not None:
-        _search_processes(scan, region, place.pid)
-    elif place.path is not None and os.path.isdir(place.path) and not os.path.islink(place.path):
-        search_tree(scan, region, place.path)
-    elif place.path is not None:
-        search_path(scan, region, place.path, page=BLOCK if place.kind is PlaceKind.DISK else PAGE)
-    return region
+def _search(scan: Scan, places: list[Place]) -> Iterator[Region]:
+    """Each file or directory is a region, and all processes together are one, since they start each other."""
+    mounts = Mounts()
+    for place in places:
+        if place.path is None:
+            continue
+        region = Region(place.name, place.kind.value)
+        if os.path.isdir(place.path) and not os.path.islink(place.path):
+            search_tree(scan, region, place.path, mounts.known)
+        else:
+            search_path(scan, region, place.path, page=BLOCK if place.kind is PlaceKind.DISK else PAGE)
+        yield region
+    if roots := [place.pid for place in places if place.pid is not None]:
+        region = Region("processes", PlaceKind.PROCESS.value)
+        _search_processes(scan, region, roots, mounts)
+        yield region
 
 
-def _search_processes(scan: Scan, region: Region, root: int) -> None:
+def _search_processes(scan: Scan, region: Region, roots: list[int], mounts: Mounts) -> None:
     files: set[tuple[int, int]] = set()
-    seen_mounts: set[tuple[str, str]] = set()
-    processes = descendants(root)
-    if not processes:
-        region.miss("there is no such process")
+    processes = {pid for root in roots for pid in descendants(root)}
+    for _ in set(roots) - processes:
+        region.miss("a process that was named is gone")
     before = {pid: _ran(pid) for pid in processes}
-    for pid in processes:
+    for pid in sorted(processes):
         search_memory(scan, region, pid)
         search_nameless_files(scan, region, pid, files)
-        search_mounts(scan, region, pid, seen_mounts)
-    if before != {pid: _ran(pid) for pid in descendants(root)}:
+        mounts.search(scan, region, pid)
+    after = {pid for root in roots for pid in descendants(root)}
+    if after != processes or before != {pid: _ran(pid) for pid in processes}:
         # Whatever runs can carry a secret from where we have not been to where we have.
         region.miss("a process ran while it was searched")
 

@@ -1,8 +1,7 @@
 """The signed statement of an inspection, and its check by whoever has only the public key.
 
 Signed are the line `coatcheck inspection v1` and the statement as JSON with sorted keys and without blanks,
-in ASCII, and all numbers are integers: what `jq -cjS .statement` prints. docs/inspection.md shows the check
-with openssl alone.
+in ASCII; all numbers are integers. docs/inspection.md shows the check with openssl.
 """
 
 import hashlib

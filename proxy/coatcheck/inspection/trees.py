@@ -39,7 +39,7 @@ class Mount:
         return self.kind in _OWN_MEMORY or self.kind in _DISKS
 
 
-def mounts(pid: int) -> list[Mount]:
+def mounts(pid: int | str) -> list[Mount]:
     """All mounts that the process sees."""
     found = []
     for line in Path(f"/proc/{pid}/mountinfo").read_text(errors="surrogateescape").splitlines():
@@ -51,31 +51,53 @@ def mounts(pid: int) -> list[Mount]:
     return found
 
 
-def search_mounts(scan: Scan, region: Region, pid: int, known: set[tuple[str, str]]) -> None:
-    """What the process can write, or could."""
-    try:
-        seen = mounts(pid)
-    except OSError as error:
-        region.miss(f"a process's mounts cannot be listed ({error.strerror})")
-        return
-    for mount in seen:
-        if mount.identity in known or not mount.may_hold:
-            continue
-        known.add(mount.identity)
-        if mount.safe:
-            search_tree(scan, region, mount.path)
-        else:
-            region.miss(f"a mounted file system of a kind that is not looked into ({mount.kind})")
+class Mounts:
+    """The file systems of a sandbox's processes: each is searched once, whoever sees it, wherever.
+
+    Those of the host itself are none of the sandbox's. One that it could write to is a hole in its walls, and
+    is told as not searched.
+    """
+
+    def __init__(self) -> None:
+        self.known: set[tuple[int, int]] = set()
+        """Directories whose trees have been searched: device and inode."""
+        self._hosts = {mount.identity for mount in mounts("self")}
+        self._seen: set[tuple[str, str]] = set()
+
+    def search(self, scan: Scan, region: Region, pid: int) -> None:
+        """What the process can write, or could."""
+        try:
+            if os.readlink(f"/proc/{pid}/ns/mnt") == os.readlink("/proc/self/ns/mnt"):
+                return  # it lives on the host's own files
+            seen = mounts(pid)
+        except OSError as error:
+            region.miss(f"a process's mounts cannot be listed ({error.strerror})")
+            return
+        for mount in seen:
+            if mount.identity in self._seen or not mount.may_hold:
+                continue
+            self._seen.add(mount.identity)
+            if mount.identity in self._hosts:
+                if mount.writable:
+                    region.miss(f"a file system of the host can be written ({mount.kind})")
+            elif not mount.safe:
+                region.miss(f"a mounted file system of a kind that is not looked into ({mount.kind})")
+            else:
+                search_tree(scan, region, mount.path, self.known)
 
 
-def search_tree(scan: Scan, region: Region, top: str) -> None:
-    """Every file below `top` on the same file system, every name, link and extended attribute.
+def search_tree(scan: Scan, region: Region, top: str, known: set[tuple[int, int]]) -> None:
+    """Every file below `top` on the same file system, every name, link and extended attribute; unless `top`
+    is among the `known`, to which it is added.
 
     Nothing that the sandbox named is told, since a name could be the secret: a finding has the inode.
     """
     try:
-        device = os.stat(top).st_dev
-        if not os.path.isdir(top):
+        status = os.stat(top)
+        if (status.st_dev, status.st_ino) in known:
+            return
+        known.add((status.st_dev, status.st_ino))
+        if not stat.S_ISDIR(status.st_mode):
             search_path(scan, region, top)
             return
     except OSError as error:
@@ -87,7 +109,7 @@ def search_tree(scan: Scan, region: Region, top: str) -> None:
 
     for _, directories, files, fd in os.fwalk(top, onerror=missed, follow_symlinks=False):
         names = [os.fsencode(name) for name in (*directories, *files)]
-        directories[:] = [name for name in directories if _device(fd, name) == device]
+        directories[:] = [name for name in directories if _device(fd, name) == status.st_dev]
         for name in files:
             names += _search_entry(scan, region, fd, name)
         if names:
