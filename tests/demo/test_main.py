@@ -15,7 +15,7 @@ import pytest
 
 from coatcheck.demo.main import DemoError, check_requirements, main
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs_debian("bwrap", "git", "curl", "node")]
+pytestmark = [pytest.mark.slow, pytest.mark.needs_debian("bwrap", "git", "curl", "node", "nft", "ip")]
 
 COMMAND = (sys.executable, "-m", "coatcheck.demo")
 SECONDS = 180
@@ -66,6 +66,10 @@ def test_it_shows_a_sandbox_without_secrets_and_six_refused_attacks(scratch: Pat
         == len(re.findall(r"^  \[ok\] ", ran.stdout, re.MULTILINE))
         == 6
     )
+    assert re.search(
+        r"^  allowed    POST https://api.openai.com with handle [0-9a-f]{8}: 200", ran.stdout, re.MULTILINE
+    )
+    assert "elsewhere  https://attacker.example: 403 host_not_allowed" in ran.stdout
     assert "0 of 6 secrets" in ran.stdout and "6 of 6 refused" in ran.stdout
     assert "hash chain intact" in ran.stdout
     assert "\x1b" not in ran.stdout and not LOOKS_LIKE_A_SECRET.search(ran.stdout)
@@ -81,6 +85,7 @@ def test_without_namespaces_the_first_line_says_so(scratch: Path, tmp_path: Path
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert ran.stdout.startswith("Coatcheck demo: not isolated: bubblewrap is missing")
     assert "5 of 6 refused" in ran.stdout
+    assert "not shown  unshare is missing" in ran.stdout
     assert not LOOKS_LIKE_A_SECRET.search(ran.stdout)
 
 

@@ -17,6 +17,7 @@ from coatcheck.demo.report import Report
 from coatcheck.demo.sandbox import Sandbox, SandboxError, open_sandbox
 from coatcheck.demo.stage import Stage
 from coatcheck.demo.summary import show_audit, show_search
+from coatcheck.demo.transparent import show_transparent
 from coatcheck.demo.zero_secrets import Searched, needles, search_bytes, search_processes
 from coatcheck.stores.embedded import EmbeddedVaultError
 
@@ -85,6 +86,7 @@ async def _acts(report: Report, isolation: Isolation, scratch: Path, logs: Path)
             attacks = await every(report, victim, thief)
             report.headline(f"Attack {attacks + 1}: Reach for the daemon, its OpenBao and its control API")
             unreachable = await reach(victim, isolation.bubblewrap is not None)
+            await show_transparent(report, stage, kind)
             for box in (sandbox, second):
                 await search(box)
                 searched.add(search_bytes(bytes(box.said), wanted))

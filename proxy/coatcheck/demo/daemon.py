@@ -41,6 +41,18 @@ class OpenedSession:
     """By credential: what a handle is revoked by."""
 
 
+@dataclass(frozen=True, slots=True)
+class WholeSandbox:
+    """What the control API answered for a sandbox whose programs know of no proxy."""
+
+    handle: str
+    """For OpenAI's API."""
+    environment: Mapping[str, str]
+    """Handles and trust; no proxy."""
+    transparent: Path
+    dns: Path
+
+
 class DemoDaemon:
     """A running `coatcheck serve`. Made by `running_daemon`."""
 
@@ -71,6 +83,26 @@ class DemoDaemon:
             Outlet(session, variables, socket, Path(opened["proxy"]["ca_bundle"]).parent),
             {name: each["value"] for name, each in handles.items()},
             {name: each["jti"] for name, each in handles.items()},
+        )
+
+    async def open_whole_sandbox(self, subject: str, isolation: str) -> "WholeSandbox":
+        """A session for a sandbox whose programs know of no proxy: redirected connections and DNS."""
+        opened = await asyncio.to_thread(
+            self._client.open_session,
+            tenant="demo",
+            subject=subject,
+            policy="demo",
+            isolation=isolation,
+            lease_seconds=LEASE_SECONDS,
+            listen="sandbox",
+        )
+        self._renewing.add(asyncio.create_task(self._renew(opened["session"]["id"])))
+        proxy = opened["proxy"]
+        return WholeSandbox(
+            opened["handles"]["openai"]["value"],
+            opened["environment"],
+            Path(proxy["transparent"].removeprefix("unix://")),
+            Path(proxy["dns"].removeprefix("unix://")),
         )
 
     async def revoke_handle(self, session: str, handle_id: str) -> None:
