@@ -94,7 +94,7 @@ def test_what_is_denied_cannot_be_read_by_any_way() -> None:
         Filesystem(allow_write=(HOME,), deny_read=(f"{HOME}/.ssh", "/srv/key")),
         setup("mkdir -p .ssh/deep; echo secret > .ssh/id; echo secret > .ssh/deep/x; echo secret > /srv/key"),
         "cat .ssh/id", "ls .ssh", "cat .ssh/deep/x", "cat /srv/key",
-        "for process in self 1 $PPID '*'; do cat /proc/$process/root/srv/key; done",
+        "for process in self 1 $PPID $(ls /proc); do (cd /proc/$process/root && cat srv/key); done",
         "umount .ssh; umount /srv/key; cat .ssh/id /srv/key",
         "unshare -Urm sh -c 'umount .ssh; umount -l /home/agent/.ssh; umount /srv/key; cat .ssh/id /srv/key'",
         "unshare -Urm sh -c 'mount --bind / /mnt; cat /mnt/home/agent/.ssh/id /mnt/srv/key'",
