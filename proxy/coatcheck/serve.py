@@ -274,6 +274,7 @@ class Daemon:
 
     async def stop(self) -> None:
         self.ready = False
+        await asyncio.to_thread(self.sandboxes.close)
         if self.control is not None:  # not on this loop: what it still answers may need this one
             await asyncio.to_thread(self.control.stop)
         if self.listeners is not None:

@@ -85,14 +85,10 @@ class Dispatcher:
                         f"the role {caller.role} may not do this",
                         "Ask whoever keeps the daemon's grants file.",
                     )
+            query = Unread() if operation.query is Unread else await read_query(request, operation.query)
             check_upgrade(request, operation.websocket, operation.passes)
-            ask = Ask(
-                caller,
-                path,
-                Unread() if operation.query is Unread else await read_query(request, operation.query),
-                Nothing() if operation.passes else await read_body(request, operation.body),
-                self.grants.of_name,
-            )
+            body = Nothing() if operation.passes else await read_body(request, operation.body)
+            ask = Ask(caller, path, query, body, self.grants.of_name)
             async with asyncio.timeout(RUN_SECONDS):
                 answer = await operation.run(self._desk, ask)
             if isinstance(answer, Passage):

@@ -133,8 +133,9 @@ def _path_parameters(op: Operation) -> list[dict[str, Any]]:
 
 
 def _query_parameters(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    required = schema.get("required", ())
     return [
-        {"name": name, "in": "query", "required": False, "schema": _not_null(each)}
+        {"name": name, "in": "query", "required": name in required, "schema": _not_null(each)}
         for name, each in schema.get("properties", {}).items()
     ]
 

@@ -65,7 +65,7 @@ STATUS: dict[Reason, HTTPStatus] = {
     SandboxProblem.SANDBOX_ENDED: HTTPStatus.CONFLICT,
     SandboxProblem.UNKNOWN_IMAGE: HTTPStatus.NOT_FOUND,
     SandboxProblem.NO_BACKEND: HTTPStatus.CONFLICT,
-    SandboxProblem.TOO_MANY_SANDBOXES: HTTPStatus.SERVICE_UNAVAILABLE,
+    SandboxProblem.TOO_MANY_SANDBOXES: HTTPStatus.TOO_MANY_REQUESTS,
     SandboxProblem.BEYOND_LIMIT: HTTPStatus.BAD_REQUEST,
     SandboxProblem.VOLUME_IN_USE: HTTPStatus.CONFLICT,
     SandboxProblem.NOT_STARTED: HTTPStatus.SERVICE_UNAVAILABLE,

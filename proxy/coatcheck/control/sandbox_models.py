@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from coatcheck.control.models import SANDBOX_ID, Answered, Asked, Name, PolicyName, SessionId
 from coatcheck.decision.sandbox import Backend, Ending, SandboxState
@@ -13,6 +13,15 @@ type IdentityName = Literal["agent", "tool"]
 type GuestPath = Annotated[str, Field(min_length=2, max_length=4096, pattern=r"^/[^\x00]+$")]
 type VolumeName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 type ImageName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+
+
+def _whole(value: object) -> object:
+    """`1.0` is an integer to JSON Schema (and to JavaScript)."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+type Whole = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
+type DiskSize = Annotated[int, Field(ge=16, le=1024 * 1024), BeforeValidator(_whole)]
 
 # --- requests ----------------------------------------------------------------------------------------
 
@@ -29,7 +38,7 @@ class VolumeAsked(Asked):
 
     name: VolumeName
     at: GuestPath
-    size_mib: int = Field(1024, ge=16, le=1024 * 1024)
+    size_mib: DiskSize = 1024
 
 
 class NewSandbox(Asked):
@@ -45,13 +54,13 @@ class NewSandbox(Asked):
         None, description="Default: microvm where this machine can, else namespace."
     )
     image: ImageName | None = Field(None, description="Of those built; default: `default`.")
-    memory_mib: int | None = Field(None, ge=1)
-    cpus: int | None = Field(None, ge=1)
-    disk_mib: int | None = Field(None, ge=1)
-    processes: int | None = Field(None, ge=1)
-    output_mib: int | None = Field(None, ge=1, description="Of one command.")
-    network_mib_per_second: int | None = Field(None, ge=1)
-    timeout_seconds: int | None = Field(None, ge=1, description="From its start to its end.")
+    memory_mib: Whole | None = None
+    cpus: Whole | None = None
+    disk_mib: Whole | None = None
+    processes: Whole | None = None
+    output_mib: Whole | None = Field(None, description="Of one command.")
+    network_mib_per_second: Whole | None = None
+    timeout_seconds: Whole | None = Field(None, description="From its start to its end.")
     idle_seconds: float | None = Field(
         None, ge=1, le=31_536_000, description="Ends when nobody was connected for so long. Default: never."
     )

@@ -19,6 +19,7 @@ class Backends:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._lock = threading.Lock()
+        self._agent: Path | None = None
 
     def choose(self, backend: Backend | None, image: str | None) -> Choice:
         """SandboxRefused when this machine cannot run what is asked for."""
@@ -34,11 +35,15 @@ class Backends:
                 "there is no bubblewrap (bwrap) on this machine",
                 "Install it: apt-get install bubblewrap.",
             )
-        try:
-            program = agent(self._settings.cache.absolute() / "guest")
-        except CompileError as error:
-            raise SandboxRefused(SandboxProblem.NO_BACKEND, str(error), error.hint) from None
-        return Choice(Backend.NAMESPACE, Isolation.NAMESPACE, why, None, str(program))
+        return Choice(Backend.NAMESPACE, Isolation.NAMESPACE, why, None, str(self._program()))
+
+    def _program(self) -> Path:
+        if self._agent is None or not self._agent.exists():
+            try:
+                self._agent = agent(self._settings.cache.absolute() / "guest")
+            except CompileError as error:
+                raise SandboxRefused(SandboxProblem.NO_BACKEND, str(error), error.hint) from None
+        return self._agent
 
 
 def make_machine(spec: SupervisorSpec) -> Machine:

@@ -51,6 +51,8 @@ MAX_REMEMBERED: Final = 256
 KILL_SECONDS: Final = 45.0
 """A supervisor that has not ended by then is killed: a little more than it gives its machine."""
 
+CLOSE_POLL_SECONDS: Final = 0.02
+
 type Tell = Callable[[SandboxEvent], None]
 
 
@@ -246,6 +248,19 @@ class Sandboxes:
         for sandbox in self.all():
             if session_id in sandbox.sessions.values() and not sandbox.over:
                 self.kill(sandbox.id, Ending.SESSION_OVER, f"its session {session_id} is over")
+
+    def close(self) -> None:
+        """All of them end, as the daemon does in order: after a crash they may be adopted instead."""
+        for sandbox in self.all():
+            if not sandbox.over:
+                self.kill(sandbox.id, Ending.DAEMON_GONE, "the daemon was stopped")
+        until = time.monotonic() + KILL_SECONDS
+        while left := [each.id for each in self.all() if each.state is not SandboxState.ENDED]:
+            for sandbox_id in left:
+                if time.monotonic() > until:
+                    self._kill_supervisor(sandbox_id, self._processes.get(sandbox_id))
+                self.settle(sandbox_id)
+            time.sleep(CLOSE_POLL_SECONDS)
 
     # --- what is left ----------------------------------------------------------------------------------
 
