@@ -92,11 +92,8 @@ static void obey(char *line)
         say(pread(fd, block, sizeof block, 4 << 20) == sizeof block ? block : "not read");
         close(fd);
     } else if (!strcmp(verb, "remember")) { /* in memory only */
-        setenv("REMEMBERED", two, 1);
+        setenv("REMEMBERED", one, 1);
         say("remembered");
-    } else if (!strcmp(verb, "panic")) {
-        int fd = open("/proc/sysrq-trigger", O_WRONLY);
-        write(fd, "c", 1);
     } else if (!strcmp(verb, "restart"))
         reboot(RB_AUTOBOOT);
 }
