@@ -4,7 +4,7 @@ docs/guest-protocol.md says what each means. What comes from a guest is hostile 
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
@@ -131,22 +131,23 @@ class FrameReader:
     def __init__(self) -> None:
         self._rest = bytearray()
 
-    def feed(self, data: bytes) -> list[Frame]:
-        """The frames that `data` completes; Violation for a header that no frame has."""
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """The frames that `data` completes, one by one; Violation for a header that no frame has."""
         self._rest += data
-        frames = []
         at = 0
-        with memoryview(self._rest) as view:
-            while len(view) - at >= HEADER_SIZE:
-                number, flags, length, stream = _HEADER.unpack_from(view, at)
+        try:
+            while len(self._rest) - at >= HEADER_SIZE:
+                number, flags, length, stream = _HEADER.unpack_from(self._rest, at)
                 if length > MAX_PAYLOAD:
                     raise Violation(Rule.OVERSIZED_FRAME, f"{length} bytes, {MAX_PAYLOAD} are allowed")
                 if not Kind.HELLO <= number <= Kind.NOTE:
                     raise Violation(Rule.UNKNOWN_FRAME, f"type {number}")
                 end = at + HEADER_SIZE + length
-                if end > len(view):
-                    break
-                frames.append(Frame(Kind(number), flags, stream, bytes(view[at + HEADER_SIZE : end])))
+                if end > len(self._rest):
+                    return
+                with memoryview(self._rest) as view:
+                    payload = bytes(view[at + HEADER_SIZE : end])
                 at = end
-        del self._rest[:at]
-        return frames
+                yield Frame(Kind(number), flags, stream, payload)
+        finally:
+            del self._rest[:at]
