@@ -18,6 +18,7 @@ from coatcheck.decision.policy import Policy
 from coatcheck.decision.session import alive
 from coatcheck.decision.verdict import Reason
 from coatcheck.exchange import Exchange
+from coatcheck.inspection.daemon import inspector_of
 from coatcheck.launcher.service import Sandboxes
 from coatcheck.planes.configured import (
     Addresses,
@@ -105,6 +106,7 @@ class Daemon:
         self.exchange = Exchange(self.state, self.store, self.telemetry.emit)
         self.exchange.revoke_for_theft = self._revoke_for_theft
         self.sandboxes = Sandboxes(settings, self.telemetry.emit, self._end_session)
+        self.inspector = inspector_of(self)
         self.plane: MitmPlane | None = None
         self.listeners: Listeners | None = None
         self.addresses = Addresses()

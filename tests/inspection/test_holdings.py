@@ -65,7 +65,7 @@ SECRETS = {
 
 
 async def collected(secrets: dict[str, str], served: SessionSecrets | None = None) -> Holdings:
-    return await collect([POLICY], ["ses_1"], MemoryStore(secrets), served or SessionSecrets())
+    return await collect({"default": POLICY}, ["ses_1"], MemoryStore(secrets), served or SessionSecrets())
 
 
 async def test_every_credential_of_the_policy_is_looked_for() -> None:
@@ -92,7 +92,9 @@ async def test_what_the_store_does_not_have_or_give_is_told() -> None:
                 raise SecretUnavailable("sealed")
             return await super().fetch(ref)
 
-    found = await collect([POLICY], [], Sealed({"memory:secret/git#token": OPENAI}), SessionSecrets())
+    found = await collect(
+        {"default": POLICY}, [], Sealed({"memory:secret/git#token": OPENAI}), SessionSecrets()
+    )
     assert found.not_checked["openai"] == UNAVAILABLE and found.unknown
     assert found.not_checked["aws"] == found.not_checked["pin"] == "the secret store has no such secret"
     assert found.checked == {"git": 1}
@@ -109,7 +111,7 @@ async def test_a_store_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPa
             raise AssertionError
 
     async with asyncio.timeout(10):
-        found = await collect([POLICY], [], Hanging({}), SessionSecrets())
+        found = await collect({"default": POLICY}, [], Hanging({}), SessionSecrets())
     assert set(found.not_checked.values()) == {UNAVAILABLE}
 
 
@@ -127,3 +129,9 @@ async def test_a_pair_that_is_none_is_told() -> None:
     """Nothing of it can be put into a request, either."""
     found = await collected(SECRETS | {"memory:secret/aws#keys": "not a pair"})
     assert "no AWS key pair" in found.not_checked["aws"] and "aws" not in found.checked
+
+
+async def test_a_policy_that_is_gone_leaves_nothing_proven() -> None:
+    """A session's policy was removed from the directory: what it named is not known any more."""
+    found = await collect({"default": None}, [], MemoryStore({}), SessionSecrets())
+    assert found.not_checked == {"policy default": UNAVAILABLE} and found.unknown

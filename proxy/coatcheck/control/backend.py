@@ -15,6 +15,7 @@ from coatcheck.decision.sandbox import (
     WantedSandbox,
 )
 from coatcheck.decision.sandbox import Backend as SandboxBackend
+from coatcheck.inspection.inspector import Inspector
 from coatcheck.settings import Settings
 from coatcheck.state.database import Status
 from coatcheck.state.errors import Problem, StateError
@@ -119,6 +120,9 @@ class Daemon(Protocol):
     def sandboxes(self) -> Sandboxes: ...
 
     @property
+    def inspector(self) -> Inspector: ...
+
+    @property
     def ready(self) -> bool: ...
 
     @property
@@ -137,6 +141,7 @@ class Backend:
         self.state = daemon.state
         self.trust_for = daemon.trust_for
         self.sandboxes = daemon.sandboxes
+        self.inspector = daemon.inspector
 
     @property
     def draining(self) -> bool:

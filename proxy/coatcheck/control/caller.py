@@ -32,6 +32,8 @@ class Action(StrEnum):
     END = "end"
     """Revoking a session or a handle, or ending a session: whatever takes."""
     SEE = "see"
+    INSPECT = "inspect"
+    """Searching a sandbox for secrets: it stands still meanwhile, and the answer is yes or no."""
     RELOAD = "reload"
     MEASURE = "measure"
     """Metrics, which count all tenants' requests together."""
@@ -39,8 +41,8 @@ class Action(StrEnum):
 
 _ALLOWED: Final = {
     Role.OWNER: frozenset(Action),
-    Role.LAUNCHER: frozenset({Action.OPEN, Action.END, Action.SEE}),
-    Role.OPERATOR: frozenset({Action.END, Action.SEE, Action.RELOAD, Action.MEASURE}),
+    Role.LAUNCHER: frozenset({Action.OPEN, Action.END, Action.SEE, Action.INSPECT}),
+    Role.OPERATOR: frozenset({Action.END, Action.SEE, Action.INSPECT, Action.RELOAD, Action.MEASURE}),
     Role.AUDITOR: frozenset({Action.SEE, Action.MEASURE}),
 }
 

@@ -13,7 +13,7 @@ from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import Response, StreamResponse
 from pydantic import BaseModel
 
-from coatcheck.control import handles, health, policies, sandbox_streams, sandboxes, sessions
+from coatcheck.control import handles, health, inspection, policies, sandbox_streams, sandboxes, sessions
 from coatcheck.control.caller import Caller
 from coatcheck.control.defence import check_request, check_upgrade
 from coatcheck.control.desk import Desk
@@ -50,6 +50,7 @@ OPERATIONS: Final = (
     *sessions.OPERATIONS,
     *handles.OPERATIONS,
     *sandboxes.OPERATIONS,
+    *inspection.OPERATIONS,
     *sandbox_streams.OPERATIONS,
     *policies.OPERATIONS,
     *health.OPERATIONS,

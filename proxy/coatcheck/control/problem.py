@@ -23,6 +23,7 @@ class Refusal(StrEnum):
     MEDIA_TYPE = "media_type"
     WRONG_HOST = "wrong_host"
     UPGRADE_REQUIRED = "upgrade_required"
+    INSPECTION_RUNNING = "inspection_running"
     INTERNAL = "internal"
     BUSY = "busy"
     DRAINING = "draining"
@@ -46,6 +47,7 @@ STATUS: dict[Reason, HTTPStatus] = {
     Refusal.MEDIA_TYPE: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     Refusal.WRONG_HOST: HTTPStatus.MISDIRECTED_REQUEST,
     Refusal.UPGRADE_REQUIRED: HTTPStatus.UPGRADE_REQUIRED,
+    Refusal.INSPECTION_RUNNING: HTTPStatus.CONFLICT,
     Refusal.INTERNAL: HTTPStatus.INTERNAL_SERVER_ERROR,
     Refusal.BUSY: HTTPStatus.SERVICE_UNAVAILABLE,
     Refusal.DRAINING: HTTPStatus.SERVICE_UNAVAILABLE,

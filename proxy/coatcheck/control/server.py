@@ -144,6 +144,7 @@ class ControlServer:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await self._daemon.inspector.close()
             for door in doors:
                 await door.close()
             desk.close()

@@ -15,7 +15,7 @@ FETCH_SECONDS: Final = 4.0
 SERVED: Final = "(served before)"
 """Name of a value that a session was served and that none of its credentials has any more: it was rotated."""
 
-UNAVAILABLE: Final = "the secret store cannot give it now"
+UNAVAILABLE: Final = "it cannot be had now: the secret store, or the policy, is not there"
 
 
 class Store(Protocol):
@@ -44,18 +44,20 @@ class Holdings:
 
 
 async def collect(
-    policies: Iterable[Policy], sessions: Iterable[str], store: Store, served: Served
+    policies: Mapping[str, Policy | None], sessions: Iterable[str], store: Store, served: Served
 ) -> Holdings:
     """Every credential of the policies, whether the sandbox was granted it or not. On the store's loop.
 
+    None stands for a policy that is not in force any more: what it named is not known.
+
     Two policies may have different credentials of one name: both are looked for under it.
     """
-    credentials = [c for policy in policies for c in policy.credentials.values()]
+    credentials = [c for policy in policies.values() if policy for c in policy.credentials.values()]
     basics = [c.inject for c in credentials if isinstance(c.inject, BasicInjection)]
     usernames = tuple(sorted({basic.username for basic in basics if basic.username}))
     fetched = await _fetch({c.secret for c in credentials}, store)
     texts: dict[str, set[str]] = {}
-    not_checked: dict[str, str] = {}
+    not_checked = {f"policy {name}": UNAVAILABLE for name, policy in policies.items() if policy is None}
     for credential in credentials:
         secret = fetched[credential.secret]
         if isinstance(secret, str):

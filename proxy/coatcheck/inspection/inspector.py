@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from coatcheck.decision.sandbox import SandboxRefused
 from coatcheck.inspection.holdings import Holdings
 from coatcheck.inspection.places import Subject, place_of
 from coatcheck.inspection.scanner import ScanFailed, Scanned, Scanner
@@ -217,8 +218,8 @@ async def _within[T](done: str, work: Awaitable[T]) -> T:
             return await work
     except TimeoutError:
         raise PlaceFailed(f"the sandbox could not be {done} within {CALL_SECONDS:g} s") from None
-    except (PlaceFailed, ValueError):
-        raise
+    except SandboxRefused as refused:
+        raise PlaceFailed(f"the sandbox could not be {done}: {refused}") from None
     except Exception as error:
         # Of the launcher's own errors the class is enough: what a sandbox said is in none of our texts.
         raise PlaceFailed(f"the sandbox could not be {done} ({type(error).__name__})") from error

@@ -178,6 +178,13 @@ class AuditLog:
         return self._sink.failures if self._sink else 0
 
     @property
+    def signer(self) -> CheckpointSigner:
+        """Whoever signs the checkpoints. RuntimeError in a log without."""
+        if self._signer is None:
+            raise RuntimeError("this audit log has no signer")
+        return self._signer
+
+    @property
     def broken(self) -> str:
         """Why nothing can be written until a restart; empty while it can."""
         return self._chain.broken
