@@ -35,6 +35,7 @@ COVERED_BY = {
     "demo/inside/anthropic_sdk.py": "demo/test_main.py",
     "demo/inside/attempts.py": "demo/test_sandbox.py",
     "demo/inside/open_stream.py": "demo/test_main.py",
+    "demo/inside/no_proxy.py": "demo/test_main.py",
     "demo/inside/openai_sdk.py": "demo/test_main.py",
     "demo/inside/reach.py": "demo/test_main.py",
     "demo/inside/supervisor.py": "demo/test_sandbox.py",
