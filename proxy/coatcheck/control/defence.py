@@ -65,13 +65,16 @@ def check_request(request: BaseRequest, names: Collection[str] | None) -> None:
             )
 
 
-def check_upgrade(request: BaseRequest, wanted: bool, allowed: bool) -> None:
-    """A WebSocket where one is, and nowhere else. What a page may not send (Origin) it may not send here,
+def check_upgrade(request: BaseRequest, allowed: bool) -> None:
+    """A WebSocket where one can be, and nowhere else. What a page may not send (Origin) it may not send here,
     either: browsers open WebSockets to any host without asking it first."""
-    asked = "upgrade" in request.headers
-    if asked and not (allowed and request.method == "GET"):
+    if "upgrade" in request.headers and not (allowed and request.method == "GET"):
         raise _malformed("this resource is no WebSocket", "Leave Upgrade out.")
-    if wanted and not asked:
+
+
+def check_websocket(request: BaseRequest, wanted: bool) -> None:
+    """Raise ControlProblem for a plain request where only a WebSocket is."""
+    if wanted and "upgrade" not in request.headers:
         raise ControlProblem(
             Refusal.UPGRADE_REQUIRED,
             "this resource is a WebSocket",

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from coatcheck.control import handles, health, inspection, policies, sandbox_streams, sandboxes, sessions
 from coatcheck.control.caller import Caller
-from coatcheck.control.defence import check_request, check_upgrade
+from coatcheck.control.defence import check_request, check_upgrade, check_websocket
 from coatcheck.control.desk import Desk
 from coatcheck.control.grants import Grants
 from coatcheck.control.identity import channel_of, identify
@@ -87,12 +87,14 @@ class Dispatcher:
                         "Ask whoever keeps the daemon's grants file.",
                     )
             query = Unread() if operation.query is Unread else await read_query(request, operation.query)
-            check_upgrade(request, operation.websocket, operation.passes)
+            check_upgrade(request, operation.passes)
             body = Nothing() if operation.passes else await read_body(request, operation.body)
             ask = Ask(caller, path, query, body, self.grants.of_name)
             async with asyncio.timeout(RUN_SECONDS):
                 answer = await operation.run(self._desk, ask)
             if isinstance(answer, Passage):
+                # Only now: a client that cannot see why its handshake failed asks again without one.
+                check_websocket(request, operation.websocket)
                 return await self._carry(request, answer, caller)
             return _answered(operation, answer)
         except ControlProblem as problem:

@@ -1,4 +1,5 @@
-"""Ports of a sandbox, reached from outside: as raw bytes in a WebSocket, or as HTTP and WebSocket requests.
+"""Ports of a sandbox, reached from outside: as raw bytes in a WebSocket (binary messages both ways, a text
+says that nothing more follows), or as HTTP and WebSocket requests.
 
 Whoever comes here has been authenticated and authorised by the control API; what the sandbox answers is bytes
 of its own making, and no program of ours heeds it.
@@ -37,7 +38,8 @@ async def serve_port(ws: WebSocketResponse, sandbox: Supervisor, port: int, iden
     async def inwards(stream: Stream) -> None:
         async for message in ws:
             if message.type is not WSMsgType.BINARY:
-                break
+                await stream.end()  # `{"end": true}`: nothing more follows this way
+                return
             await stream.write(message.data)
         stream.reset("cancelled")
 
