@@ -310,8 +310,8 @@ async def test_a_supervisor_killed_takes_its_machine_along(image: Path, tmp_path
     async with asyncio.timeout(10):
         while any(Path(f"/proc/{pid}").exists() for pid in below):
             await asyncio.sleep(0.01)
-    for group in groups(f"coatcheck-{place.name}"):
-        group.rmdir()
+    cgroup.remove(f"coatcheck-{place.name}")
+    assert groups(f"coatcheck-{place.name}") == []
 
 
 def groups(name: str) -> list[Path]:

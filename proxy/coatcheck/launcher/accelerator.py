@@ -132,6 +132,12 @@ def probe_device(device: Path) -> float:
         raise _UselessError(
             f"KVM is emulated here itself: {2 * LOOPS} instructions took {seconds * 1000:.0f} ms and not 0.1"
         )
+    if os.geteuid() == 0 and device.stat().st_mode & 0o006 != 0o006:
+        # As root's child it has a user of its own (`jail`), and that one is in no group.
+        raise _UselessError(
+            f"{device} is closed to the users that root's QEMU runs as; to use it: chmod 666 {device}, or run"
+            " coatcheck as a user of the group kvm"
+        )
     return seconds
 
 

@@ -1,62 +1,45 @@
 """A guest that is Debian's kernel and one static program: it comes up soon and does what it is told."""
 
 import asyncio
-import fcntl
 import shutil
 import socket
 import stat
 import subprocess
 from pathlib import Path
 
+from coatcheck.launcher.image.cache import Cache
 from coatcheck.launcher.image.initramfs import Entry, newc
-from coatcheck.launcher.image.kernel import plain_module
+from coatcheck.launcher.image.parts import Parts
+from coatcheck.settings import Settings
 
-CACHE = Path(__file__).parents[3] / "var" / "tests" / "kernel"
-MODULES = ("virtio_ring", "virtio", "virtio_mmio", "virtio_console", "virtio_blk", "virtio-rng")
 ANSWER_SECONDS = 60.0
-
-
-def kernel() -> Path:
-    """The cloud kernel's package, unpacked; kept from one run to the next."""
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        unpacked = CACHE / "unpacked"
-        if not unpacked.exists():
-            listed = subprocess.run(
-                ["apt-cache", "depends", "linux-image-cloud-amd64"],
-                check=True,
-                capture_output=True,
-                text=True,
-            ).stdout
-            package = next(line.split()[-1] for line in listed.splitlines() if "Depends: linux-image" in line)
-            subprocess.run(["apt-get", "download", package], cwd=CACHE, check=True, capture_output=True)
-            (found,) = CACHE.glob("linux-image-*.deb")
-            subprocess.run(["dpkg-deb", "-x", str(found), str(CACHE / "new")], check=True)
-            found.unlink()
-            (CACHE / "new").rename(unpacked)
-    return unpacked
+_NEEDS = ("virtio_ring", "virtio", "virtio_mmio", "virtio_console", "virtio_blk", "virtio-rng")
+"""Modules of the kernel, in the order in which init.c loads them."""
 
 
 def build(directory: Path) -> Path:
-    """An image for MicroVM in `directory`."""
+    """An image for MicroVM in `directory`, with the kernel that real images have, from the user's cache."""
     source, program = Path(__file__).parent / "init.c", directory / "init"
     command = ["cc", "-static", "-Os", "-s", "-w", "-o", str(program), str(source)]
     subprocess.run(command, check=True, capture_output=True)
-    unpacked = kernel()
+    kernel = _kernel()
     entries = [Entry(name, stat.S_IFDIR | 0o755) for name in ("dev", "proc", "sys", "modules")]
     entries.append(Entry("init", stat.S_IFREG | 0o755, program.read_bytes()))
-    for name in MODULES:
-        (file,) = unpacked.glob(f"lib/modules/*/kernel/**/{name}.ko*")
-        _, content = plain_module(file.name, file.read_bytes())
-        entries.append(Entry(f"modules/{name}.ko", stat.S_IFREG | 0o644, content))
+    modules = ((name, (kernel / f"{name}.ko").read_bytes()) for name in _NEEDS)
+    entries += [Entry(f"modules/{name}.ko", stat.S_IFREG | 0o644, content) for name, content in modules]
     (directory / "initrd").write_bytes(newc(entries))
-    (vmlinuz,) = unpacked.glob("boot/vmlinuz-*")
-    shutil.copy(vmlinuz, directory / "vmlinuz")
+    shutil.copy(kernel / "vmlinuz", directory / "vmlinuz")
     (directory / "root.ext4").write_bytes(b"root".ljust(1 << 20, b"\0"))
     for name in ("initrd", "vmlinuz", "root.ext4"):
         (directory / name).chmod(0o644)
     return directory
+
+
+def _kernel() -> Path:
+    cache = Settings().cache
+    images = Cache(cache)
+    with images.building(print):
+        return Parts(cache, images, print, refresh=False, force=False).kernel().path
 
 
 class Guest:
