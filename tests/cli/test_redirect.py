@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from coatcheck.cli import run_command_line
 from tests.cli.transcript import COATCHECK, coatcheck
 from tests.redirect.world import Namespace, namespace, rules_of
 
@@ -52,18 +53,22 @@ def test_the_daemons_settings_say_where_to(tmp_path: Path) -> None:
         ((*AT,), "the daemon's settings name no fixed port"),
     ],
 )
-def test_what_does_not_go_together_is_told(arguments: tuple[str, ...], error: str, tmp_path: Path) -> None:
+def test_what_does_not_go_together_is_told(
+    arguments: tuple[str, ...], error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With a hint, and code 2."""
-    port = () if arguments == AT else ("--port", "8443")
-    said = coatcheck("redirect", "print", *arguments, *port, cwd=tmp_path)
-    assert (said.code, said.out) == (2, "")
-    assert error in said.error and "\nhint: " in said.error
+    port = [] if arguments == AT else ["--port", "8443"]
+    assert run_command_line(["redirect", "print", *arguments, *port]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith("error: ") and "\nhint: " in said.err
+    assert error in said.err
 
 
-def test_a_name_that_could_do_more_than_name_is_refused(tmp_path: Path) -> None:
+def test_a_name_that_could_do_more_than_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """It would end up in a root shell's script."""
-    said = coatcheck("redirect", "print", "--interface", 'v"; drop', "--port", "8443", cwd=tmp_path)
-    assert (said.code, said.out) == (3, "") and "is no network interface's name" in said.error
+    assert run_command_line(["redirect", "print", "--interface", 'v"; drop', "--port", "8443"]) == 3
+    said = capsys.readouterr()
+    assert said.out == "" and "is no network interface's name" in said.err
 
 
 @pytest.mark.needs_debian("nft", "iptables", "ip")
