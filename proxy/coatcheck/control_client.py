@@ -196,6 +196,18 @@ class ControlClient:
         resumed: Answer = self._post(f"{_sandbox(sandbox)}/resume", {})["sandbox"]
         return resumed
 
+    def inspect_sandbox(self, sandbox: str) -> Answer:
+        """Begin the search of a sandbox for secrets; how far it is, as `inspection` says it."""
+        return self._post(f"{_sandbox(sandbox)}/inspect", {})
+
+    def inspection(self, sandbox: str) -> Answer:
+        """`{state, ended, searched_bytes, problem, signed, …}` of its last inspection."""
+        return self._call("GET", f"{_sandbox(sandbox)}/inspect")
+
+    def cancel_inspection(self, sandbox: str) -> Answer:
+        """The same, once the sandbox runs again."""
+        return self._post(f"{_sandbox(sandbox)}/inspect/cancel", {})
+
     def report_sandbox(self, sandbox: str, state: str, ending: str | None = None, detail: str = "") -> Answer:
         """For supervisors: how it is. Renews the leases of its sessions."""
         said = {"state": state, "ending": ending, "detail": detail}
