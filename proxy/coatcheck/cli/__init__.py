@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import Abort, TyperException
 
-from coatcheck.cli import audit, ca, daemon, demo, diagnosis, policy, redirect, run, session
+from coatcheck.cli import audit, ca, daemon, demo, diagnosis, image, policy, redirect, run, sandbox, session
 from coatcheck.cli.errors import CommandError, ExitCode, error, report
 
 app = typer.Typer(
@@ -30,8 +30,8 @@ Exit codes:
   2    wrong options, arguments or settings
   3    could not be done: daemon, file or store not there, or refusing
   130  interrupted
-`coatcheck run` ends with its command's code, 128+n after signal n, 125 when coatcheck itself failed,
-126 or 127 when the command could not be started or found.""",
+`coatcheck run` and `coatcheck sandbox run` end with their command's code, 128+n after signal n, 125 when
+coatcheck itself failed, 126 or 127 when the command could not be started or found.""",
 )
 
 app.command("serve")(daemon.serve)
@@ -39,10 +39,12 @@ app.command("dev")(daemon.dev)
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("demo", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(demo.demo)
 app.add_typer(session.app)
+app.add_typer(sandbox.app)
 app.add_typer(policy.app)
 app.add_typer(ca.app)
 app.add_typer(audit.app)
 app.add_typer(redirect.app)
+app.add_typer(image.app)
 app.command("doctor")(diagnosis.doctor)
 
 

@@ -2,24 +2,21 @@
 
 import asyncio
 import getpass
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coatcheck.cli.control import SocketOption
-from coatcheck.cli.daemon import configure_log
 from coatcheck.cli.errors import CommandError, ExitCode, note, report
+from coatcheck.cli.own import own_daemon_for
+from coatcheck.cli.own import secret as read_secret
 
 if TYPE_CHECKING:
     from coatcheck.running import Wanted
 
 FAILED = 125
 """We failed, not the command: as docker(1), env(1) and timeout(1) say it."""
-MOST_SECRET_BYTES = 65_536
-"""As much as a secret's file may hold (`stores.file`)."""
 
 
 def run(
@@ -82,7 +79,7 @@ def run(
         no_proxy=tuple(no_proxy or ()),
     )
     try:
-        secrets = dict(_secret(text) for text in secret or ())
+        secrets = dict(read_secret(text) for text in secret or ())
         if own is None and not secrets and (code := _with_daemon(wanted, socket)) is not None:
             raise typer.Exit(code)
         if socket is not None and own is None and not secrets:
@@ -122,60 +119,10 @@ async def _with_own_daemon(
     from dataclasses import replace
 
     from coatcheck.control_client import ControlClient
-    from coatcheck.own_daemon import own_daemon, private_directory, with_given
-    from coatcheck.policyfile.checking import load_file
     from coatcheck.running import run_in_session
-    from coatcheck.samples import POLICY
     from coatcheck.settings import process_environment
-    from coatcheck.settings_problem import load_settings
-    from coatcheck.stores.configured import make_stores
 
-    configure_log("human", "error")  # what a daemon warns of is not about this command
-    file = policy or POLICY
-    loaded = load_file(file)
-    with private_directory(state_dir) as directory:
-        state = directory if state_dir is not None else directory / "state"
-        settings = load_settings(
-            state_dir=state,
-            runtime_dir=state / "run",
-            control_socket=state / "run/c.sock",
-            policy=file,
-            drain_seconds=0.0,
-        )
-        stores = with_given(make_stores(settings), {loaded.name: loaded}, secrets)
-        if not stores:
-            raise CommandError(
-                "no daemon answers, and there is nowhere to take secrets from",
-                "start one (coatcheck serve, coatcheck dev), or give --secret openai=-, "
-                "COATCHECK_VAULT_URL or COATCHECK_SECRETS_DIR",
-            )
-        umask = os.umask(0o077)  # the daemon sets this for itself, the command gets the user's own
-        variables = frozenset(each.env for each in loaded.credentials.values() if each.env)
-        here = replace(wanted, named=variables, umask=umask)
-        async with own_daemon(settings, stores):
-            return await run_in_session(
-                ControlClient(socket=settings.control), here, process_environment(), note
-            )
-
-
-def _secret(text: str) -> tuple[str, str]:
-    name, equals, source = text.partition("=")
-    if not equals or not name or not source:
-        raise CommandError(
-            f"--secret {name}: it names no file",
-            "write --secret openai=FILE, or openai=- to type it in",
-            ExitCode.USAGE,
-        )
-    if source == "-":
-        value = (
-            getpass.getpass(f"secret for {name}: ")
-            if sys.stdin.isatty()
-            else sys.stdin.read(MOST_SECRET_BYTES)
-        )
-    else:
-        with open(source) as file:
-            value = file.read(MOST_SECRET_BYTES)
-    value = value.removesuffix("\n").removesuffix("\r")
-    if not value:
-        raise CommandError(f"the secret for {name} is empty", "type or pipe it in, or name its file")
-    return name, value
+    async with own_daemon_for(policy, secrets, state_dir, needs_secrets=True) as own:
+        variables = frozenset(each.env for each in own.policy.credentials.values() if each.env)
+        here = replace(wanted, named=variables, umask=own.umask)
+        return await run_in_session(ControlClient(socket=own.control), here, process_environment(), note)

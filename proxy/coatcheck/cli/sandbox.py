@@ -1,0 +1,384 @@
+"""`coatcheck sandbox …`: computers whose only way out is Coatcheck."""
+
+import asyncio
+import getpass
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coatcheck.cli import inspection
+from coatcheck.cli.control import JsonOption, SocketOption, client_for, control_socket, emit_json
+from coatcheck.cli.errors import CommandError, ExitCode, report
+
+app = typer.Typer(
+    name="sandbox",
+    no_args_is_help=True,
+    help="Computers whose only way out is Coatcheck: no secret in them, no network but the proxy.\n\n"
+    "Example: coatcheck sandbox run -- python3 agent.py",
+)
+
+SandboxArgument = Annotated[str, typer.Argument(metavar="SANDBOX", help="The sandbox's id.")]
+IdentityOption = Annotated[
+    str | None, typer.Option(help="agent or tool: as whom; default: the sandbox's first.")
+]
+EnvOption = Annotated[
+    list[str] | None,
+    typer.Option("--env", metavar="NAME[=VALUE]", help="For the command, ours if no value; repeat it."),
+]
+NO_INTERSPERSED = {"allow_interspersed_args": False}
+
+
+@app.command(context_settings=NO_INTERSPERSED)
+def run(
+    command: Annotated[list[str], typer.Argument(help="The command and its arguments, best after --.")],
+    policy: Annotated[
+        str | None, typer.Option(metavar="NAME|FILE", help="A policy of the daemon, or a file of your own.")
+    ] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CREDENTIAL=FILE", help="A secret from a file, or - to type it; repeat it."),
+    ] = None,
+    tenant: Annotated[str, typer.Option(help="For attribution and limits.")] = "local",
+    subject: Annotated[str | None, typer.Option(help="Who is running it; default: your login.")] = None,
+    memory: Annotated[int | None, typer.Option(min=1, help="MiB.")] = None,
+    cpus: Annotated[int | None, typer.Option(min=1, help="CPUs.")] = None,
+    disk: Annotated[int | None, typer.Option(min=1, help="MiB that it may write.")] = None,
+    processes: Annotated[int | None, typer.Option(min=1, help="At once.")] = None,
+    output: Annotated[int | None, typer.Option(min=1, help="MiB of one command.")] = None,
+    network: Annotated[int | None, typer.Option(min=1, help="MiB a second, both ways together.")] = None,
+    timeout: Annotated[int | None, typer.Option(min=1, help="Seconds until it is ended.")] = None,
+    backend: Annotated[
+        str, typer.Option(help="microvm, namespace, or auto: a microVM where this machine can.")
+    ] = "auto",
+    image: Annotated[str | None, typer.Option(metavar="NAME", help="See coatcheck image list.")] = None,
+    volume: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME:/PATH[:MIB]", help="A disk that outlives the sandbox; repeat it."),
+    ] = None,
+    env: EnvOption = None,
+    identity: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[=CREDENTIAL,…]",
+            help="agent, tool: each a user and a session of its own, with all credentials or these; repeat"
+            " it. The command runs as the first.",
+        ),
+    ] = None,
+    lease: Annotated[float | None, typer.Option(min=1, help="Seconds; renewed while it lives.")] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave it running when the command has ended.")
+    ] = False,
+    tty: Annotated[
+        bool | None, typer.Option("--tty/--no-tty", help="A terminal inside; default: if we have one.")
+    ] = None,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="Of a daemon of its own; default: removed afterwards.")
+    ] = None,
+    socket: SocketOption = None,
+) -> None:
+    """Run a command in a new sandbox, which ends with it.
+
+    Standard streams, signals and the exit code are the command's; 125: coatcheck failed, 126 and 127: the
+    command could not be started or found. Nothing of your environment and your files is in there. Where no
+    daemon answers, or with a policy file or --secret, a daemon of its own runs as long as it does.
+
+    \b
+    Examples:
+      coatcheck sandbox run -- python3 -c 'print(6 * 7)'
+      coatcheck sandbox run --secret openai=key.txt --memory 1024 -- python3 agent.py
+      coatcheck sandbox run --volume work:/work --keep -- bash
+    """
+    from coatcheck.cli.sandbox_run import FAILED, Asked, environment_of
+    from coatcheck.running import policy_file
+    from coatcheck.settings import process_environment
+
+    own = policy_file(policy)
+    wanted: dict[str, Any] = {
+        "tenant": tenant,
+        "subject": subject or getpass.getuser(),
+        "policy": own.stem if own is not None else policy or "default",
+        "backend": None if backend == "auto" else backend,
+        "image": image,
+        "memory_mib": memory,
+        "cpus": cpus,
+        "disk_mib": disk,
+        "processes": processes,
+        "output_mib": output,
+        "network_mib_per_second": network,
+        "timeout_seconds": timeout,
+        "lease_seconds": lease,
+        "volumes": [_volume(text) for text in volume or ()] or None,
+        "identities": [_identity(text) for text in identity or ()] or None,
+    }
+    if backend not in ("auto", "microvm", "namespace"):
+        raise CommandError(
+            f"there is no backend {backend!r}", "write auto, microvm or namespace", ExitCode.USAGE
+        )
+    try:
+        given = environment_of(env or (), process_environment())
+    except KeyError as name:
+        raise CommandError(
+            f"--env {name.args[0]}: there is no such variable", "write NAME=VALUE", ExitCode.USAGE
+        ) from None
+    asked = Asked(command=tuple(command), environment=given, tty=tty)
+    try:
+        code = _run(
+            {name: value for name, value in wanted.items() if value is not None},
+            asked,
+            own,
+            secret or [],
+            state_dir,
+            socket,
+            keep=keep,
+            named=policy is not None and own is None,
+        )
+    except Exception as problem:
+        # 1 to 3 are the command's own codes here: what failed before it or beside it must look different.
+        if getattr(problem, "code", None) is ExitCode.USAGE or report(problem) is None:
+            raise
+        raise typer.Exit(FAILED) from None
+    raise typer.Exit(code)
+
+
+def _run(
+    wanted: dict[str, Any],
+    asked: Any,
+    own: Path | None,
+    secrets: list[str],
+    state_dir: Path | None,
+    socket: Path | None,
+    *,
+    keep: bool,
+    named: bool,
+) -> int:
+    from coatcheck.cli.own import secret
+    from coatcheck.cli.sandbox_run import run_in_new
+    from coatcheck.doctor.control import daemon_pid
+
+    path = control_socket(socket)
+    if own is None and not secrets and daemon_pid(path) is not None:
+        return asyncio.run(run_in_new(path, wanted, asked, keep=keep))
+    if socket is not None and own is None and not secrets:
+        raise CommandError(f"no daemon answers at {socket}", "start it: coatcheck serve")
+    if named:
+        raise CommandError(
+            f"there is no daemon that has the policy {wanted['policy']!r}",
+            "start one, or give a file: --policy mine.yaml",
+        )
+    if keep:
+        raise CommandError(
+            "a sandbox can only be kept where a daemon goes on", "start one: coatcheck serve", ExitCode.USAGE
+        )
+    return asyncio.run(_with_own_daemon(wanted, asked, own, dict(map(secret, secrets)), state_dir))
+
+
+async def _with_own_daemon(
+    wanted: dict[str, Any], asked: Any, policy: Path | None, secrets: dict[str, str], state_dir: Path | None
+) -> int:
+    from coatcheck.cli.own import own_daemon_for
+    from coatcheck.cli.sandbox_run import run_in_new
+    from coatcheck.process_memory import hide_memory
+
+    hide_memory()
+    async with own_daemon_for(policy, secrets, state_dir, needs_secrets=False) as own:
+        # Killed with SIGKILL, this process is the daemon that is gone: what it leaves ends within this lease.
+        here = {"lease_seconds": OWN_LEASE_SECONDS} | wanted | {"policy": own.policy.name}
+        return await run_in_new(own.control, here, asked, keep=False)
+
+
+OWN_LEASE_SECONDS = 15.0
+
+
+@app.command("exec", context_settings=NO_INTERSPERSED)
+def execute(
+    sandbox: SandboxArgument,
+    command: Annotated[list[str], typer.Argument(help="The command and its arguments, best after --.")],
+    identity: IdentityOption = None,
+    cwd: Annotated[str | None, typer.Option(help="Where it runs; default: its home.")] = None,
+    env: EnvOption = None,
+    timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds; then it is killed.")] = None,
+    tty: Annotated[
+        bool | None, typer.Option("--tty/--no-tty", help="A terminal inside; default: if we have one.")
+    ] = None,
+    socket: SocketOption = None,
+) -> None:
+    """Run a command in a sandbox that is there. Exit codes as of `sandbox run`.
+
+    Example: coatcheck sandbox exec sbx_0123456789abcdef -- ls -l /home/agent
+    """
+    from coatcheck.cli.sandbox_run import FAILED, Asked, environment_of, run_in_old
+    from coatcheck.settings import process_environment
+
+    try:
+        given = environment_of(env or (), process_environment())
+        asked = Asked(tuple(command), given, cwd, identity, timeout, tty)
+        code = asyncio.run(run_in_old(control_socket(socket), sandbox, asked))
+    except KeyError as name:
+        raise CommandError(
+            f"--env {name.args[0]}: there is no such variable", "write NAME=VALUE", ExitCode.USAGE
+        ) from None
+    except Exception as problem:
+        if report(problem) is None:
+            raise
+        raise typer.Exit(FAILED) from None
+    raise typer.Exit(code)
+
+
+@app.command()
+def cp(
+    source: Annotated[str, typer.Argument(help="A file, or SANDBOX:/PATH.")],
+    target: Annotated[str, typer.Argument(help="A file or directory, or SANDBOX:/PATH.")],
+    identity: IdentityOption = None,
+    socket: SocketOption = None,
+) -> None:
+    """Copy one file into a sandbox, or out of one, of any size. A directory goes through tar(1).
+
+    \b
+    Examples:
+      coatcheck sandbox cp report.pdf sbx_0123456789abcdef:/home/agent/
+      coatcheck sandbox cp sbx_0123456789abcdef:/home/agent/summary.md .
+    """
+    from coatcheck.cli.sandbox_run import copy
+
+    inside = [text.startswith("sbx_") and ":" in text for text in (source, target)]
+    if inside.count(True) != 1:
+        raise CommandError(
+            "one of the two must be SANDBOX:/PATH", "coatcheck sandbox cp --help shows both", ExitCode.USAGE
+        )
+    inwards = inside[1]
+    sandbox, _, path = (target if inwards else source).partition(":")
+    local = Path(source if inwards else target)
+    if inwards and path.endswith("/"):
+        path += local.name
+    if not inwards and local.is_dir():
+        local /= Path(path).name
+    size = _done(copy(control_socket(socket), sandbox, inwards, local, path, identity))
+    typer.echo(f"{size} bytes", err=True)
+
+
+@app.command("list")
+def list_sandboxes(
+    every: Annotated[bool, typer.Option("--all", help="Also those that ended a while ago.")] = False,
+    socket: SocketOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List sandboxes.
+
+    Example: coatcheck sandbox list --json
+    """
+    found = [each for each in client_for(socket).sandboxes() if every or each["state"] != "ended"]
+    if as_json:
+        emit_json(found)
+        return
+    for each in found:
+        typer.echo(
+            f"{each['id']}  {each['state']:<8} {each['tenant']}/{each['subject']}  policy {each['policy']}  "
+            f"{each['backend']} ({each['isolation']})  until {_time(each['expires_at'])}"
+        )
+
+
+@app.command()
+def show(sandbox: SandboxArgument, socket: SocketOption = None, as_json: JsonOption = False) -> None:
+    """Show one sandbox: what it is, its sessions, and why it ended.
+
+    Example: coatcheck sandbox show sbx_0123456789abcdef
+    """
+    found = client_for(socket).sandbox(sandbox)
+    if as_json:
+        emit_json(found)
+        return
+    for name in ("id", "state", "tenant", "subject", "policy", "opened_by", "backend"):
+        typer.echo(f"{name:<10} {found[name]}")
+    typer.echo(f"{'isolation':<10} {found['isolation']}: {found['why']}")
+    for identity, session in found["sessions"].items():
+        typer.echo(f"{'session':<10} {identity} {session}")
+    typer.echo(
+        f"{'limits':<10} {found['memory_mib']} MiB of memory, {found['cpus']} CPUs, "
+        f"{found['disk_mib']} MiB of disk, {found['processes']} processes"
+    )
+    typer.echo(f"{'created':<10} {_time(found['created_at'])}")
+    typer.echo(f"{'expires':<10} {_time(found['expires_at'])}")
+    if found["ending"] is not None:
+        typer.echo(f"{'ended':<10} {found['ending']}: {found['detail']}")
+
+
+@app.command()
+def rm(
+    sandbox: Annotated[list[str], typer.Argument(metavar="SANDBOX…", help="Ids.")],
+    why: Annotated[str | None, typer.Option(help="For the audit log; no secret.")] = None,
+    socket: SocketOption = None,
+) -> None:
+    """End sandboxes: their sessions are over at once, and nothing of them is left when this returns.
+
+    Example: coatcheck sandbox rm sbx_0123456789abcdef
+    """
+    client = client_for(socket)
+    for each in sandbox:
+        ended = client.kill_sandbox(each, why)
+        typer.echo(f"{each}: {ended['state']} ({ended['ending']})")
+
+
+@app.command()
+def pause(sandbox: SandboxArgument, socket: SocketOption = None) -> None:
+    """Stop everything in a sandbox until it is resumed. Its time limit goes on.
+
+    Example: coatcheck sandbox pause sbx_0123456789abcdef
+    """
+    typer.echo(f"{sandbox}: {client_for(socket).pause_sandbox(sandbox)['state']}")
+
+
+@app.command()
+def resume(sandbox: SandboxArgument, socket: SocketOption = None) -> None:
+    """Go on with a sandbox that was paused.
+
+    Example: coatcheck sandbox resume sbx_0123456789abcdef
+    """
+    typer.echo(f"{sandbox}: {client_for(socket).resume_sandbox(sandbox)['state']}")
+
+
+@app.command()
+def port(
+    sandbox: SandboxArgument,
+    number: Annotated[int, typer.Argument(metavar="PORT", min=1, max=65535, help="On its loopback.")],
+    local: Annotated[int, typer.Option(min=0, max=65535, help="Here; default: any free one.")] = 0,
+    identity: IdentityOption = None,
+    socket: SocketOption = None,
+) -> None:
+    """Lead a port of this machine's loopback to a port of a sandbox, until Ctrl-C.
+
+    Example: coatcheck sandbox port sbx_0123456789abcdef 8000 --local 8000
+    """
+    from coatcheck.cli.sandbox_run import forward
+
+    _done(forward(control_socket(socket), sandbox, number, local, identity))
+
+
+app.command("inspect")(inspection.inspect)
+
+
+def _done(work: Coroutine[Any, Any, int]) -> int:
+    return asyncio.run(work)
+
+
+def _volume(text: str) -> dict[str, Any]:
+    name, _, rest = text.partition(":")
+    at, _, size = rest.partition(":")
+    if not name or not at.startswith("/") or (size and not size.isdigit()):
+        raise CommandError(
+            f"--volume {text}: it names no place", "write NAME:/PATH or NAME:/PATH:MIB", ExitCode.USAGE
+        )
+    return {"name": name, "at": at} | ({"size_mib": int(size)} if size else {})
+
+
+def _identity(text: str) -> dict[str, Any]:
+    name, equals, credentials = text.partition("=")
+    if name not in ("agent", "tool"):
+        raise CommandError(f"--identity {text}: there is no such one", "agent or tool", ExitCode.USAGE)
+    return {"name": name} | ({"credentials": [c for c in credentials.split(",") if c]} if equals else {})
+
+
+def _time(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
