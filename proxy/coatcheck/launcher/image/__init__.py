@@ -1,1 +1,1 @@
-"""Guest images: a kernel, an initramfs and a read-only root, made without loop devices, mounts or privileges."""
+"""Guest images: a kernel, an initramfs and a read-only root, made without mounts or privileges."""

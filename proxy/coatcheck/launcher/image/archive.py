@@ -1,8 +1,8 @@
 """Applying a tar archive to a tree: a Debian package's files, or a layer of a container image.
 
-The archive is hostile input. What could reach beyond the root is refused by name, not repaired: absolute paths,
-`..`, links out of the root, devices. So is what could fill memory or disk: counts, sizes and the archive's own
-extended headers are bounded.
+The archive is hostile input. What could reach beyond the root is refused by name, not repaired: absolute
+paths, `..`, links out of the root, devices. So is what could fill memory or disk: counts, sizes and the
+archive's own extended headers are bounded.
 """
 
 import stat

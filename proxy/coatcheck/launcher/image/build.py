@@ -27,11 +27,12 @@ def build(
 ) -> Path:
     """The directory of the image, now called `name`; built if the cache does not hold it.
 
-    `refresh` asks apt for newer packages, which otherwise an image that is there is not. `force` builds it even
+    `refresh` asks apt for newer packages, which else nobody does once there is an image. `force` builds it even
     so. `tell` gets a line for whatever takes longer than a moment. ImageError when it cannot be built.
     """
     check_name(name)
     _check_machine()
+    cache = cache.absolute()  # apt takes relative ones for its own
     init = guest_programs.program("init", [_HERE / "init.c"], cache / "guest").read_bytes()
     agent = guest_programs.agent(cache / "guest").read_bytes()
     images = Cache(cache)

@@ -1,7 +1,7 @@
 """Where built parts and images are kept: whole or not at all, each under the hash of what it was made from.
 
-Another clone of this project, or another daemon of this user, finds them there. The directory is private: who could
-write to it would choose what runs in every sandbox.
+Another clone of this project, or another daemon of this user, finds them there. The directory is private: who
+could write to it would choose what runs in every sandbox.
 """
 
 import errno
@@ -29,7 +29,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Cache:
-    """The directory `images` of the cache: kernels, roots, complete images, and names that point to images."""
+    """The directory `images` of the cache: kernels, roots, complete images, and names for these."""
 
     def __init__(self, cache: Path) -> None:
         self.where = cache / "images"
@@ -107,7 +107,7 @@ class Cache:
         if missing:
             raise ImageError(
                 f"the image `{name}` in {image} lacks {', '.join(missing)}",
-                f"build it anew: coatcheck image build --force{'' if name == DEFAULT else f' --name {name} …'}",
+                f"{_how(name)}, with --force",
             )
         return image
 

@@ -1,4 +1,4 @@
-"""A root from Debian packages, configured by our own hand: no maintainer script runs, so nothing needs a chroot.
+"""A root from Debian packages, configured by our own hand: no maintainer script runs, so no chroot is needed.
 
 What the scripts would have done is here, file by file, and nothing else of it matters to a sandbox.
 """
@@ -14,13 +14,15 @@ from coatcheck.launcher.image.spool import Spool
 from coatcheck.launcher.image.tree import Node, Tree, directory, link
 
 ESSENTIAL = (
-    "base-files", "base-passwd", "bash", "bsdutils", "coreutils", "dash", "debianutils", "diffutils", "findutils",
-    "grep", "gzip", "hostname", "libc-bin", "mawk", "ncurses-base", "sed", "sysvinit-utils", "tar", "util-linux",
+    "base-files", "base-passwd", "bash", "bsdutils", "coreutils", "dash", "debianutils", "diffutils",
+    "findutils", "grep", "gzip", "hostname", "libc-bin", "mawk", "ncurses-base", "sed", "sysvinit-utils",
+    "tar", "util-linux",
 )  # fmt: skip
-"""What scripts everywhere take for granted. Debian's own list has the package manager, too, which has no use
-here: the root is read-only and there is no way to an archive but through policy."""
+"""What scripts everywhere take for granted. Debian's own list has the package manager, too, which has no
+use here: the root is read-only and there is no way to an archive but through policy."""
 DEFAULT = (
-    "python3", "curl", "git", "ca-certificates", "bubblewrap", "nftables", "procps", "poppler-utils", "xz-utils",
+    "python3", "curl", "git", "ca-certificates", "bubblewrap", "nftables", "procps", "poppler-utils",
+    "xz-utils",
 )  # fmt: skip
 """What agents and we ourselves use. poppler-utils reads PDF."""
 
@@ -89,7 +91,7 @@ def _copy(tree: Tree, source: str, target: str) -> None:
 
 
 def _bundle(tree: Tree, spool: Spool) -> None:
-    """The public roots as one file, as update-ca-certificates writes it; the host adds the session's own CA."""
+    """The public roots as one file, as update-ca-certificates writes it; the host adds the session's CA."""
     found = tree.find(_CERTIFICATES)
     names = sorted(found.children) if found is not None else []
     pem = (

@@ -1,7 +1,7 @@
 """A tree as an ext4 filesystem in a file: mkfs.ext4 fills it, debugfs says who owns what. No mount, no root.
 
-The files are laid out in a directory of ours as plain files; owners, set-uid bits and times are written into the
-filesystem's inodes afterwards, so that a normal user builds the same image as root does.
+The files are laid out in a directory of ours as plain files; owners, set-uid bits and times are written into
+the filesystem's inodes afterwards, so that a normal user builds the same image as root does.
 """
 
 import os
@@ -17,7 +17,10 @@ BLOCK = 4096
 INODE = 256
 _MIB = 1024 * 1024
 _SPARE = 16 * _MIB
-"""Bytes for the filesystem's own tables beyond those counted; nobody writes into it, so it needs no free room."""
+"""Bytes for the filesystem's own tables beyond those counted; nobody writes to it, so it needs no room."""
+_FEATURES = (
+    "ext_attr,dir_index,filetype,extent,flex_bg,sparse_super,large_file,huge_file,dir_nlink,extra_isize"
+)
 EPOCH = 1_704_067_200
 """2024-01-01. Times that are nobody's, such as when an inode was changed: the same in every build."""
 _UUID = "c0a7c4ec-0000-4000-8000-000000000001"
@@ -76,7 +79,7 @@ def write(tree: Tree, staging: Path, image: Path) -> None:
 
 
 def _readable(node: Node) -> int:
-    """The mode while mkfs.ext4, which may not be root, reads it: its owner's bits, and never a set-uid bit."""
+    """The mode while mkfs.ext4, which may not be root, reads it; never a set-uid bit."""
     return node.mode & 0o777 | (0o700 if node.is_directory else 0o600)
 
 
@@ -91,7 +94,7 @@ def _make(paths: list[tuple[str, Node]], image: Path, staging: Path) -> None:
         "-m", "0", "-U", _UUID, "-L", "coatcheck-root",
         # All named, as each release of e2fsprogs has other defaults. No journal: nobody writes. No checksums:
         # they would cost each read of an emulated guest.
-        "-O", "none,ext_attr,dir_index,filetype,extent,flex_bg,sparse_super,large_file,huge_file,dir_nlink,extra_isize",
+        "-O", f"none,{_FEATURES}",
         "-E", f"hash_seed={_UUID},root_owner=0:0,lazy_itable_init=0,nodiscard", str(image),
     ]  # fmt: skip
     environment = {
@@ -113,8 +116,9 @@ def _own(paths: list[tuple[str, Node]], image: Path) -> None:
             lines += [f"sif {name} gid {node.gid}"] if node.gid != group else []
         if not node.is_link and (node.mode & 0o7777) != _readable(node):
             lines.append(f"sif {name} mode 0{node.mode:o}")
-        lines.append(f"sif {name} ctime @{EPOCH}")
-    lines.append(f"sif /lost+found ctime @{EPOCH}")
+        # When something was read last depends on who has read it here: mkfs.ext4, for one.
+        lines += [f"sif {name} ctime @{EPOCH}", f"sif {name} atime @{EPOCH}"]
+    lines += [f"sif /lost+found ctime @{EPOCH}", f"sif /lost+found atime @{EPOCH}"]
     script = os.fsencode("\n".join(lines) + "\n")
     environment = ["/usr/bin/env", "LC_ALL=C.UTF-8", f"E2FSPROGS_FAKE_TIME={EPOCH}"]
     done = subprocess.run(

@@ -1,7 +1,8 @@
 """What only programs can make, run in the laid-out root: the linker's cache and Python's byte-code.
 
-Both save time in each guest: a root is read-only, so what Python compiled there would be compiled again by every
-process, ten times slower than here. Only for roots from Debian packages: programs of theirs run on the host.
+Both save time in each guest: a root is read-only, so what Python compiled there would be compiled again by
+every process, ten times slower than here. Only for roots from Debian packages: programs of theirs run on the
+host.
 """
 
 import os
@@ -40,7 +41,7 @@ def finish(tree: Tree, staging: Path, tell: Callable[[str], None]) -> None:
 
 
 def _python_directories(tree: Tree) -> list[str]:
-    """python3.11 and python3 (packages' modules) below usr/lib, where there is a python3 to compile them with."""
+    """python3.11 and python3 (packages' modules) below usr/lib, where a python3 is there to compile them."""
     lib = tree.find("usr/lib")
     if lib is None or tree.resolve("usr/bin/python3") is None or tree.find(_LOADER) is None:
         return []
@@ -54,8 +55,8 @@ def _compile(staging: Path, directories: list[Path]) -> None:
         raise ImageError(f"the package's python3 points to {program.name}, which is not beside it", _HINT)
     run(
         [
-            str(staging / _LOADER), "--library-path", str(staging / _LIBRARIES), str(program), "-I", "-S",
-            "-m", "compileall", "-q", "-j", "2", "-x", _NOT_COMPILED,
+            str(staging / _LOADER), "--library-path", str(staging / _LIBRARIES), str(program), "-S", "-s",
+            "-m", "compileall", "-q", "-x", _NOT_COMPILED,
             # Not the hash of each source, which would have to be read for it at each import.
             "--invalidation-mode", "timestamp",
             # The paths that tracebacks show; no link is followed out of the root.
@@ -63,7 +64,8 @@ def _compile(staging: Path, directories: list[Path]) -> None:
         ],
         _HINT,
         seconds=_SECONDS,
-        environment={"PYTHONHOME": str(staging / "usr")},
+        # One process and one seed: what a file compiles to depends on what the same process compiled before.
+        environment={"PYTHONHOME": str(staging / "usr"), "PYTHONPATH": "", "PYTHONHASHSEED": "0"},
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """The initramfs, as an uncompressed newc archive that we write ourselves: init, the agent, and a few modules.
 
-Uncompressed: QEMU copies it into the guest's memory at once, and the guest, which may be emulated, has nothing
-to unpack. Every byte follows from the content, so that the same content gives the same file.
+Uncompressed: QEMU copies it into the guest's memory at once, and the guest, which may be emulated, has
+nothing to unpack. Every byte follows from the content, so that the same content gives the same file.
 """
 
 import stat

@@ -1,4 +1,4 @@
-"""Debian's kernel package, made ready for a small machine: an ELF that boots at once, and the modules it needs.
+"""Debian's kernel package, made ready for a small machine: an ELF that boots at once, and a few modules.
 
 The package is read as a tar stream from `dpkg-deb`; nothing of it is unpacked to disk.
 """
@@ -31,7 +31,7 @@ MODULES = (
     "nft_chain_nat",
     "nft_redir",
 )
-"""What the guest needs, each with what it depends on. Every further one costs some milliseconds of each boot."""
+"""What the guest needs; what that depends on comes along. Each costs milliseconds of every boot."""
 
 FLAVOUR = "linux-image-cloud-amd64"
 """Debian's kernel for virtual machines: small, and everything that microvm needs is in it or a module."""
@@ -79,8 +79,8 @@ def read_package(archive: Path) -> Kernel:
 
 
 def bootable(image: bytes) -> bytes:
-    """The ELF inside a bzImage: QEMU starts it directly, and an emulated guest need not decompress 50 MB,
-    which saves it a fifth of its boot. The bzImage itself, which boots too, when there is none to be found."""
+    """The ELF inside a bzImage: QEMU starts it directly, and an emulated guest need not decompress 50 MB, a
+    tenth of its boot. The bzImage itself, which boots too, when there is none to be found."""
     if image[0x202:0x206] != b"HdrS":
         raise ImageError("the kernel is no bzImage", _HINT)
     # The kernel's Documentation/arch/x86/boot.rst: setup_sects, payload_offset, payload_length
@@ -135,8 +135,8 @@ def load_order(
 ) -> tuple[str, ...]:
     """`wanted` and all that they depend on, each after what it needs.
 
-    Read from the modules themselves: the package holds no modules.dep, which its scripts would make. ImageError
-    for one that is neither a module nor built into the kernel.
+    Read from the modules themselves: the package holds no modules.dep, which its scripts would make.
+    ImageError for one that is neither a module nor built into the kernel.
     """
     order: list[str] = []
     built = {_same(name) for name in built_in}

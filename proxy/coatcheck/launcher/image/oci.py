@@ -42,7 +42,7 @@ class ContainerConfig:
 
 
 def read_archive(path: Path, tree: Tree, spool: Spool, tell: Callable[[str], None]) -> ContainerConfig:
-    """Apply every layer of the image in the archive at `path`. BadArchive or TooLarge when it cannot be used."""
+    """Apply every layer of the image in the archive at `path`. ImageError when it cannot be used."""
     try:
         with tarfile.open(path, mode="r:") as outer:
             return _Archive(outer).unpack(tree, spool, tell)

@@ -1,7 +1,7 @@
-"""Debian packages, from the machine's own apt sources, without touching the machine: nothing is installed here.
+"""Debian packages, from the machine's own apt sources, without touching the machine: nothing is installed.
 
-apt works on directories of ours, as an ordinary user: lists and archives in the cache, and an empty list of what
-is installed, so that it names all that a package needs. It checks signatures and hashes as always.
+apt works on directories of ours, as an ordinary user: lists and archives in the cache, and an empty list of
+what is installed, so that it names all that a package needs. It checks signatures and hashes as always.
 """
 
 import os
@@ -21,6 +21,11 @@ ARCHITECTURE = "amd64"
 """What QEMU's machine `microvm` emulates."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _INST = re.compile(r"^Inst (\S+) \((\S+) .*\[(\S+)\]\)", re.MULTILINE)
+_MISSING = re.compile(
+    r"Unable to locate package (\S+)|Package '?(\S+?)'? has no installation candidate|"
+    # A name with a dot or a plus that is not there is taken for a pattern, and would bring in what it matches.
+    r"Note, selecting \S+ for (?:regex|glob) '(\S+)'"
+)
 _UPDATE_SECONDS = 300
 _DOWNLOAD_SECONDS = 1800
 """A slow line: 60 MB at 35 kB/s."""
@@ -41,7 +46,7 @@ class Package:
 
 
 class Apt:
-    """apt with state of its own below `where`, a private directory of the cache. For one process at a time"""
+    """apt with state of its own below `where`, in the cache. For one process at a time"""
 
     def __init__(self, where: Path, tell: Callable[[str], None]) -> None:
         self._where = where
@@ -71,15 +76,15 @@ class Apt:
         """The packages and all that they need, sorted. ImageError names those that do not exist."""
         for name in names:
             if not _NAME.fullmatch(name):
-                raise ImageError(
-                    f"{name!r} is no package's name", "give the name as `apt-cache search` shows it"
-                )
+                raise ImageError(f"{name!r} is no package's name", "write it as `apt-cache search` does")
         try:
             said = self._run(
                 "apt-get", "install", "--simulate", *names, seconds=_LOOK_SECONDS, hint=_NETWORK_HINT
             ).text
         except ProgramFailed as error:
             raise ImageError(*_unresolved(error.said)) from error
+        if _MISSING.search(said):
+            raise ImageError(*_unresolved(said))
         found = {
             Package(name.partition(":")[0], version, arch) for name, version, arch in _INST.findall(said)
         }
@@ -164,10 +169,8 @@ def content(archive: Path) -> Iterator[IO[bytes]]:
 
 
 def _unresolved(said: str) -> tuple[str, str]:
-    missing = re.findall(
-        r"Unable to locate package (\S+)|Package '?(\S+?)'? has no installation candidate", said
-    )
-    names = sorted({first or second for first, second in missing})
+    missing = _MISSING.findall(said)
+    names = sorted({first or second or third for first, second, third in missing})
     if names:
         return (
             f"the machine's apt sources have no package {', '.join(names)}",

@@ -1,4 +1,4 @@
-"""The parts of images, kernels and roots: what each is made from, and so the key that the cache keeps it under."""
+"""The parts of images, kernels and roots: what each is made from, and so its key in the cache."""
 
 import hashlib
 import json

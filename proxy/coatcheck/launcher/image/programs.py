@@ -71,7 +71,8 @@ def run(
     stdin: IO[bytes] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Wrote:
-    """Run it to its end. ProgramFailed when it fails; it is killed when it takes longer than `seconds`, or when we are interrupted."""
+    """Run it to its end. ProgramFailed when it fails; it is killed after `seconds`, or when we are
+    interrupted."""
     # env(1), so that the proxies of the caller's environment stay for apt and nobody here reads it.
     setting = [f"{name}={value}" for name, value in {"LC_ALL": "C.UTF-8", **(environment or {})}.items()]
     words = ["/usr/bin/env", *setting, find(command[0]), *command[1:]]
@@ -87,7 +88,7 @@ def run(
     except subprocess.TimeoutExpired as error:
         raise ImageError(
             f"{command[0]} has taken longer than {seconds:g} s and was ended",
-            "try again when this machine is idle",
+            "try again when this machine is less busy",
         ) from error
     said = done.stderr.decode(errors="replace")
     if done.returncode:
@@ -103,4 +104,4 @@ def check_space(said: str) -> None:
 
 
 def no_space_hint() -> str:
-    return "free some (a default image takes 1.5 GB while it is built), or set COATCHECK_CACHE_DIR to another disk"
+    return "free some (a build takes up to 1.2 GB), or set COATCHECK_CACHE_DIR to another disk"

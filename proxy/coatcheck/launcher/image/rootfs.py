@@ -1,4 +1,4 @@
-"""What every root needs, whatever it was made from: mount points, the two users, and files that name no network."""
+"""What every root needs, whatever it was made from: mount points, two users, files that name no network."""
 
 import stat
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ IDENTITIES = (("agent", 1000), ("tool", 1001))
 RESOLVER = "127.0.0.53"
 """The guest's agent answers there, with synthetic addresses."""
 _KERNELS = ("dev", "proc", "sys", "run")
+_DIRECTORIES = (("tmp", 0o1777), ("var/tmp", 0o1777), ("root", 0o700), ("home", 0o755), ("etc", 0o755))
 _TTY = ("tty", 5)
 """The group of terminals, by the number that init mounts devpts with."""
 
@@ -26,13 +27,7 @@ def complete(tree: Tree, spool: Spool) -> None:
         )
     for name in _KERNELS:
         _empty(tree, name)
-    for path, mode in (
-        ("tmp", 0o1777),
-        ("var/tmp", 0o1777),
-        ("root", 0o700),
-        ("home", 0o755),
-        ("etc", 0o755),
-    ):
+    for path, mode in _DIRECTORIES:
         if (found := tree.resolve(path)) is None:
             tree.put(path, directory(mode))
         elif found.is_directory and mode == 0o1777:

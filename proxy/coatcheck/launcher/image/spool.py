@@ -9,7 +9,7 @@ from coatcheck.launcher.image.problem import ImageError
 MAX_BYTES = 16 * 1024**3
 """Of all files together. A large machine-learning image has 10 GB; a decompression bomb has no end."""
 MAX_ENTRIES = 2_000_000
-"""Files, directories and links, removed ones too. A large image has 300,000; each takes some 400 bytes here."""
+"""Files, directories and links. A large image has 300,000; each takes some 400 bytes here."""
 _COPY = 1024 * 1024
 
 

@@ -1,7 +1,7 @@
 """The content of a root, as a tree in memory: names and attributes here, bytes of files in a spool directory.
 
-Archives are applied to this tree and never unpacked to the disk as they are: no link in it is ever followed by
-the host's kernel, and who owns a file, or whether it is a device, is a value here and needs no privilege.
+Archives are applied to this tree and never unpacked to the disk as they are: no link in it is ever followed
+by the host's kernel, and who owns a file is a value here and needs no privilege.
 """
 
 import stat
@@ -117,7 +117,7 @@ class Tree:
     def put(self, path: str, node: Node, *, keep_directory_links: bool = False) -> None:
         """Place `node` at `path`. A directory over a directory keeps what is in it.
 
-        `keep_directory_links`: as dpkg does, a directory over a link to a directory goes to where that points.
+        `keep_directory_links`: as dpkg does, a directory over a link to one goes to where it points.
         """
         if not parts(path):
             if node.is_directory:

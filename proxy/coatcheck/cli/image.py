@@ -1,0 +1,191 @@
+"""`coatcheck image …`: what a microVM boots, built from Debian packages, a directory or a container image."""
+
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coatcheck.cli.control import JsonOption, emit_json
+from coatcheck.cli.errors import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from coatcheck.launcher.image.manifest import Manifest
+
+app = typer.Typer(
+    name="image",
+    no_args_is_help=True,
+    help="What a microVM boots: kernel, initramfs, read-only root.\n\nExample: coatcheck image build",
+)
+
+NameArgument = Annotated[str, typer.Argument(help="Its name, or its id.")]
+
+
+@app.command()
+def build(
+    name: Annotated[str | None, typer.Option(help="What to call it; default: `default`.")] = None,
+    package: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="One more Debian package; repeat it.")
+    ] = None,
+    node: Annotated[bool, typer.Option("--node", help="Node.js, too: --package nodejs.")] = False,
+    from_dir: Annotated[
+        Path | None, typer.Option("--from-dir", metavar="DIR", help="The root is what this directory holds.")
+    ] = None,
+    from_oci_archive: Annotated[
+        Path | None,
+        typer.Option("--from-oci-archive", metavar="FILE", help="The root is this container image."),
+    ] = None,
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="Ask for newer packages, which a build else does not.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Build it anew, whatever the cache holds.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Build an image, or find it in the cache: a second build is instant.
+
+    No root, no loop device, no mount, nothing installed: packages come from this machine's own apt sources.
+    A container image's file is what `docker save IMAGE -o FILE` writes. Setting COATCHECK_CACHE_DIR: where it
+    is kept. A sandbox takes the image called `default` unless told otherwise, so any other needs a name.
+
+    Example: coatcheck image build --name node --node
+    """
+    from coatcheck.launcher.image.build import build as make
+    from coatcheck.launcher.image.cache import DEFAULT
+    from coatcheck.launcher.image.parts import Source
+    from coatcheck.settings_problem import load_settings
+
+    packages = (*(package or ()), *(("nodejs",) if node else ()))
+    if sum((bool(packages), from_dir is not None, from_oci_archive is not None)) > 1:
+        raise CommandError(
+            "packages, --from-dir and --from-oci-archive each say what the root is",
+            "give one of them",
+            ExitCode.USAGE,
+        )
+    source = Source(
+        packages,
+        from_dir.absolute() if from_dir is not None else None,
+        from_oci_archive.absolute() if from_oci_archive is not None else None,
+    )
+    if name is None and source != Source():
+        raise CommandError(
+            "an image that is not the default one needs a name",
+            "--name NAME; --name default makes it what sandboxes take unless told otherwise",
+            ExitCode.USAGE,
+        )
+    # As for Ctrl-C: what is half built is removed on the way out.
+    signal.signal(signal.SIGTERM, _interrupt)
+    began = time.monotonic()
+    path = make(
+        load_settings().cache, name or DEFAULT, source, _Progress(began), refresh=refresh, force=force
+    )
+    if as_json:
+        emit_json({"name": name or DEFAULT, **_document(path)})
+    else:
+        _show(name or DEFAULT, path)
+
+
+@app.command("list")
+def list_(as_json: JsonOption = False) -> None:
+    """The images that are there.
+
+    Example: coatcheck image list --json
+    """
+    from coatcheck.launcher.image.cache import Cache
+    from coatcheck.launcher.image.manifest import sizes
+    from coatcheck.settings_problem import load_settings
+
+    images = Cache(load_settings().cache)
+    found = [(name, images.find(name)) for name in images.names()]
+    if as_json:
+        emit_json([{"name": name, **_document(path)} for name, path in found])
+        return
+    if not found:
+        typer.echo("no images; `coatcheck image build` makes one", err=True)
+    for name, path in found:
+        manifest = _manifest(path)
+        disk = sum(size for _, size in sizes(path).values())
+        typer.echo(f"{name:16} {manifest.id}  {_mib(disk):>8}  {_day(manifest.created)}  {manifest.source}")
+
+
+@app.command()
+def show(name: NameArgument = "default", as_json: JsonOption = False) -> None:
+    """What one image is made of: its files, its kernel, its packages.
+
+    Example: coatcheck image show default --json
+    """
+    from coatcheck.launcher.image.cache import find
+    from coatcheck.settings_problem import load_settings
+
+    path = find(load_settings().cache, name)
+    if as_json:
+        emit_json({"name": name, **_document(path)})
+        return
+    _show(name, path)
+    for package, version in sorted(_manifest(path).packages.items()):
+        typer.echo(f"            {package} {version}")
+
+
+@app.command()
+def rm(name: NameArgument) -> None:
+    """Forget an image, and remove what no other one needs. Sandboxes that run from it go on.
+
+    Example: coatcheck image rm node
+    """
+    from coatcheck.launcher.image.build import remove
+    from coatcheck.settings_problem import load_settings
+
+    remove(load_settings().cache, name, _Progress(time.monotonic()))
+
+
+class _Progress:
+    """A line on standard error for each step: a build takes a minute, and a line in a log is of use, too."""
+
+    def __init__(self, began: float) -> None:
+        self._began = began
+
+    def __call__(self, what: str) -> None:
+        typer.echo(f"image: {time.monotonic() - self._began:5.1f} s  {what}", err=True)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the way out is not to be interrupted in turn
+    sys.exit(128 + signal.SIGTERM)
+
+
+def _document(path: Path) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from coatcheck.launcher.image.manifest import sizes
+
+    files = {name: {"bytes": size, "on_disk": disk} for name, (size, disk) in sizes(path).items()}
+    return {"path": str(path), **asdict(_manifest(path)), "files": files}
+
+
+def _show(name: str, path: Path) -> None:
+    from coatcheck.launcher.image.manifest import sizes
+
+    manifest = _manifest(path)
+    typer.echo(f"image       {name} {manifest.id}, {_day(manifest.created)}, from {manifest.source}")
+    typer.echo(f"path        {path}")
+    typer.echo(f"kernel      {manifest.kernel_release} ({manifest.kernel_form})")
+    for file, (_, disk) in sizes(path).items():
+        typer.echo(f"            {file:14} {_mib(disk):>8}")
+    if manifest.packages:
+        typer.echo(f"packages    {len(manifest.packages)}")
+
+
+def _manifest(path: Path) -> "Manifest":
+    from coatcheck.launcher.image.manifest import read
+
+    return read(path)
+
+
+def _mib(size: int) -> str:
+    return f"{size / 1024**2:.1f} MB"
+
+
+def _day(seconds: int) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(seconds))
