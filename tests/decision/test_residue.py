@@ -68,8 +68,13 @@ def test_no_encoding_is_left_out_where_one_contains_another(secret: bytes) -> No
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-32-le"])
 def test_wide_strings_are_found(encoding: str) -> None:
     """V8, Java and CPython keep text so once an emoji stands beside it."""
-    hits = search(at((777, SECRET.decode().encode(encoding))))
-    assert [(hit.encoding, hit.offset) for hit in hits] == [(encoding.removesuffix("-le"), 777)]
+    for offset in (776, 780, 4 * PAGE - 400):
+        hits = search(at((offset, SECRET.decode().encode(encoding))))
+        assert [(hit.encoding, hit.offset) for hit in hits] == [(encoding.removesuffix("-le"), offset)]
+    wide = SECRET.decode().encode(encoding)
+    assert [h.kind for h in search(at((2 * PAGE - 64, wide[:64]), (3 * PAGE, wide[64:])))] == [
+        Kind.PAGE_EDGE
+    ] * 2
 
 
 @pytest.mark.parametrize("cut", range(1, len(SECRET)))

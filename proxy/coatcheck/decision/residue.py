@@ -30,6 +30,7 @@ MOST_OF_A_FORM: Final = 64
 
 _WORD: Final = 8
 _MAX_STRIDE: Final = 64
+_WIDTHS: Final = {"utf-16": 2, "utf-32": 4}
 
 
 class Kind(StrEnum):
@@ -103,7 +104,7 @@ def _armour(secret: bytes) -> tuple[int, int]:
 
 
 def _form(credential: str, encoding: str, text: bytes, public: tuple[int, int]) -> Form:
-    width = {"utf-16": 2, "utf-32": 4}.get(encoding, 1)
+    width = _WIDTHS.get(encoding, 1)
     # Twice: no encoding in use makes those lines, letters and dashes mostly, longer than that.
     beginning, end = (EDGE + 2 * width * lines for lines in public)
     half = (len(text) + 1) // 2
@@ -130,9 +131,9 @@ class Residues:
         ends: set[int] = set()
         for form in self.forms:
             size = len(form.text)
-            words.update(_words(form.text, size - _WORD - self.stride + 1, size - _WORD))
-            starts.update(_words(form.text, 1, size - max(form.end, _WORD)))
-            ends.update(_words(form.text, max(form.beginning, _WORD) - _WORD, size - 1 - _WORD))
+            words.update(_words(form, size - _WORD - self.stride + 1, size - _WORD))
+            starts.update(_words(form, 1, size - max(form.end, _WORD)))
+            ends.update(_words(form, max(form.beginning, _WORD) - _WORD, size - 1 - _WORD))
         self.words, self.edge_starts, self.edge_ends = frozenset(words), frozenset(starts), frozenset(ends)
 
     def __repr__(self) -> str:
@@ -142,10 +143,15 @@ class Residues:
         raise TypeError("Residues hold secrets and are never serialised")
 
 
-def _words(text: bytes, first: int, last: int) -> Iterator[int]:
-    """The words that begin at `first` … `last`."""
-    for at in range(first, last + 1):
-        yield int.from_bytes(text[at : at + _WORD], sys.byteorder)
+def _words(form: Form, first: int, last: int) -> Iterator[int]:
+    """The words that begin at `first` … `last` and that can stand where a word is looked up.
+
+    Wide characters stand at multiples of their width. Their other words begin with zeros, and would make
+    looking up a zero, which most of a guest's memory is, five times as long.
+    """
+    width = _WIDTHS.get(form.encoding, 1)
+    for at in range(-(-first // width) * width, last + 1, width):
+        yield int.from_bytes(form.text[at : at + _WORD], sys.byteorder)
 
 
 class Search:
