@@ -89,12 +89,12 @@ class Cgroup:
             if controller in found.v1 and unified is None
         }
         group = cls(unified, v1)
+        if any(place.exists() for place in group._places()):
+            raise FileExistsError(f"the control group {name} is there already")
         try:
             for place in group._places():
                 place.mkdir()
             group._limit(memory_mib, processes, cpus)
-        except FileExistsError:
-            raise  # it is not ours to close
         except OSError:
             group.close()
             return None

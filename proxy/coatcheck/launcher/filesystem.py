@@ -48,8 +48,9 @@ _HEAD = """\
 set -Cfu
 path=${PATH-}; PATH=/usr/sbin:/usr/bin:/sbin:/bin
 no() { printf 'coatcheck: %s\\n' "$1" >&2; exit 125; }
-real() { [ "$(readlink -f -- "$1")" = "$1" ] || no \
-"$1 leads through a symbolic link, and the policy's filesystem is about the place itself"; }
+real() { part=$1; while [ "$part" ]; do [ ! -L "$part" ] || no \
+"$1 leads through a symbolic link, and the policy's filesystem is about the place itself"
+part=${part%/*}; done; }
 bwrap=$(command -v bwrap) || no 'the image has no bwrap, which the filesystem of the policy needs'
 cwd=$(pwd -P)
 """

@@ -179,13 +179,7 @@ class NamespaceMachine:
             memory_mib=self._spec.memory_mib,
         )
         words = arguments(layout, zip(files, numbers, strict=True), Descriptors(BLOCK, INFO, _FILTER))
-        self._group = await asyncio.to_thread(
-            Cgroup.create,
-            self._name,
-            memory_mib=self._spec.memory_mib + self._spec.disk_mib,
-            processes=self._spec.processes,
-            cpus=self._spec.cpus,
-        )
+        self._group = await asyncio.to_thread(self._make_group)
         with contextlib.ExitStack() as opened:
             given = {_CHANNEL: channel.fileno()}
             given[_FILTER] = memory_file(opened, seccomp.program(nests=self._nests))
@@ -193,6 +187,19 @@ class NamespaceMachine:
                 number: memory_file(opened, file.content) for number, file in zip(numbers, files, strict=True)
             }
             await self._bubblewrap.start(words, given, self._user if self._root else None, self._prepare)
+
+    def _make_group(self) -> Cgroup | None:
+        try:
+            return Cgroup.create(
+                self._name,
+                memory_mib=self._spec.memory_mib + self._spec.disk_mib,
+                processes=self._spec.processes,
+                cpus=self._spec.cpus,
+            )
+        except FileExistsError as error:
+            raise MachineError(
+                str(error), "another sandbox has this directory's name; choose another"
+            ) from error
 
     def _files(self) -> tuple[File, ...]:
         try:
