@@ -39,7 +39,8 @@ void netlink_put(struct netlink *netlink, uint16_t type, const void *value, size
     struct nlattr *attribute = (struct nlattr *)room(netlink, NLA_HDRLEN + length);
     attribute->nla_type = type;
     attribute->nla_len = (uint16_t)(NLA_HDRLEN + length);
-    memcpy((uint8_t *)attribute + NLA_HDRLEN, value, length);
+    if (length)
+        memcpy((uint8_t *)attribute + NLA_HDRLEN, value, length);
 }
 
 void netlink_put_text(struct netlink *netlink, uint16_t type, const char *value)
