@@ -94,6 +94,11 @@ static void obey(char *line)
     } else if (!strcmp(verb, "remember")) { /* in memory only */
         setenv("REMEMBERED", one, 1);
         say("remembered");
+    } else if (!strcmp(verb, "straddle")) { /* two texts on both sides of a page's edge, and nowhere together */
+        static char pages[2 * 4096] __attribute__((aligned(4096)));
+        memcpy(pages + 4096 - strlen(one), one, strlen(one));
+        memcpy(pages + 4096, two, strlen(two));
+        say("straddled");
     } else if (!strcmp(verb, "restart"))
         reboot(RB_AUTOBOOT);
 }
