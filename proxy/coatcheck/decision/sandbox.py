@@ -15,8 +15,8 @@ IDENTITIES = (AGENT, "tool")
 
 
 def trust_inside(identity: str) -> tuple[PurePosixPath, PurePosixPath, PurePosixPath]:
-    """Where an identity's CA, bundle and Java trust store are in the guest: on a tmpfs, so that no disk, and no
-    snapshot of one, holds them."""
+    """Where an identity's CA, bundle and Java trust store are in the guest: on a tmpfs, so that no disk, and
+    no snapshot of one, holds them."""
     place = PurePosixPath("/run/coatcheck/trust", identity)
     return place / "coatcheck-ca.pem", place / "ca-bundle.pem", place / "truststore.p12"
 
@@ -40,6 +40,8 @@ class Choice:
     """Directory of the image; None: the host's own files (namespace)."""
     agent: str | None = None
     """The guest's agent on the host, where it is not in the image."""
+    identities: tuple[str, ...] = IDENTITIES
+    """Who can be told apart in it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,11 @@ supervisor is told stands in its spec; afterwards it speaks to the daemon throug
 """
 
 import contextlib
-import fcntl
-import json
 import logging
 import os
 import secrets
 import shutil
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from coatcheck.decision.sandbox import (
-    IDENTITIES,
     Admitted,
     Backend,
     Choice,
@@ -33,19 +29,18 @@ from coatcheck.decision.sandbox import (
     SandboxState,
     WantedSandbox,
 )
-from coatcheck.decision.session import Isolation
+from coatcheck.launcher import run_directory
 from coatcheck.launcher.asking import SupervisorSilent, ask_supervisor, supervisor_pid
 from coatcheck.launcher.backends import Backends
+from coatcheck.launcher.cgroup import remove as remove_cgroup
 from coatcheck.launcher.limits import LimitError, LimitName, Limits, ceilings, choose
-from coatcheck.launcher.machine import MachineSpec, Volume
-from coatcheck.launcher.spec import Identity, SupervisorSpec, dumps
-from coatcheck.private_files import open_private_directory, write_atomically
-from coatcheck.settings import Settings, process_environment
+from coatcheck.launcher.spawning import spawn, spec_of, volumes
+from coatcheck.private_files import open_private_directory
+from coatcheck.settings import Settings
 from coatcheck.telemetry.events import SandboxChange, SandboxEvent
 
 logger = logging.getLogger("coatcheck.launcher")
 
-FIRST_UID: Final = 1000
 MAX_REMEMBERED: Final = 256
 """Sandboxes that ended, so that whoever asks is told why."""
 KILL_SECONDS: Final = 45.0
@@ -138,13 +133,15 @@ class Sandboxes:
         directory = self.directory(sandbox_id)
         try:
             open_private_directory(self._root)
+            if wanted.volumes:
+                open_private_directory(volumes(self._settings))
             directory.mkdir(mode=0o700)
-            write_atomically(directory / "sandbox.json", json.dumps(asdict(sandbox)).encode())
-            lock = _locked(directory)
+            run_directory.describe(directory, sandbox)
+            lock = run_directory.lock(directory)
             try:
-                spec = self._spec(sandbox, wanted, limits, identities, lock)
+                spec = spec_of(sandbox, admitted, identities, self._settings, directory, lock)
                 self._told(sandbox, SandboxChange.CREATED, "")
-                process = _spawn(spec)
+                process = spawn(spec)
             finally:
                 os.close(lock)  # the supervisor has its own copy, and the lock lives as long as that
         except OSError as error:
@@ -163,50 +160,6 @@ class Sandboxes:
             self._admitted.pop(sandbox_id, None)
         return sandbox
 
-    def _spec(
-        self,
-        sandbox: Sandbox,
-        wanted: WantedSandbox,
-        limits: Limits,
-        identities: Sequence[SandboxIdentity],
-        lock: int,
-    ) -> SupervisorSpec:
-        image = wanted.choice.image
-        machine = MachineSpec(
-            isolation=sandbox.isolation,
-            image=Path(image) if image is not None else None,
-            memory_mib=limits.memory_mib,
-            cpus=limits.cpus,
-            disk_mib=limits.disk_mib,
-            processes=limits.processes,
-            volumes=tuple(
-                Volume(
-                    store=self._settings.state_dir.absolute() / "volumes",
-                    tenant=wanted.tenant,
-                    name=each.name,
-                    at=each.at,
-                    size_mib=each.size_mib,
-                )
-                for each in wanted.volumes
-            ),
-        )
-        return SupervisorSpec(
-            id=sandbox.id,
-            directory=self.directory(sandbox.id),
-            lock=lock,
-            control=self._settings.control.absolute(),
-            backend=sandbox.backend,
-            machine=machine,
-            identities=tuple(_identity(each) for each in identities),
-            lease_seconds=min(each.lease_seconds for each in identities),
-            expires_at=sandbox.expires_at,
-            idle_seconds=wanted.idle_seconds,
-            limits=limits,
-            ceiling=ceilings(self._settings),
-            agent=Path(wanted.choice.agent) if wanted.choice.agent is not None else None,
-            filesystem=wanted.filesystem,
-        )
-
     # --- its life --------------------------------------------------------------------------------------
 
     def reported(
@@ -217,7 +170,7 @@ class Sandboxes:
             sandbox = self._known.get(sandbox_id)
             if sandbox is None or sandbox.over:
                 return sandbox
-            now = replace(sandbox, state=state)
+            now = replace(sandbox, state=state, detail=detail or sandbox.detail)
             if state is SandboxState.ENDING:
                 now = replace(now, ending=ending or Ending.KILLED, detail=detail)
                 self._ending_since[sandbox_id] = time.monotonic()
@@ -270,10 +223,10 @@ class Sandboxes:
             return
         for directory in sorted(self._root.iterdir()):
             try:
-                sandbox = _read(directory)
+                sandbox = run_directory.read(directory)
             except (OSError, ValueError, KeyError, TypeError):
                 sandbox = None
-            if sandbox is not None and _is_locked(directory):
+            if sandbox is not None and run_directory.is_locked(directory):
                 self._known[sandbox.id] = sandbox
                 continue
             if sandbox is not None:
@@ -293,7 +246,9 @@ class Sandboxes:
         if sandbox is None or sandbox.state is SandboxState.ENDED:
             return sandbox
         process = self._processes.get(sandbox_id)
-        gone = process.poll() is not None if process else not _is_locked(self.directory(sandbox_id))
+        gone = (
+            process.poll() is not None if process else not run_directory.is_locked(self.directory(sandbox_id))
+        )
         if gone:
             self._gone(sandbox)
         elif time.monotonic() - self._ending_since.get(sandbox_id, time.monotonic()) > KILL_SECONDS:
@@ -328,7 +283,9 @@ class Sandboxes:
                 del self._known[forgotten]
         if not over:
             self._over(now)
-        shutil.rmtree(self.directory(sandbox.id), ignore_errors=True)
+        directory = self.directory(sandbox.id)
+        remove_cgroup(f"coatcheck-{directory.name}")  # the kernel ended what was in it; the group stays
+        shutil.rmtree(directory, ignore_errors=True)
 
     def _over(self, sandbox: Sandbox) -> None:
         why = f"sandbox {sandbox.ending}"
@@ -360,67 +317,4 @@ def _too_many(message: str, setting: str) -> SandboxRefused:
         SandboxProblem.TOO_MANY_SANDBOXES,
         message,
         f"End one (`coatcheck sandbox rm`), or have COATCHECK_MAX_SANDBOXES{setting} raised.",
-    )
-
-
-def _identity(given: SandboxIdentity) -> Identity:
-    return Identity(
-        name=given.name,
-        uid=FIRST_UID + IDENTITIES.index(given.name),
-        session=given.session,
-        socket=Path(given.socket),
-        environment=given.environment,
-        ca=Path(given.ca),
-        bundle=Path(given.bundle),
-        java_truststore=Path(given.java_truststore),
-    )
-
-
-def _locked(directory: Path) -> int:
-    """Taken here, before there is a supervisor: a directory whose lock is free is nobody's."""
-    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return lock
-
-
-def _is_locked(directory: Path) -> bool:
-    try:
-        probe = os.open(directory / "lock", os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(probe)
-
-
-def _spawn(spec: SupervisorSpec) -> "subprocess.Popen[bytes]":
-    """Nothing of the daemon's environment goes on: it may hold what logs in to Vault."""
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-m", "coatcheck.launcher"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        env={"PATH": process_environment().get("PATH", os.defpath), "LANG": "C.UTF-8"},
-        cwd="/",
-        pass_fds=(spec.lock,),
-        start_new_session=True,
-    )
-    if process.stdin is not None:
-        with process.stdin as pipe, contextlib.suppress(BrokenPipeError):  # its exit tells more
-            pipe.write(dumps(spec))
-    return process
-
-
-def _read(directory: Path) -> Sandbox:
-    given = json.loads((directory / "sandbox.json").read_bytes())
-    return Sandbox(
-        **given
-        | {
-            "backend": Backend(given["backend"]),
-            "isolation": Isolation(given["isolation"]),
-            "state": SandboxState(given["state"]),
-        }
     )

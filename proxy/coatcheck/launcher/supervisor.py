@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol, runtime_checkable
 
 from coatcheck.control_client import ControlClient, ControlError
-from coatcheck.decision.sandbox import Ending, SandboxState
+from coatcheck.decision.sandbox import Backend, Ending, SandboxState
 from coatcheck.launcher.channel import Channel, ChannelBroken, Note, StreamReset
-from coatcheck.launcher.limits import LimitName
+from coatcheck.launcher.limits import MIB, LimitName
 from coatcheck.launcher.machine import Machine, MachineError
 from coatcheck.launcher.metadata import MetadataService
 from coatcheck.launcher.spec import Identity, SupervisorSpec
@@ -33,6 +33,8 @@ STOP_SECONDS: Final = 30.0
 CONFIGURE_SECONDS: Final = 30.0
 WARN_SECONDS: Final = 60.0
 """How long before its time limit whoever is connected is told; a tenth of it if that is less."""
+MAX_DETAIL: Final = 500
+"""Characters that a report may have (control/sandbox_models.py)."""
 LAST_WORDS_SECONDS: Final = 2.0
 """How long a machine whose channel closed may take to say why."""
 
@@ -40,6 +42,9 @@ _OVER: Final = frozenset(
     {"session_closed", "unknown_session", "unknown_sandbox", "sandbox_ended", "forbidden"}
 )
 """Answers to a renewal after which no other will come."""
+
+KEPT_MIB: Final = 96
+"""For the guest's kernel and its page tables; a quarter, if that is less."""
 
 type Notice = dict[str, Any]
 
@@ -49,6 +54,10 @@ class Counting(Protocol):
     """A machine whose limits are kept outside of it."""
 
     def hits(self) -> frozenset[LimitName]: ...
+
+    @property
+    def unenforced(self) -> tuple[str, ...]:
+        """A sentence for each limit that this host gives no means for."""
 
 
 class Supervisor:
@@ -184,7 +193,14 @@ class Supervisor:
             self._doze()
 
     async def _configure(self, channel: Channel) -> None:
-        fields = [("op", "configure"), ("processes", str(self.spec.machine.processes))]
+        machine = self.spec.machine
+        fields = [("op", "configure"), ("processes", str(machine.processes))]
+        if self.spec.backend is Backend.MICROVM:
+            # The guest's kernel and agent keep a part of its memory: a hog must run into this limit, which
+            # can be told, before the kernel runs out and kills whom it likes.
+            fields.append(("memory", str((machine.memory_mib - _kept(machine.memory_mib)) * MIB)))
+        for number, volume in enumerate(machine.volumes):
+            fields.append(("volume", f"volume{number}={volume.at}"))
         stream = await channel.open("control", fields)
         async with stream:
             while (item := await stream.read()) is not None:
@@ -290,12 +306,15 @@ class Supervisor:
                     self.end(Ending.SESSION_OVER, str(error))
 
     async def _report(self, state: SandboxState) -> None:
-        await asyncio.to_thread(self._client.report_sandbox, self.spec.id, state)
+        missing = self.machine.unenforced if isinstance(self.machine, Counting) else ()
+        await asyncio.to_thread(
+            self._client.report_sandbox, self.spec.id, state, None, "; ".join(missing)[:MAX_DETAIL]
+        )
 
     async def _report_ending(self, ending: Ending, detail: str) -> None:
         try:
             await asyncio.to_thread(
-                self._client.report_sandbox, self.spec.id, SandboxState.ENDING, ending, detail[:500]
+                self._client.report_sandbox, self.spec.id, SandboxState.ENDING, ending, detail[:MAX_DETAIL]
             )
         except ControlError as error:
             if error.reason not in _OVER:
@@ -304,6 +323,10 @@ class Supervisor:
     def _tell(self, notice: Notice) -> None:
         for listener in tuple(self.listeners):
             listener(notice)
+
+
+def _kept(memory_mib: int) -> int:
+    return min(KEPT_MIB, memory_mib // 4)
 
 
 _AWS_KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")

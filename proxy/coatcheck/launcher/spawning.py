@@ -1,0 +1,93 @@
+"""A supervisor as a process of its own: what it is told, and what it does not inherit."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from coatcheck.decision.sandbox import IDENTITIES, Admitted, Sandbox, SandboxIdentity
+from coatcheck.launcher.limits import Limits, ceilings
+from coatcheck.launcher.machine import MachineSpec, Volume
+from coatcheck.launcher.spec import Identity, SupervisorSpec, dumps
+from coatcheck.settings import Settings, process_environment
+
+FIRST_UID: Final = 1000
+
+
+def spec_of(
+    sandbox: Sandbox,
+    admitted: Admitted,
+    identities: Sequence[SandboxIdentity],
+    settings: Settings,
+    directory: Path,
+    lock: int,
+) -> SupervisorSpec:
+    """All that the supervisor is told. `lock`: the descriptor of its directory's."""
+    wanted, limits = admitted.wanted, Limits(**admitted.limits)
+    image, agent = wanted.choice.image, wanted.choice.agent
+    machine = MachineSpec(
+        isolation=sandbox.isolation,
+        image=Path(image) if image is not None else None,
+        memory_mib=limits.memory_mib,
+        cpus=limits.cpus,
+        disk_mib=limits.disk_mib,
+        processes=limits.processes,
+        volumes=tuple(
+            Volume(volumes(settings), wanted.tenant, each.name, each.at, each.size_mib)
+            for each in wanted.volumes
+        ),
+    )
+    return SupervisorSpec(
+        id=sandbox.id,
+        directory=directory,
+        lock=lock,
+        control=settings.control.absolute(),
+        backend=sandbox.backend,
+        machine=machine,
+        identities=tuple(_identity(each) for each in identities),
+        lease_seconds=min(each.lease_seconds for each in identities),
+        expires_at=sandbox.expires_at,
+        idle_seconds=wanted.idle_seconds,
+        limits=limits,
+        ceiling=ceilings(settings),
+        agent=Path(agent) if agent is not None else None,
+        filesystem=wanted.filesystem,
+    )
+
+
+def volumes(settings: Settings) -> Path:
+    """Where all volumes are: with the state, since they outlive sandboxes and daemons."""
+    return settings.state_dir.absolute() / "volumes"
+
+
+def _identity(given: SandboxIdentity) -> Identity:
+    return Identity(
+        name=given.name,
+        uid=FIRST_UID + IDENTITIES.index(given.name),
+        session=given.session,
+        socket=Path(given.socket),
+        environment=given.environment,
+        ca=Path(given.ca),
+        bundle=Path(given.bundle),
+        java_truststore=Path(given.java_truststore),
+    )
+
+
+def spawn(spec: SupervisorSpec) -> "subprocess.Popen[bytes]":
+    """Nothing of the daemon's environment goes on: it may hold what logs in to Vault."""
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-m", "coatcheck.launcher"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env={"PATH": process_environment().get("PATH", os.defpath), "LANG": "C.UTF-8"},
+        cwd="/",
+        pass_fds=(spec.lock,),
+        start_new_session=True,
+    )
+    if process.stdin is not None:
+        with process.stdin as pipe, contextlib.suppress(BrokenPipeError):  # its exit tells more
+            pipe.write(dumps(spec))
+    return process
