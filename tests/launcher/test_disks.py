@@ -117,19 +117,30 @@ async def test_a_size_that_is_none_is_refused(tmp_path: Path, size: int) -> None
 async def test_a_full_host_disk_is_said_before_the_guest_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a tmpfs QEMU would be killed by SIGBUS at the page that no longer fits."""
-    full = SimpleNamespace(f_bavail=100, f_frsize=1 << 20)
-    monkeypatch.setattr(os, "statvfs", lambda directory: full)
-    with pytest.raises(MachineError, match=r"100 MiB free, and 576 are needed"):
-        make_memory(tmp_path / "memory", 512)
+    """Later it would be an error of writing in the guest, which knows no reason."""
+    monkeypatch.setattr(os, "statvfs", lambda directory: SimpleNamespace(f_bavail=50, f_frsize=1 << 20))
+    with pytest.raises(MachineError, match=r"50 MiB free, and 64 are needed"):
+        await make_overlay(tmp_path / "overlay", 512)
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_memory_takes_no_room_until_it_is_used(tmp_path: Path) -> None:
-    """And nobody else can read it."""
-    os.close(make_memory(tmp_path / "memory", 512))
-    about = (tmp_path / "memory").stat()
-    assert (about.st_size, about.st_blocks, about.st_mode & 0o777) == (512 << 20, 0, 0o600)
+def test_more_memory_than_there_is_is_said_before_the_guest_runs() -> None:
+    """Later the kernel would end a process, and not always the one that asked."""
+    with pytest.raises(MachineError, match="MiB of memory left, and 1073741824 are needed"):
+        make_memory(1 << 30, None)
+
+
+def test_memory_takes_no_room_until_it_is_used_and_keeps_its_size() -> None:
+    """QEMU can neither grow it nor cut it away; nobody else may open it."""
+    descriptor = make_memory(64, None)
+    try:
+        about = os.fstat(descriptor)
+        assert (about.st_size, about.st_blocks, about.st_mode & 0o777) == (64 << 20, 0, 0o600)
+        for size in (0, 128 << 20):
+            with pytest.raises(PermissionError):
+                os.ftruncate(descriptor, size)
+    finally:
+        os.close(descriptor)
 
 
 async def test_a_missing_mke2fs_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,7 +149,7 @@ async def test_qemu_can_write_nothing_but_what_it_was_given(shared: Running) -> 
     files = {os.readlink(entry) for entry in shared.proc("fd").iterdir()}
     ours = {name for name in files if name.startswith("/") and not name.startswith(("/dev/", "/proc/"))}
     assert {Path(name).name for name in ours} == {
-        *("vmlinuz", "initrd", "root.ext4", "memory", "overlay.ext4", "work.ext4"),
+        *("vmlinuz", "initrd", "root.ext4", "memfd:guest-memory (deleted)", "overlay.ext4", "work.ext4"),
     }
 
 
@@ -167,7 +167,7 @@ async def test_qemu_is_bounded(shared: Running) -> None:
 
 async def test_no_socket_has_a_name(shared: Running) -> None:
     """Who sees a socket in a directory may connect to it: control, channel and console are pairs."""
-    assert {path.name for path in shared.directory.iterdir()} == {"memory", "overlay.ext4"}
+    assert {path.name for path in shared.directory.iterdir()} == {"overlay.ext4"}
     assert all(path.stat().st_mode & 0o077 == 0 for path in shared.directory.iterdir())
 
 

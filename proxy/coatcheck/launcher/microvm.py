@@ -118,7 +118,7 @@ class MicroVM:
             await self._save_devices()
             self._saved = True
         return [
-            Remain("guest memory", RemainKind.MEMORY, path=self._memory),
+            Remain("guest memory", RemainKind.MEMORY, path=Path(f"/proc/{self.pid}/fd/{_MEMORY}")),
             Remain("overlay disk", RemainKind.DISK, path=self._overlay),
             *(
                 Remain(f"volume {volume.name}", RemainKind.DISK, path=disks.volume_file(volume))
@@ -137,14 +137,10 @@ class MicroVM:
             group, self._group = self._group, None
             await asyncio.to_thread(group.close)
         self._held.close()
-        for file in (self._memory, self._overlay, self._devices):
+        for file in (self._overlay, self._devices):
             file.unlink(missing_ok=True)
 
     # --- starting ----------------------------------------------------------------------------------------
-
-    @property
-    def _memory(self) -> Path:
-        return self._directory / "memory"
 
     @property
     def _overlay(self) -> Path:
@@ -191,9 +187,7 @@ class MicroVM:
     async def _open(self, image: Path) -> list[int]:
         """Kernel, initrd, memory, root, overlay, volumes: in the order of their numbers there."""
         descriptors = [_open_part(image, name) for name in ("vmlinuz", "initrd")]
-        descriptors.append(disks.make_memory(self._memory, self._spec.memory_mib))
-        if self._user is not None:
-            os.fchown(descriptors[-1], self._user, -1)  # it opens that one anew, through /proc/self/fd
+        descriptors.append(disks.make_memory(self._spec.memory_mib, self._user))
         descriptors.append(_open_part(image, "root.ext4"))
         for descriptor in descriptors:
             self._held.callback(os.close, descriptor)

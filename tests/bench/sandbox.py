@@ -1,0 +1,250 @@
+"""`python -m tests.bench.sandbox`: how long a sandbox takes to its first command, against a bare QEMU.
+
+Bare: the same QEMU, kernel, CPU and kernel arguments, no jail, no disks, and a static program as init. Ours:
+everything, and the same program started by the agent inside. In turn, so that what else the machine does hits
+both. CPU seconds beside the wall's: they say the same on a busy machine.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import resource
+import secrets
+import shutil
+import socket
+import stat
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from coatcheck.decision.session import Isolation
+from coatcheck.launcher import jail
+from coatcheck.launcher.channel import Channel, Chunk, Stream
+from coatcheck.launcher.image.cache import Cache
+from coatcheck.launcher.image.initramfs import Entry, newc
+from coatcheck.launcher.machine import MachineSpec
+from coatcheck.launcher.microvm import MicroVM
+from coatcheck.launcher.qemu import Hardware, arguments
+from coatcheck.launcher.time_stamp_counter import tsc_khz
+from coatcheck.settings import Settings
+from tests.bench.report import say
+
+FIRST = b"first-byte-of-a-static-program"
+_PROGRAM = """
+static long call(long number, long a, const void *b, long c)
+{
+    long result;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
+    return result;
+}
+void _start(void)
+{
+    static const char text[] = "%s\\n";
+    call(1, 1, text, sizeof text - 1); /* write */
+    if (call(39, 0, 0, 0) == 1)        /* getpid: as init it must stay */
+        for (;;)
+            call(34, 0, 0, 0);         /* pause */
+    call(60, 0, 0, 0);                 /* exit */
+}
+"""
+SPEC = MachineSpec(
+    isolation=Isolation.EMULATED, image=None, memory_mib=512, cpus=1, disk_mib=1024, processes=256
+)
+EXECS = 50
+SECONDS = 120.0
+"""For anything: a machine that is busier than that has no figures."""
+
+
+@dataclass(slots=True)
+class Times:
+    """Of one kind of boot."""
+
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    """Of all processes that the boot took, QEMU's above all."""
+
+
+@contextlib.contextmanager
+def counted(times: Times) -> Iterator[None]:
+    """CPU seconds of children that end within the block."""
+
+    def now() -> float:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
+    before = now()
+    yield
+    times.cpu.append(now() - before)
+
+
+def build(directory: Path) -> Path:
+    """The static program; beside it `initrd`, with it as init."""
+    (directory / "first.c").write_text(_PROGRAM % FIRST.decode())
+    program = directory / "first"
+    subprocess.run(
+        [
+            "cc",
+            "-static",
+            "-nostdlib",
+            "-ffreestanding",
+            "-O2",
+            "-o",
+            str(program),
+            str(directory / "first.c"),
+        ],
+        check=True,
+    )
+    console = Entry("dev/console", stat.S_IFCHR | 0o600, device=(5, 1))
+    init = Entry("init", stat.S_IFREG | 0o755, program.read_bytes())
+    (directory / "initrd").write_bytes(newc([Entry("dev", stat.S_IFDIR | 0o755), console, init]))
+    return program
+
+
+def boot_bare(image: Path, initrd: Path, times: Times, khz: int) -> None:
+    """To the marker on the console."""
+    console, theirs = socket.socketpair()
+    with console, theirs, counted(times):
+        unused, nobody = socket.socketpair()
+        memory = os.memfd_create("memory")
+        os.ftruncate(memory, SPEC.memory_mib << 20)
+        files = [os.open(path, os.O_RDONLY) for path in (image / "vmlinuz", initrd)]
+        hardware = Hardware(
+            isolation=SPEC.isolation,
+            memory_mib=SPEC.memory_mib,
+            cpus=SPEC.cpus,
+            control=unused.fileno(),
+            channel=nobody.fileno(),
+            console=theirs.fileno(),
+            kernel=files[0],
+            initrd=files[1],
+            memory=memory,
+            disks=(),
+            disk_bytes_per_second=0,
+            disk_operations_per_second=0,
+            tsc_khz=khz,
+        )
+        passed = (unused.fileno(), nobody.fileno(), theirs.fileno(), memory, *files)
+        began = time.perf_counter()
+        process = subprocess.Popen(
+            [str(jail.find_qemu()), *(word for word in arguments(hardware) if word != "-S")], pass_fds=passed
+        )
+        try:
+            console.settimeout(SECONDS)
+            heard = b""
+            while FIRST not in heard:
+                heard += console.recv(4096)
+            times.wall.append(time.perf_counter() - began)
+        finally:
+            process.kill()
+            process.wait()
+            unused.close()
+            nobody.close()
+            for descriptor in (memory, *files):
+                os.close(descriptor)
+
+
+@contextlib.asynccontextmanager
+async def guest(image: Path, place: Path) -> AsyncIterator[Channel]:
+    """One of ours, ready for commands, with the static program as /tmp/first."""
+    directory = place / secrets.token_hex(8)
+    directory.mkdir(mode=0o700)
+    machine = MicroVM(replace(SPEC, image=image, boot_seconds=SECONDS), directory)
+
+    async def refuse(stream: Stream) -> None:
+        stream.reset("refused", "")
+
+    try:
+        connected = await machine.start()
+        names = {"generation": "1", "hostname": "bench", "identities": "agent:1000,tool:1001"}
+        channel = Channel(connected, refuse, names)
+        running = asyncio.create_task(channel.run())
+        try:
+            await channel.ready(SECONDS)
+            await finish(
+                await channel.open("control", [("op", "configure"), ("processes", str(SPEC.processes))])
+            )
+            program = (place / "first").read_bytes()
+            stream = await channel.open(
+                "write", [("path", "/tmp/first"), ("mode", "0755"), ("identity", "agent")]
+            )
+            async with stream:
+                await stream.write(program)
+                await stream.end()
+                while await stream.read() is not None:
+                    pass
+            yield channel
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+    finally:
+        await machine.stop()
+        shutil.rmtree(directory)
+
+
+async def finish(stream: Stream) -> bytes:
+    """What it wrote, until it ended."""
+    out = b""
+    async with stream:
+        while (piece := await stream.read()) is not None:
+            if isinstance(piece, Chunk):
+                out += piece.data
+    return out
+
+
+async def execute(channel: Channel, *command: str) -> bytes:
+    fields = [("arg", word) for word in command]
+    fields += [("env", "PATH=/usr/bin:/bin"), ("identity", "agent"), ("cwd", "/tmp"), ("stdin", "none")]
+    return await finish(await channel.open("exec", fields))
+
+
+async def boot_ours(image: Path, place: Path, times: Times, execs: list[float] | None) -> None:
+    """To the same program's output through the channel; then `true`, many times over."""
+    with counted(times):
+        began = time.perf_counter()
+        async with guest(image, place) as channel:
+            wrote = await execute(channel, "/tmp/first")
+            times.wall.append(time.perf_counter() - began)
+            if FIRST not in wrote:
+                raise RuntimeError(f"the guest's program wrote {wrote[:200]!r}")
+            if execs is not None:
+                for _ in range(EXECS):
+                    started = time.perf_counter()
+                    await execute(channel, "true")
+                    execs.append(time.perf_counter() - started)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds (default 5)")
+    rounds = parser.parse_args().rounds
+    image = Cache(Settings().cache).find()
+    khz = tsc_khz()
+    bare, ours, execs = Times(), Times(), list[float]()
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        place = Path(name)
+        place.chmod(0o711)
+        build(place)
+        for number in range(rounds):
+            boot_bare(image, place / "initrd", bare, khz)
+            # The last also runs commands: its CPU seconds are not those of a boot.
+            last = number == rounds - 1
+            asyncio.run(
+                boot_ours(image, place, Times() if last and rounds > 1 else ours, execs if last else None)
+            )
+            say(f"round {number + 1}: bare {bare.wall[-1]:.2f} s, sandbox {ours.wall[-1]:.2f} s")
+    median = statistics.median
+    for what, times in (("bare", bare), ("sandbox", ours)):
+        print(f"{what:<8} to the first byte {median(times.wall):5.2f} s, CPU {median(times.cpu):5.2f} s")
+    print(
+        f"sandbox boot_vs_bare={median(ours.wall) / median(bare.wall):.2f}"
+        f" exec_p50_ms={median(execs) * 1000:.1f}"
+    )
+
+
+if __name__ == "__main__":
+    main()
