@@ -13,6 +13,7 @@ import pytest
 
 from coatcheck.inspection.statement import verify
 from coatcheck.telemetry.checkpoint import load_public_key
+from tests.cli.transcript import Said, coatcheck
 from tests.daemon import TestDaemon
 from tests.known_secrets import known_secret
 
@@ -115,3 +116,19 @@ async def test_nothing_is_found_and_then_what_was_planted(sandbox: Sandbox) -> N
     records = [record for record in sandbox.daemon.records() if record["type"] == "inspection"]
     assert [record["result"] for record in records] == ["nothing_found", "found", "found"]
     assert records[0]["statement"] == clean["signed"]["sha256"]
+
+
+async def test_the_command_inspects_and_checks_its_statement(sandbox: Sandbox, tmp_path: Path) -> None:
+    """As an operator does it, and then as an auditor who has the public key and the file."""
+    control = sandbox.daemon.settings.control
+    said = await command("sandbox", "inspect", sandbox.id, "--socket", control, "--json")
+    assert said.code == 0, said.err
+    (tmp_path / "statement.json").write_text(said.out)
+    key = public_key(sandbox.daemon)
+    checked = await command("sandbox", "inspect", "--verify", tmp_path / "statement.json", "--key", key)
+    assert checked.code == 0 and "the signature holds" in checked.out, checked.err
+    assert "nothing found" in checked.out and sandbox.id in checked.out
+
+
+async def command(*arguments: str | Path) -> Said:
+    return await asyncio.to_thread(coatcheck, *arguments, cwd=Path.cwd())
