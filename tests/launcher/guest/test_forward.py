@@ -202,6 +202,28 @@ async def test_more_connections_than_allowed_wait_their_turn(agent_program: Path
     assert (done.out, done.err, served) == (b"700\n", b"", 700)
 
 
+@pytest.mark.skipif(not AS_ROOT, reason="an ordinary user's namespace has one uid")
+async def test_one_identity_takes_no_connection_of_another(agent_program: Path) -> None:
+    """The tool's flood does not silence the harness."""
+    script = (
+        "import socket, time\nall = [socket.create_connection(('1.2.3.4', 80), 20) for n in range(600)]\n"
+        "for s in all[:250]: s.sendall(b'x')\nprint('up', flush=True); time.sleep(60)"
+    )
+
+    async def hold(stream: Stream) -> None:
+        if stream.get("identity") == "tool":
+            await asyncio.sleep(SECONDS)
+        await stream.read()
+        await stream.write(ANSWER)
+        await stream.end()
+
+    async with inhabited(agent_program, hold) as guest:
+        flood = ("/bin/sh", "-c", 'ulimit -n 2048; exec python3 -c "$0"', script)
+        async with await guest.open(*flood, identity="tool") as stream:
+            await read_until(stream, b"up\n")
+            assert (await guest.run(*CURL, "http://1.2.3.4/")).out == b"hi"
+
+
 async def test_a_flood_of_questions_drops_the_oldest(agent_program: Path) -> None:
     """A host that answers nobody costs 64 streams, not more."""
     open_ones: set[int] = set()

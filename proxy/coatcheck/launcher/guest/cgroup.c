@@ -9,12 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/sysinfo.h>
 #include <time.h>
 #include <unistd.h>
 
 #define ROOT "/sys/fs/cgroup"
 #define COMMANDS ROOT "/commands"
 #define LEFT 512 /* commands that ended and left processes behind; more than these are found by nobody */
+#define RESERVED (24 << 20) /* bytes that commands cannot take: the kernel's and the agent's */
 #define FREEZE_MILLISECONDS 2000 /* a process in an uninterruptible wait takes its time */
 
 static bool available;
@@ -65,8 +67,12 @@ static void name(char *path, uint32_t id)
 
 void cgroup_prepare(void)
 {
+    struct sysinfo system;
+    put(ROOT, "cgroup.subtree_control", "+cpu"); /* the agent's share is as large as all commands' together */
     available = put(ROOT, "cgroup.subtree_control", "+memory +pids") && !mkdir(COMMANDS, 0755) &&
                 put(COMMANDS, "cgroup.subtree_control", "+memory +pids");
+    if (available && !sysinfo(&system))
+        put_number(COMMANDS, "memory.max", (int64_t)system.totalram * system.mem_unit - RESERVED);
 }
 
 bool cgroup_available(void)

@@ -13,14 +13,14 @@
 #include "relay.h"
 #include "resolver.h"
 
-#define BACKLOG 256
+#define BACKLOG 4096 /* those above an identity's share wait here */
 #define AT_ONCE 16 /* connections of one listener, then the others' turn */
 
 struct listener {
     struct watch watch;
     unsigned identity;
     enum port port;
-    bool waiting; /* for a stream's end: as many as allowed are open */
+    bool waiting; /* for the end of one of its streams */
 };
 
 static struct listener listeners[MAX_IDENTITIES * PORTS_EACH * 2];
@@ -64,7 +64,7 @@ static bool take(struct listener *listener, int fd)
         reply_add(&opening, "destination", "%s", address);
         reply_add(&opening, "port", "%u", port);
     }
-    struct stream *stream = mux_open(NULL, &opening, NULL);
+    struct stream *stream = mux_open(listener->identity, NULL, &opening, NULL);
     if (!stream)
         return false;
     relay(stream, fd);
@@ -76,7 +76,7 @@ static void ready(struct watch *watch, uint32_t events)
     struct listener *listener = watch->owner;
     (void)events;
     for (int taken = 0; taken < AT_ONCE; taken++) {
-        if (!mux_may_open()) {
+        if (!mux_may_open(listener->identity)) {
             listener->waiting = true; /* more wait in the kernel's backlog */
             return;
         }

@@ -63,6 +63,7 @@ static void greeted(struct fields fields)
         die("the host's HELLO has no generation");
     if (!person_set(fields, &why))
         die("cannot set the %s: %s", why, strerror(errno));
+    mux_divide(identities_count());
     make_homes();
     bool redirected = redirect_rules();
     control_network(redirected, redirected ? "" : strerror(errno));

@@ -27,9 +27,11 @@ void mux_start(int fd, const struct mux_host *, const char *agent);
 /* Send what there is, fairly. Call after each round of the loop. */
 void mux_send(void);
 
-/* A stream to the host, or NULL when as many as allowed are open. `opening` begins with `kind`. */
-struct stream *mux_open(const struct stream_kind *, const struct reply *opening, void *owner);
-bool mux_may_open(void);
+/* So many share what the guest may open: one that takes all of its part takes nothing of another's. */
+void mux_divide(unsigned sharers);
+bool mux_may_open(unsigned sharer);
+/* A stream to the host, or NULL when `sharer` has as many as it may. `opening` begins with `kind`. */
+struct stream *mux_open(unsigned sharer, const struct stream_kind *, const struct reply *opening, void *owner);
 /* Called when a stream that we opened is over: there is room for another. */
 extern void (*mux_room)(void);
 

@@ -12,12 +12,13 @@
 
 #define MAX_QUERY 1232 /* what fits in one packet anywhere; a longer question is nobody's name */
 #define MAX_ANSWER 4096
-#define PENDING 64 /* queries; the oldest makes room, as its client has long asked again */
+#define PENDING 64 /* queries of one identity; the oldest makes room, as its client has long asked again */
 #define AT_ONCE 16
 
 struct query {
     struct freeable freeable;
     struct stream *stream;
+    unsigned identity;
     int fd;
     struct sockaddr_storage client;
     socklen_t length;
@@ -30,15 +31,15 @@ struct port_watch {
 
 static struct port_watch watches[MAX_IDENTITIES * 2];
 static unsigned count;
-static struct query *pending[PENDING];
-static unsigned oldest;
+static struct query *pending[MAX_IDENTITIES][PENDING];
+static unsigned oldest[MAX_IDENTITIES];
 
 static void gone(struct stream *stream)
 {
     struct query *query = stream->owner;
     for (unsigned at = 0; at < PENDING; at++)
-        if (pending[at] == query)
-            pending[at] = NULL;
+        if (pending[query->identity][at] == query)
+            pending[query->identity][at] = NULL;
     loop_free(&query->freeable);
 }
 
@@ -66,20 +67,23 @@ static void ask(struct port_watch *port, const uint8_t *question, size_t length,
 {
     const uint8_t prefix[2] = {(uint8_t)(length >> 8), (uint8_t)length};
     struct reply opening = {.length = 0};
-    if (pending[oldest])
-        stream_reset(pending[oldest]->stream, "done", "%s", "");
-    if (!mux_may_open())
+    unsigned who = port->identity;
+    struct query **place = &pending[who][oldest[who]];
+    if (*place)
+        stream_reset((*place)->stream, "done", "%s", "");
+    if (!mux_may_open(who))
         return;
     struct query *query = allocate(sizeof *query);
     *query = *from;
+    query->identity = who;
     reply_add(&opening, "kind", "dns");
-    reply_add(&opening, "identity", "%s", identity_at(port->identity)->name);
-    query->stream = mux_open(&query_kind, &opening, query);
+    reply_add(&opening, "identity", "%s", identity_at(who)->name);
+    query->stream = mux_open(who, &query_kind, &opening, query);
     buffer_add(&query->stream->out, prefix, sizeof prefix);
     buffer_add(&query->stream->out, question, length);
     stream_end(query->stream);
-    pending[oldest] = query;
-    oldest = (oldest + 1) % PENDING;
+    *place = query;
+    oldest[who] = (oldest[who] + 1) % PENDING;
 }
 
 static void ready(struct watch *watch, uint32_t events)

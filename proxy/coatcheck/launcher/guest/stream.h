@@ -26,6 +26,7 @@ struct source {
 struct stream {
     struct freeable freeable;
     uint32_t id;
+    unsigned sharer; /* of those that the guest opens */
     const struct stream_kind *kind;
     void *owner;
 
