@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol, runtime_checkable
 
-from coatcheck.control_client import ControlClient, ControlError
+from coatcheck.control_client import ControlError
 from coatcheck.decision.sandbox import Backend, Ending, SandboxState
 from coatcheck.launcher.channel import Channel, ChannelBroken, Note, StreamReset
 from coatcheck.launcher.limits import MIB, LimitName
@@ -60,11 +60,19 @@ class Counting(Protocol):
         """A sentence for each limit that this host gives no means for."""
 
 
+class Reporting(Protocol):
+    """A ControlClient, as far as it is used here. It blocks, with a timeout of its own."""
+
+    def report_sandbox(
+        self, sandbox: str, state: str, ending: str | None = None, detail: str = ""
+    ) -> dict[str, Any]: ...
+
+
 class Supervisor:
     """Belongs to one event loop. `api.serving` lets callers at it."""
 
     def __init__(
-        self, spec: SupervisorSpec, machine: Machine, client: ControlClient, metadata: MetadataService
+        self, spec: SupervisorSpec, machine: Machine, client: Reporting, metadata: MetadataService
     ) -> None:
         self.spec = spec
         self.machine = machine

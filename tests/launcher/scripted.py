@@ -1,0 +1,139 @@
+"""A machine whose guest says what a test wants: the real protocol over a real socket, nothing behind it."""
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from coatcheck.control_client import ControlError
+from coatcheck.decision.sandbox import Backend
+from coatcheck.decision.session import Isolation
+from coatcheck.launcher.limits import Limits
+from coatcheck.launcher.machine import MachineSpec, Remain
+from coatcheck.launcher.mux import Data, Ended, Event, Mux, Opened, Side, cost
+from coatcheck.launcher.spec import Identity, SupervisorSpec
+
+MACHINE = MachineSpec(Isolation.NAMESPACE, None, memory_mib=64, cpus=1, disk_mib=16, processes=50)
+
+
+class ScriptedMachine:
+    """Its guest greets, takes files, is configured, and does nothing else unless it is told."""
+
+    isolation = Isolation.NAMESPACE
+
+    def __init__(self, *, fails: Exception | None = None) -> None:
+        self.written: dict[str, bytes] = {}
+        """Files that the host wrote, by path."""
+        self.opened: list[Opened] = []
+        self.stopped = False
+        self.words = "the machine was unplugged"
+        self._fails = fails
+        self._mux = Mux(Side.GUEST)
+        self._sock: socket.socket | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._paths: dict[int, str] = {}
+
+    async def start(self) -> socket.socket:
+        if self._fails is not None:
+            raise self._fails
+        host, self._sock = socket.socketpair()
+        for each in (host, self._sock):
+            each.setblocking(False)
+        self._task = asyncio.create_task(self._live(self._sock))
+        return host
+
+    async def _live(self, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(sock, self._mux.hello([("protocol", "1"), ("agent", "scripted")]))
+        while data := await loop.sock_recv(sock, 65536):
+            for event in self._mux.receive(data):
+                await self._answer(event)
+
+    async def _answer(self, event: Event) -> None:
+        match event:
+            case Opened(number, kind, fields):
+                self.opened.append(event)
+                if kind == "write":
+                    self._paths[number] = dict(fields)["path"]
+                    self.written[self._paths[number]] = b""
+                elif kind == "control":
+                    await self.say(self._mux.note(number, [("redirect", "nftables")]), self._mux.end(number))
+            case Ended(number) if number in self._paths:
+                size = str(len(self.written[self._paths[number]]))
+                await self.say(self._mux.note(number, [("written", size)]), self._mux.end(number))
+            case Data(number, data) if number in self._paths:
+                self.written[self._paths[number]] += data
+                await self.say(self._mux.consumed(number, cost(len(data))))
+
+    async def say(self, *frames: bytes) -> None:
+        """Anything at all, as the guest."""
+        assert self._sock is not None
+        await asyncio.get_running_loop().sock_sendall(self._sock, b"".join(frames))
+
+    def unplug(self) -> None:
+        assert self._sock is not None
+        self._sock.close()
+
+    async def wait(self) -> str:
+        return self.words
+
+    async def pause(self) -> None: ...
+
+    async def resume(self) -> None: ...
+
+    async def remains(self) -> Sequence[Remain]:
+        return ()
+
+    async def stop(self) -> None:
+        self.stopped = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._sock is not None:
+            self._sock.close()
+
+
+class Reports:
+    """The daemon's end of a supervisor's reports."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, str | None, str]] = []
+        self.refuses: ControlError | None = None
+
+    def report_sandbox(
+        self, sandbox: str, state: str, ending: str | None = None, detail: str = ""
+    ) -> dict[str, Any]:
+        self.said.append((state, ending, detail))
+        if self.refuses is not None:
+            raise self.refuses
+        return {}
+
+
+def identity(directory: Path, name: str = "agent", uid: int = 1000) -> Identity:
+    """One with trust files of its own; its session's socket is `<directory>/<name>`."""
+    files = [directory / f"{name}-{kind}" for kind in ("ca", "bundle", "java")]
+    for file in files:
+        file.write_bytes(f"{file.name} of {name}".encode())
+    return Identity(name, uid, f"ses_{name}", directory / name, {"KEY": f"handle of {name}"}, *files)
+
+
+def spec(directory: Path, identities: Sequence[Identity], **different: Any) -> SupervisorSpec:
+    made = SupervisorSpec(
+        id="sbx_0123456789abcdef",
+        directory=directory,
+        lock=-1,
+        control=directory / "no.sock",
+        backend=Backend.NAMESPACE,
+        machine=MACHINE,
+        identities=tuple(identities),
+        lease_seconds=60.0,
+        expires_at=4e9,
+        idle_seconds=None,
+        limits=Limits(),
+        ceiling=Limits(),
+        agent=None,
+        filesystem=None,
+    )
+    return replace(made, **different)
