@@ -117,7 +117,12 @@ class Place:
         return found
 
 
-WANTED = {"tenant": "acme", "subject": "agent", "policy": "default", "backend": "namespace"}
+WANTED: Mapping[str, Any] = {
+    "tenant": "acme",
+    "subject": "agent",
+    "policy": "default",
+    "backend": "namespace",
+}
 
 
 @asynccontextmanager
@@ -149,7 +154,7 @@ async def place(all_output: Path, upstream_tls: UpstreamTls, **settings: Any) ->
 @asynccontextmanager
 async def sandbox_in(where: Place, caller: str | None = None, **different: Any) -> AsyncIterator[Sandbox]:
     """One that runs, and is gone afterwards."""
-    async with where.client(caller) as client, await client.create(**WANTED | different) as made:
+    async with where.client(caller) as client, await client.create(**{**WANTED, **different}) as made:
         yield made
 
 

@@ -288,7 +288,7 @@ async def test_what_is_asked_for_and_cannot_be_had_is_refused(where: Place) -> N
             ({"volumes": [{"name": "../x", "at": "/work"}]}, "malformed"),
         ):
             with pytest.raises(ControlError) as refused:
-                await client.create(**WANTED | wanted)
+                await client.create(**{**WANTED, **wanted})
             assert refused.value.reason == reason, wanted
     assert {each["id"] for each in where.control().list(status="live")} == before
 

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import os
+import socket as sockets
 import ssl
+import struct
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -297,7 +299,7 @@ class Sandbox:
             try:
                 await self._carry(path, reader, writer)
             except (ControlError, OSError):
-                writer.transport.abort()
+                _reset(writer)
             finally:
                 writer.close()
 
@@ -356,6 +358,13 @@ async def check(answer: ClientResponse) -> None:
     raise ControlError(
         str(error.get("message")), str(error.get("hint")), str(error.get("reason")), answer.status
     )
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """What broke off must not look like an end: the client gets ECONNRESET."""
+    sock = writer.get_extra_info("socket")
+    sock.setsockopt(sockets.SOL_SOCKET, sockets.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
 
 
 async def _feed(process: Process, content: bytes) -> None:
