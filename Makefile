@@ -20,8 +20,9 @@ lint: setup  ## ruff, formatting, types, and which module may import which
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports --no-logo
 
-bench: setup  ## side by side with stock mitmdump and a bare embedded Master
+bench: setup  ## side by side with stock mitmdump, a bare embedded Master, and a bare QEMU
 	@.venv/bin/python -m tests.bench $(ARGS)
+	@.venv/bin/python -m tests.bench.sandbox
 
 lock: setup  ## requirements.lock from pyproject.toml (ARGS=--upgrade for newer releases)
 	@scripts/lock $(ARGS)

@@ -14,6 +14,8 @@ from tests.bench import world
 from tests.bench.proxies import BenchError, free_port, running, wait_for_port
 from tests.debian import find
 
+LARGE = 16 * 1024 * 1024
+"""Bytes that /large answers with."""
 BODY = ("0123456789abcde " * 64)[:1023] + "."
 
 CONFIG = """
@@ -39,6 +41,7 @@ http {{
     ssl_protocols TLSv1.2 TLSv1.3;
     default_type text/plain;
     if ($known = 0) {{ return 401 "not a real key"; }}
+    location /large {{ root {directory}; }}
     location / {{ return 200 "{body}"; }}
   }}
 }}

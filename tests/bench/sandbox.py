@@ -32,6 +32,7 @@ from coatcheck.launcher.microvm import MicroVM
 from coatcheck.launcher.qemu import Hardware, arguments
 from coatcheck.launcher.time_stamp_counter import tsc_khz
 from coatcheck.settings import Settings
+from tests.bench import sandbox_https
 from tests.bench.report import say
 
 FIRST = b"first-byte-of-a-static-program"
@@ -229,6 +230,10 @@ def main() -> None:
         place = Path(name)
         place.chmod(0o711)
         build(place)
+        with sandbox_https.daemon(place) as control:
+            hosts = [sandbox_https.on_the_host(control)]
+            guest_speed, mux = sandbox_https.in_a_guest(control)
+            hosts.append(sandbox_https.on_the_host(control))
         for number in range(rounds):
             boot_bare(image, place / "initrd", bare, khz)
             # The last also runs commands: its CPU seconds are not those of a boot.
@@ -240,9 +245,19 @@ def main() -> None:
     median = statistics.median
     for what, times in (("bare", bare), ("sandbox", ours)):
         print(f"{what:<8} to the first byte {median(times.wall):5.2f} s, CPU {median(times.cpu):5.2f} s")
+    print(f"exec true in a running guest: p50 {median(execs) * 1000:.1f} ms")
+    host_rate = median(each.requests_per_second for each in hosts)
+    host_flow = median(each.mib_per_second for each in hosts)
+    print(
+        f"HTTPS, curl on the host {host_rate:.0f} requests/s and {host_flow:.0f} MiB/s, in the guest "
+        f"{guest_speed.requests_per_second:.0f} and {guest_speed.mib_per_second:.1f}; "
+        f"a command's output comes at {mux:.0f} MiB/s: the rest is the guest's own TLS"
+    )
     print(
         f"sandbox boot_vs_bare={median(ours.wall) / median(bare.wall):.2f}"
         f" exec_p50_ms={median(execs) * 1000:.1f}"
+        f" https_vs_host={guest_speed.requests_per_second / host_rate:.2f}"
+        f" mib_vs_host={guest_speed.mib_per_second / host_flow:.3f}"
     )
 
 
