@@ -40,7 +40,10 @@ ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": HOME}
 
 
 def run(
-    filesystem: Filesystem, *steps: str | tuple[str, ...], environment: Mapping[str, str] = ENVIRONMENT
+    filesystem: Filesystem,
+    *steps: str | tuple[str, ...],
+    environment: Mapping[str, str] = ENVIRONMENT,
+    machine: tuple[str, ...] = (),
 ) -> list[Done]:
     """In one machine, one after the other: a string is a wrapped shell command, a tuple is run as it is."""
     todo: list[tuple[Sequence[str], Mapping[str, str]]] = []
@@ -51,7 +54,7 @@ def run(
         else:
             todo.append((step, ENVIRONMENT))
     done = subprocess.run(
-        ["bwrap", *MACHINE, sys.executable, "-I", "-S", "-c", DRIVER],
+        ["bwrap", *MACHINE, *machine, sys.executable, "-I", "-S", "-c", DRIVER],
         input=json.dumps(todo),
         capture_output=True,
         text=True,
@@ -120,6 +123,58 @@ def test_a_hidden_place_cannot_be_moved_away_from_its_name() -> None:
     assert all(done.code != 0 for done in found[1:-1])
     assert "secret" not in "".join(done.out for done in found[1:-1])
     assert found[-1].out == "secret\n"
+
+
+def test_what_is_hidden_in_tmp_cannot_be_moved_away_from_its_name() -> None:
+    """Everybody may write /tmp, whatever the policy names."""
+    found = run(
+        Filesystem(deny_read=("/tmp/a/key",)),
+        setup("mkdir /tmp/a; echo secret > /tmp/a/key"),
+        "mv /tmp/a /tmp/b",
+        "cat /tmp/a/key /tmp/b/key",
+    )
+    assert [done.code != 0 for done in found[1:]] == [True, True]
+    assert found[2].out == ""
+
+
+SWAP = """
+import ctypes, os, time
+os.mkdir("/srv/out/.git")
+os.symlink("..", "/srv/out/link")
+if os.fork():
+    os._exit(0)
+os.setsid()
+for number in range(3):
+    os.dup2(os.open("/dev/null", os.O_RDWR), number)
+while True:
+    ctypes.CDLL(None).renameat2(-100, b"/srv/out/.git", -100, b"/srv/out/link", 2)  # RENAME_EXCHANGE
+    time.sleep(0.005)
+"""
+
+
+def test_a_link_that_is_swapped_in_between_look_and_mount_opens_nothing() -> None:
+    """One command swaps; without the look from inside every fourth of the others could write above `out`."""
+    found = run(
+        Filesystem(allow_write=("/srv/out",)),
+        setup("mkdir /srv/out"),
+        "cat > /tmp/swap.py << 'X'\n" + SWAP + "\nX\npython3 /tmp/swap.py",
+        *["touch /srv/written && echo written"] * 30,
+        setup("ls /srv"),
+    )
+    assert found[1].code == 0
+    assert [done.out for done in found[2:-1]] == [""] * 30
+    assert found[-1].out == "out\n"
+
+
+def test_a_volume_below_a_place_can_be_written() -> None:
+    """It was mounted before there was a command, so nobody in there put it."""
+    found = run(
+        Filesystem(allow_write=("/run/user",), deny_read=("/run/user/volume/a/key",)),
+        setup("mkdir -p '/run/user/with space/volume' /run/user/volume/a"),
+        "echo x > '/run/user/with space/volume/a' && echo y > /run/user/volume/a/b && echo written",
+        machine=(*("--tmpfs", "/run/user/with space/volume"), *("--tmpfs", "/run/user/volume")),
+    )
+    assert found[1] == Done(0, "written\n", "")
 
 
 def test_a_place_that_leads_through_a_link_starts_nothing() -> None:

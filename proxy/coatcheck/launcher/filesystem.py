@@ -7,7 +7,9 @@ command's own user.
 Why nobody inside can undo it. All that the policy names is a mount point in the namespace of every command,
 each directory between an `allow_write` and what is denied below it included, and a mount point cannot be
 moved or replaced from where it is mounted (EBUSY). A path that leads through a symbolic link is refused:
-mounts would follow it to wherever it points by then. Nested namespaces inherit these mounts locked.
+mounts would follow it to wherever it points by then. Another command can put a link there between that look
+and the mount, so a second shell, inside, looks at what was mounted where before the command starts. Nested
+namespaces inherit these mounts locked.
 """
 
 import re
@@ -42,7 +44,7 @@ EXECUTED_IN_GIT = ("config", "hooks")
 
 _STEERING = re.compile(r"LD_.*|GLIBC_.*|GCONV_PATH|LOCPATH|NLSPATH|MALLOC_.*|BASH_.*|ENV", re.DOTALL)
 """What these variables do to a program before its first line: code from a place that the sandbox may
-write would run with nothing around it. bubblewrap sets them for the command only."""
+write would run with nothing around it. env(1) sets them for the command only."""
 
 _HEAD = """\
 set -Cfu
@@ -59,6 +61,34 @@ set -- --die-with-parent --unshare-user --cap-drop ALL --ro-bind / / --dev-bind 
 PATH=$path; [ -n "$path" ] || unset PATH
 exec "$bwrap" "$@"
 """
+_CHECK = """\
+set -fu
+seen='
+' below=
+no() { printf 'coatcheck: %s\\n' "$1 was changed while the policy's filesystem was put around the command" >&2
+exit 125; }
+was_there() { case $seen in *"
+$1 $2
+"*) ;; *) return 1;; esac; }
+same() { at=$1 name=$2; until was_there "$at" "$name"; do
+case $name in '') no "$2";; esac
+case $at in */"${name##*/}") at=${at%/*} name=${name%/*};; *) no "$2";; esac
+done; }
+while read -r _ _ device root place options _; do
+at=$device${root%/} name=${place%/}
+case $below$options:$place in rw,*:/dev|rw:/dev) below=yes:;; esac
+case $below$options in
+yes:rw|yes:rw,*) case $name in OURS) same "$at" "$name";; *) was_there "$at" "$name" || no "$name"
+case $name in BELOW) ;; *) no "$name";; esac;; esac;;
+yes:*) ;;
+*) seen="$seen$at $name
+";; esac
+done </proc/self/mountinfo
+exec "$@"
+"""
+"""What /bin/sh runs in there, with the command as its arguments. First come the mounts of the read-only layer
+as the sandbox has them, from /dev on those that may be written. Of these each must be at a place that was
+meant, and the directory that the layer has by the same name; or it came along with one, such as a volume."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +108,10 @@ def wrap(
     wants, and then standard error says why.
     """
     steering = {name: value for name, value in environment.items() if _STEERING.fullmatch(name)}
-    moved = [word for name, value in steering.items() for word in ("--setenv", name, value)]
+    moved = ("/usr/bin/env", *(f"{name}={value}" for name, value in steering.items())) if steering else ()
+    inside = ("/bin/sh", "-c", check(filesystem), "coatcheck", *moved, *command)
     return Wrapped(
-        ("/bin/sh", "-c", script(filesystem, isolation), "coatcheck", *moved, "--", *command),
+        ("/bin/sh", "-c", script(filesystem, isolation), "coatcheck", "--", *inside),
         {name: value for name, value in environment.items() if name not in steering},
     )
 
@@ -90,14 +121,14 @@ def script(filesystem: Filesystem, isolation: Isolation) -> str:
 
     Arguments are put before others: the last mount, which wins, comes first.
     """
-    writable = tuple(dict.fromkeys((*TEMPORARY, *sorted(filesystem.allow_write))))
+    writable = _writable(filesystem)
     lines = ['set -- --chdir "$cwd" "$@"']
     if isolation is Isolation.NAMESPACE:
         # No filter, no command: the shell ends when it cannot open the file.
         lines += [f"exec 9<{COMMAND_FILTER}", 'set -- --seccomp 9 "$@"']
     for path in reversed(filesystem.deny_read):
         lines += _mask(path)
-    denials = [path for root in filesystem.allow_write for path in _pins(root, filesystem.deny_read)]
+    denials = _denials(filesystem)
     for root in filesystem.allow_write:
         lines += _executed(root)
     for path in reversed(denials):
@@ -108,6 +139,29 @@ def script(filesystem: Filesystem, isolation: Isolation) -> str:
             continue
         lines += [f'if [ -e {_q(path)} ]; then real {_q(path)}; set -- --bind {_q(path)} {_q(path)} "$@"; fi']
     return _HEAD + "\n".join(lines) + "\n" + _TAIL
+
+
+def check(filesystem: Filesystem) -> str:
+    """The look from inside: what was mounted where, before the command starts."""
+    roots = _writable(filesystem)
+    inner = [f"{root}/{name}" for root in filesystem.allow_write for name in (".git", *_parents())]
+    ours = (_q(_escaped(path)) for path in sorted({"/dev", *roots, *inner, *_denials(filesystem)}))
+    below = (f"{_q(_escaped(path))}/*" for path in ("/dev", *roots))
+    return _CHECK.replace("OURS", "|".join(ours)).replace("BELOW", "|".join(below))
+
+
+def _writable(filesystem: Filesystem) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*TEMPORARY, *sorted(filesystem.allow_write))))
+
+
+def _denials(filesystem: Filesystem) -> list[str]:
+    """The directories that must stay where they are for what is denied to be found by its name."""
+    return [path for root in _writable(filesystem) for path in _pins(root, filesystem.deny_read)]
+
+
+def _escaped(path: str) -> str:
+    """As it stands in mountinfo (proc(5))."""
+    return re.sub(r"[ \t\n\\]", lambda letter: f"\\{ord(letter[0]):03o}", path)
 
 
 def _mask(path: str) -> Iterator[str]:
@@ -121,7 +175,7 @@ def _mask(path: str) -> Iterator[str]:
 def _executed(root: str) -> Iterator[str]:
     """Read-only under `root`; what is missing is made first, empty, so that nobody else makes it."""
     yield f"if [ -d {_q(root)} ] && [ -w {_q(root)} ]; then"
-    for parent in sorted({name.partition("/")[0] for name in _nested()}):
+    for parent in _parents():
         path = _q(f"{root}/{parent}")
         yield f"[ -e {path} ] || [ -L {path} ] || mkdir {path} 2>/dev/null"
     for name in EXECUTED_DIRECTORIES:
@@ -138,7 +192,7 @@ def _executed(root: str) -> Iterator[str]:
     for name in EXECUTED_IN_GIT:
         yield from _read_only(f"{git}/{name}")
     yield "fi"
-    for parent in (".git", *sorted({name.partition("/")[0] for name in _nested()})):
+    for parent in (".git", *_parents()):
         path = _q(f"{root}/{parent}")
         yield f'if [ -d {path} ]; then real {path}; set -- --bind {path} {path} "$@"; fi'
     yield "fi"
@@ -149,8 +203,10 @@ def _read_only(path: str) -> Iterator[str]:
     yield f'if [ -e {name} ] || [ -L {name} ]; then real {name}; set -- --ro-bind {name} {name} "$@"; fi'
 
 
-def _nested() -> Iterator[str]:
-    return (name for name in (*EXECUTED_FILES, *EXECUTED_DIRECTORIES) if "/" in name)
+def _parents() -> list[str]:
+    """The directories of what is executed from one."""
+    names = (*EXECUTED_FILES, *EXECUTED_DIRECTORIES)
+    return sorted({name.partition("/")[0] for name in names if "/" in name})
 
 
 def _pins(root: str, denied: Iterable[str]) -> Iterator[str]:
