@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import json
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -15,6 +14,7 @@ import psutil
 
 from coatcheck.control_client import ControlClient
 from coatcheck.demo.origin import origin
+from coatcheck.launcher import cgroup
 from coatcheck.sandbox_client import Sandbox, SandboxClient
 from tests.daemon import TestDaemon, running_daemon
 from tests.known_secrets import known_secret
@@ -181,7 +181,7 @@ def nothing_left(directory: Path) -> Iterator[set[int]]:
     yield processes
     until(lambda: not any(_alive(pid) for pid in processes))
     until(lambda: not directory.exists())
-    until(lambda: not [*_groups(directory.name)])
+    until(lambda: not _groups(directory.name))
 
 
 def family(pid: int) -> set[int]:
@@ -196,7 +196,7 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def _groups(name: str) -> Iterator[str]:
-    for root, directories, _ in os.walk("/sys/fs/cgroup"):
-        if root.count("/") < 8:
-            yield from (each for each in directories if each == f"coatcheck-{name}")
+def _groups(name: str) -> list[Path]:
+    found = cgroup.find()
+    places = {*([found.unified] if found.unified else []), *found.v1.values()}
+    return [group for place in places if (group := place / f"coatcheck-{name}").exists()]

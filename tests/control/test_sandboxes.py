@@ -71,7 +71,7 @@ async def test_the_isolation_that_counts_is_the_measured_one(where: Place) -> No
         with pytest.raises(ControlError, match=r"isolation namespace.*kernel") as problem:
             await client.create(**WANTED)
         assert problem.value.reason == "forbidden"
-        assert await refused(client.create(**{**WANTED, **{"isolation": "hardware"}})) == "malformed"
+        assert await refused(client.create(**{**WANTED, "isolation": "hardware"})) == "malformed"
 
 
 async def test_there_are_only_so_many(where: Place, sandbox: Sandbox) -> None:

@@ -87,6 +87,8 @@ class Supervisor:
         self._channel: asyncio.Future[Channel] = loop.create_future()
         self._over: asyncio.Future[tuple[Ending, str]] = loop.create_future()
         self._changed = asyncio.Event()
+        self._reporting = asyncio.Lock()
+        """One report at a time: the last word is the last to be heard."""
         self._connected = 0
         self._idle: asyncio.TimerHandle | None = None
 
@@ -254,9 +256,10 @@ class Supervisor:
         until = time.monotonic() + lease
         due = time.monotonic()
         while True:
-            # By the clock, not by sleeps: a slow answer must not push the next one back.
-            due = max(due + lease / RENEWALS_A_LEASE, time.monotonic())
             await asyncio.sleep(min(due, until) - time.monotonic())
+            # By the clock, not by sleeps: a slow answer must not push the next one back. The first at once: a
+            # part of the lease has passed while we came up.
+            due = max(due + lease / RENEWALS_A_LEASE, time.monotonic())
             asked = time.monotonic()
             try:
                 await self._report(self.state)
@@ -315,15 +318,20 @@ class Supervisor:
 
     async def _report(self, state: SandboxState) -> None:
         missing = self.machine.unenforced if isinstance(self.machine, Counting) else ()
-        await asyncio.to_thread(
-            self._client.report_sandbox, self.spec.id, state, None, "; ".join(missing)[:MAX_DETAIL]
-        )
+        detail = "; ".join(missing)[:MAX_DETAIL]
+        async with self._reporting:
+            await asyncio.to_thread(self._client.report_sandbox, self.spec.id, state, None, detail)
 
     async def _report_ending(self, ending: Ending, detail: str) -> None:
         try:
-            await asyncio.to_thread(
-                self._client.report_sandbox, self.spec.id, SandboxState.ENDING, ending, detail[:MAX_DETAIL]
-            )
+            async with self._reporting:
+                await asyncio.to_thread(
+                    self._client.report_sandbox,
+                    self.spec.id,
+                    SandboxState.ENDING,
+                    ending,
+                    detail[:MAX_DETAIL],
+                )
         except ControlError as error:
             if error.reason not in _OVER:
                 logger.warning("sandbox %s: its end could not be reported: %s", self.spec.id, error)
