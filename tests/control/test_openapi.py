@@ -39,8 +39,11 @@ KNOWN = {
 REFUSED_VALUES = ("bad_value", "beyond_limit", "invalid_path", "bad_request", "unknown_identity")
 
 NO_SANDBOX = "sbx_" + 16 * "0"
-NEVER_DONE = {"exec", "port", "report_sandbox", "read_file", "write_file"}
-"""WebSockets, what only a supervisor may say, and what depends on what is inside."""
+NEVER_DONE = {
+    *("exec", "port", "report_sandbox", "read_file", "write_file"),
+    *("show_inspection", "cancel_inspection"),
+}
+"""WebSockets, what only a supervisor may say, and what depends on what is inside, or has been inspected."""
 
 
 async def test_the_document_is_served_as_generated(control: Control) -> None:

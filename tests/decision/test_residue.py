@@ -42,6 +42,7 @@ def at(*placed: tuple[int, bytes], size: int = 4 * PAGE) -> bytes:
     return bytes(data)
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(sorted(encodings(SECRET, ["x-access-token"]))),
     st.integers(0, 3 * PAGE),
@@ -157,7 +158,7 @@ def test_what_is_too_short_is_not_looked_for() -> None:
     assert forms_of(Value("pin", b"1234567890abcde")) == ()
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.binary(min_size=16, max_size=90), min_size=1, max_size=5), st.data())
 def test_values_of_any_bytes_are_found(values: list[bytes], data: st.DataObject) -> None:
     """The sampled search misses no position, for every stride that the lengths give."""

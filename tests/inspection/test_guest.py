@@ -88,7 +88,7 @@ async def test_a_guest_is_clean_until_something_is_planted_in_it(machine: tuple[
     """In a program's memory, on its disk, and across two pages; the guest goes on each time."""
     vm, guest = machine
     clean = await inspected(vm)
-    assert clean["result"] == "nothing_found" and clean["findings"] == []
+    assert clean["result"] == "nothing_found" and clean["findings"] == [], clean
     sizes = {region["name"]: region for region in clean["regions"]}
     assert set(sizes) == {"guest memory", "overlay disk", "device state"}
     assert sizes["guest memory"]["bytes"] == 192 << 20

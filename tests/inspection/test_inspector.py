@@ -10,9 +10,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coatcheck.decision.residue import Value
-from coatcheck.inspection import inspector as inspecting
 from coatcheck.inspection.holdings import Holdings
 from coatcheck.inspection.inspector import AlreadyRunning, Inspection, Inspector
+from coatcheck.inspection.scanner import Scanner
 from coatcheck.inspection.statement import verify
 from coatcheck.telemetry.audit import AuditUnavailable
 from coatcheck.telemetry.checkpoint import CheckpointSigner
@@ -136,13 +136,13 @@ async def test_it_is_resumed_when_cancelled(
         searching.set()
         await asyncio.sleep(60)
 
-    monkeypatch.setattr(inspecting.Scanner, "scan", endless)
-    for end in (lambda: bench.inspector.cancel(clean.sandbox), bench.inspector.close):
+    monkeypatch.setattr(Scanner, "scan", endless)
+    for end in ("cancel", "close"):
         searching.clear()
         inspection = bench.inspector.start(clean, "acme", "uid 0")
         await asyncio.wait_for(searching.wait(), 30)
         assert not clean.running
-        await end()
+        await (bench.inspector.cancel(clean.sandbox) if end == "cancel" else bench.inspector.close())
         assert clean.running and inspection.ended and inspection.state == "cancelled"
     assert [event.result for event in bench.events if isinstance(event, Inspected)] == ["cancelled"] * 2
 
@@ -156,7 +156,7 @@ async def test_it_ends_at_its_time_limit(clean: ProcessSubject, monkeypatch: pyt
     async def collect(_: Sequence[str]) -> tuple[Holdings, Mapping[str, str]]:
         return Holdings((), {}, {}), {}
 
-    monkeypatch.setattr(inspecting.Scanner, "scan", endless)
+    monkeypatch.setattr(Scanner, "scan", endless)
     bench = Bench(Inspector(collect, SIGNER, lambda _: None, limit=1.0))
     inspection = await bench.run(clean)
     assert inspection.state == "failed" and "longer than 1 s" in inspection.problem and clean.running

@@ -63,6 +63,17 @@ def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     }
 
 
+def test_a_descriptor_that_a_process_has_open_is_searched() -> None:
+    """A guest's memory is a file in memory, which has no other name."""
+    memory = os.memfd_create("guest")
+    os.write(memory, b"." * 5000 + SECRET.encode())
+    scan, told = scan_of()
+    searched = region()
+    search_path(scan, searched, f"/proc/{os.getpid()}/fd/{memory}")
+    os.close(memory)
+    assert [hit["offset"] for hit in findings(told)] == [5000] and searched.unread == {}
+
+
 @pytest.mark.parametrize(
     ("kind", "writable", "may_hold", "safe"),
     [

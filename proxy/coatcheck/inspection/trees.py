@@ -15,6 +15,7 @@ _OWN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 """Whatever they hold was put there while the sandbox lived, also where they are read-only by now."""
 _DISKS: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "overlay", "bcachefs"})
 _WITHOUT_FILES: Final = frozenset({"proc", "sysfs", "devpts", "devtmpfs", "mqueue", "cgroup", "cgroup2"})
+_DESCRIPTOR = re.compile(r"/proc/[0-9]+/fd/[0-9]+")
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
@@ -117,9 +118,11 @@ def search_tree(scan: Scan, region: Region, top: str, known: set[tuple[int, int]
 
 
 def search_path(scan: Scan, region: Region, path: str, *, page: int = PAGE) -> None:
-    """One file of ours: a guest's memory, a disk. Not a link."""
+    """One file of ours: a guest's memory, a disk. Not a link, but for a descriptor that a process has open: a
+    guest's memory may stand in no directory."""
+    no_link = 0 if _DESCRIPTOR.fullmatch(path) else os.O_NOFOLLOW
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | no_link | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         region.miss(f"it cannot be opened ({error.strerror})")
         return

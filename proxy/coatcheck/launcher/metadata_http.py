@@ -92,8 +92,7 @@ async def converse(stream: Bytes, respond: Callable[[Asked], Awaitable[Answer]])
             except Refused as refused:
                 answer = refused.answer
             except h11.RemoteProtocolError as error:
-                refused = Refused(error.error_status_hint, "malformed", "this is no HTTP/1.1 request")
-                answer = refused.answer
+                answer = Refused(error.error_status_hint, "malformed", "this is no HTTP/1.1 request").answer
             async with asyncio.timeout(REQUEST_SECONDS):  # a guest that does not read
                 await _send(
                     connection, stream, answer, head=request is not None and request.method == b"HEAD"
