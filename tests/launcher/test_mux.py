@@ -71,6 +71,7 @@ def open_2(mux: Mux) -> None:
         (HELLO + encode(Kind.OPEN, 2, b"kind\0proxy"), Rule.MALFORMED_FIELDS),
         (HELLO + encode(Kind.OPEN, 2, b"kind\0\xff\0"), Rule.MALFORMED_FIELDS),
         (HELLO + encode(Kind.OPEN, 2, encode_fields([("kind", "x" * MAX_NOTE)])), Rule.OVERSIZED_FRAME),
+        (HELLO + encode(Kind.OPEN, 2, OPEN + b"a\0\0" * 16), Rule.TOO_MANY_FIELDS),
         (HELLO + encode(Kind.DATA, 2, b"x"), Rule.STREAM_NEVER_OPENED),
         (HELLO + encode(Kind.DATA, 1, b"x"), Rule.STREAM_NEVER_OPENED),
         (HELLO + encode(Kind.END, 0), Rule.STREAM_NEVER_OPENED),
@@ -101,6 +102,8 @@ def test_what_a_guest_may_not_say_first(wire: bytes, rule: Rule) -> None:
         ([encode(Kind.NOTE, 2, b"x")], Rule.MALFORMED_FIELDS),
         ([encode(Kind.NOTE, 2, encode_fields([("a", "x" * MAX_NOTE)]))], Rule.OVERSIZED_FRAME),
         ([encode(Kind.RESET, 2, b"\0")], Rule.MALFORMED_FIELDS),
+        ([encode(Kind.RESET, 2, b"a\0\0" * 17)], Rule.TOO_MANY_FIELDS),
+        ([encode(Kind.NOTE, 2, encode_fields([("a", "x")]))], Rule.TOO_MANY_NOTES),
     ],
 )
 def test_what_a_guest_may_not_say_on_a_stream(frames: list[bytes], rule: Rule) -> None:

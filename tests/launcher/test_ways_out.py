@@ -146,3 +146,37 @@ def test_the_header_is_that_of_the_proxy_protocol(destination: str, family: int,
     assert header[:12] == b"\r\n\r\n\x00\r\nQUIT\n" and header[12:14] == bytes([0x21, family])
     assert int.from_bytes(header[14:16]) == length == len(header) - 16
     assert header[-2:] == (443).to_bytes(2)
+
+
+async def test_a_guest_that_is_gone_is_noticed_whatever_its_connections_wait_for(tmp_path: Path) -> None:
+    """A proxy that reads no more, of an upstream that does not, must keep no dead sandbox's session alive."""
+    who, stuck = identity(tmp_path), asyncio.Event()
+
+    async def never_read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        stuck.set()
+
+    server = await asyncio.start_unix_server(never_read, who.socket, limit=1)
+    host, guest = socket.socketpair()
+    for each_end in (host, guest):
+        each_end.setblocking(False)
+    channel = Channel(host, WaysOut((who,), metadata, 1 << 30).accept, {})
+    running = asyncio.create_task(channel.run())
+    mux, loop = Mux(Side.GUEST), asyncio.get_running_loop()
+    number, opened = mux.open("proxy", [("identity", "agent")])
+    await loop.sock_sendall(guest, mux.hello([("agent", "test")]) + opened)
+    async with asyncio.timeout(SECONDS):
+        await stuck.wait()
+        silent = 0
+        while silent < 20:  # all credit is used up, and no more comes
+            silent += 1
+            while piece := mux.may_send(number):
+                await loop.sock_sendall(guest, mux.data(number, bytes(piece)))
+            try:
+                list(mux.receive(guest.recv(65536)))
+                silent = 0
+            except BlockingIOError:
+                await asyncio.sleep(0.01)
+        guest.close()
+        await running
+    server.close()

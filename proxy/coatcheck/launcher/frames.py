@@ -19,6 +19,8 @@ FRAME_COST = 64
 it a window of one-byte frames would take a hundred times its size in memory."""
 MAX_NOTE = 4096
 """Bytes of fields in a NOTE or RESET, and in an OPEN or HELLO of the guest: they are not under credit."""
+MAX_FIELDS = 16
+"""Pairs in them. The longest that an agent sends has four; 4,096 bytes of empty ones cost 100 KB."""
 MAX_OPEN = 256 * 1024
 """Bytes of fields in an OPEN of the host, over all its frames: argv and environment of a command."""
 
@@ -64,6 +66,7 @@ class Rule(StrEnum):
     CREDIT_EXCEEDED = "credit_exceeded"
     AFTER_END = "after_end"
     TOO_MANY_NOTES = "too_many_notes"
+    TOO_MANY_FIELDS = "too_many_fields"
     NOT_READING = "not_reading"
 
 
@@ -105,8 +108,8 @@ def encode_fields(fields: Iterable[tuple[str, str]]) -> bytes:
     return bytes(encoded)
 
 
-def decode_fields(payload: bytes) -> Fields:
-    """The fields of a payload; Violation when it is not a sequence of them in UTF-8."""
+def decode_fields(payload: bytes, most: int | None = None) -> Fields:
+    """The fields of a payload; Violation when it is not a sequence of them in UTF-8, or has over `most`."""
     if not payload:
         return ()
     try:
@@ -115,6 +118,8 @@ def decode_fields(payload: bytes) -> Fields:
         raise Violation(Rule.MALFORMED_FIELDS, "not UTF-8") from error
     if words.pop() or len(words) % 2:
         raise Violation(Rule.MALFORMED_FIELDS, "not a sequence of names and values")
+    if most is not None and len(words) > 2 * most:
+        raise Violation(Rule.TOO_MANY_FIELDS, f"{len(words) // 2}, {most} are allowed")
     if "" in words[::2]:
         raise Violation(Rule.MALFORMED_FIELDS, "a field without a name")
     return tuple(zip(words[::2], words[1::2], strict=True))

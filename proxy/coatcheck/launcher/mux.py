@@ -11,6 +11,7 @@ from enum import Enum
 
 from coatcheck.launcher.frames import (
     FRAME_COST,
+    MAX_FIELDS,
     MAX_NOTE,
     MAX_OPEN,
     MAX_PAYLOAD,
@@ -171,7 +172,11 @@ class Mux:
                 del self._flows[frame.stream]
                 return WasReset(frame.stream, first(fields, "reason"), first(fields, "message"))
             case _:
-                return Noted(frame.stream, _small(frame))
+                fields = _small(frame)
+                if self._owner(frame.stream) is Side.GUEST:
+                    # They are about commands and files, which the host asks for. Nobody would read them here.
+                    raise Violation(Rule.TOO_MANY_NOTES, f"one on {frame.stream}, which the guest opened")
+                return Noted(frame.stream, fields)
 
     def _owner(self, stream: int) -> Side:
         return Side.HOST if stream % 2 else Side.GUEST
@@ -207,7 +212,7 @@ class Mux:
         if frame.flags & MORE:
             return None
         self._opening = None
-        fields = decode_fields(bytes(collected))
+        fields = decode_fields(bytes(collected), None if peer is Side.HOST else MAX_FIELDS)
         if not fields or fields[0][0] != "kind":
             raise Violation(Rule.MALFORMED_FIELDS, "an OPEN begins with its kind")
         self._last[peer] = stream
@@ -326,4 +331,4 @@ class Mux:
 def _small(frame: Frame) -> Fields:
     if len(frame.payload) > MAX_NOTE:
         raise Violation(Rule.OVERSIZED_FRAME, f"{frame.kind.name} with {len(frame.payload)} bytes of fields")
-    return decode_fields(frame.payload)
+    return decode_fields(frame.payload, MAX_FIELDS)

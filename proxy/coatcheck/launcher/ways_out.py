@@ -119,15 +119,19 @@ async def splice(
             await hold_back(len(data))
         await stream.end()
 
+    whole = False
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(outwards())
             tasks.create_task(inwards())
+        whole = True
     except* (OSError, StreamReset, ChannelBroken):
-        # Whoever broke it off, the other side must not take it for a clean end of a message.
         stream.reset("closed")
-        writer.transport.abort()
     finally:
+        if not whole:
+            # Whoever broke it off, the other side must not take it for a clean end of a message. Nor may what
+            # it does not read hold us here: the guest's channel ends when all of its connections have.
+            writer.transport.abort()
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
