@@ -1,5 +1,6 @@
 #include "cgroup.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -17,6 +18,13 @@
 #define COMMANDS ROOT "/commands"
 #define LEFT 512 /* commands that ended and left processes behind; more than these are found by nobody */
 #define RESERVED (24 << 20) /* bytes that commands cannot take: the kernel's and the agent's */
+/* What is left for programs' own pages: they run from it. */
+#define LEFT_BYTES (16 << 20)
+#define LEFT_PART 8 /* and not more than this part of a small sandbox */
+/* Commands waited for memory for 150 ms of a second. Without swap the kernel goes on evicting programs' pages and
+ * reading them again for up to a minute before it calls that out of memory: in an emulated guest every page is a
+ * slow read, and everybody waits for the same disk. */
+#define STALLED "some 150000 1000000"
 #define FREEZE_MILLISECONDS 2000 /* a process in an uninterruptible wait takes its time */
 
 static bool available;
@@ -45,7 +53,7 @@ static bool put_number(const char *directory, const char *file, int64_t number)
 /* The number behind `key` in a file of `key number` lines; -1 when there is none. */
 static int64_t get(const char *directory, const char *file, const char *key)
 {
-    char path[PATH_MAX], text[512], wanted[32];
+    char path[PATH_MAX], text[4096], wanted[32];
     snprintf(path, sizeof path, "%s/%s", directory, file);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
@@ -120,6 +128,69 @@ const char *cgroup_limit_hit(uint32_t id)
         return "processes";
     return NULL;
 }
+
+/* ------------------------------------------------------------------------------- out of memory */
+
+static int64_t get_number(const char *directory, const char *file)
+{
+    char path[PATH_MAX], text[32];
+    snprintf(path, sizeof path, "%s/%s", directory, file);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    ssize_t length = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[length > 0 ? length : 0] = 0;
+    return *text >= '0' && *text <= '9' ? strtoll(text, NULL, 10) : -1; /* `max`: no limit */
+}
+
+/* Programs' pages can be read again from disk, and that is what thrashing is; what they made cannot. */
+static bool used_up(const char *directory)
+{
+    int64_t most = get_number(directory, "memory.max");
+    int64_t made = get(directory, "memory.stat", "anon") + get(directory, "memory.stat", "shmem") +
+                   get(directory, "memory.stat", "kernel");
+    int64_t left_for_programs = most / LEFT_PART < LEFT_BYTES ? most / LEFT_PART : LEFT_BYTES;
+    return most > 0 && made > most - left_for_programs;
+}
+
+int cgroup_pressure(void)
+{
+    int fd = available ? open(COMMANDS "/memory.pressure", O_RDWR | O_NONBLOCK | O_CLOEXEC) : -1;
+    if (fd >= 0 && write(fd, STALLED, sizeof STALLED) < 0) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+uint32_t cgroup_relieve(void)
+{
+    char path[PATH_MAX];
+    uint32_t largest = 0;
+    int64_t most = -1;
+    bool all = used_up(COMMANDS);
+    DIR *commands = opendir(COMMANDS);
+    if (!commands)
+        return 0;
+    for (struct dirent *entry; (entry = readdir(commands));) {
+        uint32_t id = (uint32_t)strtoul(entry->d_name, NULL, 10);
+        if (!id)
+            continue;
+        name(path, id);
+        int64_t uses = get_number(path, "memory.current");
+        if (uses > most && (all || used_up(path))) {
+            most = uses;
+            largest = id;
+        }
+    }
+    closedir(commands);
+    if (largest)
+        cgroup_kill(largest);
+    return largest;
+}
+
+/* ------------------------------------------------------------------------------- the end of one */
 
 static bool gone(uint32_t id)
 {

@@ -19,6 +19,10 @@ bool cgroup_enter(uint32_t id);
 void cgroup_kill(uint32_t id);
 /* `memory`, `processes` or NULL: what the command's processes ran into. */
 const char *cgroup_limit_hit(uint32_t id);
+/* Memory is used up by what cannot be thrown away: the largest command is killed. Its number, or 0: all is well. */
+uint32_t cgroup_relieve(void);
+/* A descriptor that has EPOLLPRI when commands stand still for want of memory; -1 when there is none. */
+int cgroup_pressure(void);
 /* Removed as soon as its last process is gone: now, or at a later call of `cgroup_sweep`. */
 void cgroup_remove(uint32_t id);
 void cgroup_sweep(void);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/statvfs.h>
@@ -25,7 +26,7 @@ struct command {
     struct stream *stream; /* NULL: nobody waits for it any more */
     pid_t pid;             /* 0: the slot is free */
     uint32_t id;
-    bool exited, worker, counted, terminal;
+    bool exited, worker, counted, terminal, squeezed;
     int status;
     char directory[256];
 };
@@ -108,6 +109,7 @@ static void settle(struct command *command)
         }
     } else {
         const char *limit = command->counted ? cgroup_limit_hit(command->id) : NULL;
+        limit = command->squeezed ? "memory" : limit;
         if (!limit && command->status && (full(command->directory) || full("/") || full("/tmp")))
             limit = "disk";
         if (WIFSIGNALED(command->status))
@@ -275,6 +277,25 @@ void worker_start(struct stream *stream, struct fields fields, worker *work, boo
         return;
     command->worker = true;
     start(command, &spawn);
+}
+
+static void relieve(struct watch *watch, uint32_t events)
+{
+    uint32_t killed = events & EPOLLPRI ? cgroup_relieve() : 0;
+    for (unsigned at = 0; killed && at < SLOTS; at++)
+        if (commands[at].pid && commands[at].id == killed)
+            commands[at].squeezed = true;
+    loop_arm(watch, EPOLLPRI);
+}
+
+void command_watch_memory(void)
+{
+    static struct watch pressure;
+    int fd = cgroup_pressure();
+    if (fd < 0)
+        return; /* a kernel without PSI: its own killer has to do */
+    loop_watch(&pressure, fd, NULL, relieve);
+    loop_arm(&pressure, EPOLLPRI);
 }
 
 void command_reap(void)

@@ -27,6 +27,9 @@ void command_reap(void);
 /* Called once, before the first command. */
 void command_prepare(void);
 
+/* From now on the largest command is killed when all of them stand still for want of memory. */
+void command_watch_memory(void);
+
 /* While frozen, or after a fork until its rebind, no command starts. */
 void command_hold(bool held);
 

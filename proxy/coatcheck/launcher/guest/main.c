@@ -144,6 +144,7 @@ static void prepare_machine(void)
         die("cannot protect the agent from the kernel's OOM killer: %s", strerror(errno));
     close(score);
     cgroup_prepare();
+    command_watch_memory();
     int resolver = open("/etc/resolv.conf", O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (resolver >= 0) { /* an image may have a link there, which leads nowhere: then the redirect has to do */
         dprintf(resolver, "nameserver 127.0.0.53\n");
