@@ -155,6 +155,7 @@ async def test_a_guest_that_is_gone_is_noticed_whatever_its_connections_wait_for
     async def never_read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         reader._transport.pause_reading()  # type: ignore[attr-defined]
         stuck.set()
+        await asyncio.get_running_loop().create_future()
 
     server = await asyncio.start_unix_server(never_read, who.socket, limit=1)
     host, guest = socket.socketpair()
@@ -178,5 +179,5 @@ async def test_a_guest_that_is_gone_is_noticed_whatever_its_connections_wait_for
             except BlockingIOError:
                 await asyncio.sleep(0.01)
         guest.close()
-        await running
+        await asyncio.shield(running)
     server.close()
