@@ -189,7 +189,7 @@ async def test_the_guests_command_line_holds_nothing_secret(shared: Running) -> 
     words = (await shared.guest.ask("read /proc/cmdline")).split()
     assert {word.split("=")[0] for word in words} <= {
         *("console", "quiet", "panic", "oops", "reboot", "pci", "i8042.noaux", "i8042.nokbd", "nowatchdog"),
-        *("random.trust_cpu", "mitigations", "no_timer_check", "tsc", "tsc_early_khz"),
+        *("cryptomgr.notests", "random.trust_cpu", "mitigations", "no_timer_check", "tsc", "tsc_early_khz"),
     }
 
 

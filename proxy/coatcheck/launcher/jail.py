@@ -1,7 +1,7 @@
-"""What is around QEMU for the case that a guest breaks out into it: a user who owns nothing, a view of QEMU's
-own program files and no others, no network, no other process, no new privilege, bounded memory and files.
+"""What is around QEMU for the case that a guest breaks out into it.
 
-QEMU's own seccomp filter (`qemu`) is the inner wall: no program can be started, no right be gained.
+A user who owns nothing, a view of QEMU's own program files and no others, no network, no other process, no new
+privilege, bounded memory and files. QEMU's own seccomp filter (`qemu`) is the inner wall: it starts no program.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ OPEN_FILES = 128
 THREADS = 96
 """One a CPU, up to 64 for disks, a few of its own."""
 FIRMWARE = (Path("/usr/share/qemu"), Path("/usr/share/seabios"))
-_LDD_SECONDS = 20.0
+_LIST_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +77,23 @@ def find_qemu() -> Path:
 
 async def libraries(program: Path) -> tuple[Path, ...]:
     """The files that `program` is made of beside itself: what the loader maps, and QEMU's accelerators."""
-    loader = shutil.which("ldd")
-    if loader is None:
-        raise MachineError("ldd is missing", "install it: apt-get install libc-bin")
+    # What ldd does, without the shell that it is written in.
     process = await asyncio.create_subprocess_exec(
-        loader, str(program), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        *(str(program), "--version"),
+        env={"LD_TRACE_LOADED_OBJECTS": "1"},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
     )
     try:
-        async with asyncio.timeout(_LDD_SECONDS):
+        async with asyncio.timeout(_LIST_SECONDS):
             listed, _ = await process.communicate()
     except TimeoutError:
         process.kill()
         await process.wait()
-        raise MachineError(f"ldd {program} did not end within {_LDD_SECONDS:g} s") from None
+        raise MachineError(
+            f"{program} did not say within {_LIST_SECONDS:g} s which libraries it needs", "try again"
+        ) from None
     return parse_ldd(listed.decode(errors="replace"))
 
 
