@@ -1,7 +1,7 @@
 """What is around QEMU for the case that a guest breaks out into it.
 
-A user who owns nothing, a view of QEMU's own program files and no others, no network, no other process, no new
-privilege, bounded memory and files. QEMU's own seccomp filter (`qemu`) is the inner wall: it starts no program.
+A user who owns nothing, a view of QEMU's own program files and no others, no network, no other process, no
+new privilege, bounded memory and files. QEMU's own seccomp filter (`qemu`) is the inner wall.
 """
 
 import asyncio
