@@ -55,6 +55,7 @@ COVERED_BY = {
     "launcher/metadata_http.py": "launcher/test_metadata.py",
     "launcher/metadata_tokens.py": "launcher/test_metadata.py",
     "launcher/namespace_layout.py": "launcher/test_namespace.py",
+    "launcher/machine.py": "launcher/test_microvm.py",
     "outgoing.py": "test_exchange.py",
     "planes/adaptations.py": "planes/test_traps_answers.py",
     "planes/connection.py": "planes/test_traps_connections.py",
