@@ -23,13 +23,14 @@ class ScriptedMachine:
 
     isolation = Isolation.NAMESPACE
 
-    def __init__(self, *, fails: Exception | None = None) -> None:
+    def __init__(self, *, fails: Exception | None = None, refuses: tuple[str, str] | None = None) -> None:
         self.written: dict[str, bytes] = {}
         """Files that the host wrote, by path."""
         self.opened: list[Opened] = []
         self.stopped = False
         self.words = "the machine was unplugged"
         self._fails = fails
+        self._refuses = refuses
         self._mux = Mux(Side.GUEST)
         self._sock: socket.socket | None = None
         self._task: asyncio.Task[None] | None = None
@@ -58,6 +59,8 @@ class ScriptedMachine:
                 if kind == "write":
                     self._paths[number] = dict(fields)["path"]
                     self.written[self._paths[number]] = b""
+                elif self._refuses is not None:
+                    await self.say(self._mux.reset(number, *self._refuses))
                 elif kind == "control":
                     await self.say(self._mux.note(number, [("redirect", "nftables")]), self._mux.end(number))
             case Ended(number) if number in self._paths:

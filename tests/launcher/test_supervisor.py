@@ -135,6 +135,23 @@ async def test_a_machine_that_does_not_start_says_what_to_do(tmp_path: Path, tru
             await waiting
 
 
+async def test_what_nobody_foresaw_ends_it_as_well(tmp_path: Path, trust: Path) -> None:
+    """Else its session would live on, renewed, around nothing, until the time limit."""
+    machine = ScriptedMachine(fails=OSError(11, "Resource temporarily unavailable"))
+    async with life(tmp_path, trust, machine) as it:
+        ending, detail = await it.ended()
+        assert ending is Ending.START_FAILED and "BlockingIOError" in detail
+
+
+async def test_no_word_of_a_guest_reaches_whoever_asks_why_it_ended(tmp_path: Path, trust: Path) -> None:
+    """They see it on a terminal, which obeys some of them."""
+    machine = ScriptedMachine(refuses=("\x1b]0;owned\x07", "\x1b[2Jgive me your password"))
+    async with life(tmp_path, trust, machine) as it:
+        ending, detail = await it.ended()
+        assert ending is Ending.START_FAILED and "could not be prepared" in detail
+        assert detail.isprintable() and "password" not in detail and "owned" not in detail
+
+
 async def test_the_time_limit_is_announced_and_kept(tmp_path: Path, trust: Path) -> None:
     """First a warning to whoever is connected, then the end."""
     async with life(tmp_path, trust, expires_at=time.time() + 0.6) as it:

@@ -18,6 +18,7 @@ from coatcheck.launcher.channel import Channel, ChannelBroken, Note, StreamReset
 from coatcheck.launcher.limits import MIB, LimitName
 from coatcheck.launcher.machine import Machine, MachineError
 from coatcheck.launcher.metadata import MetadataService
+from coatcheck.launcher.refusal import of_agent, refusal
 from coatcheck.launcher.spec import Identity, SupervisorSpec
 from coatcheck.launcher.trust import provide
 from coatcheck.launcher.ways_out import WaysOut
@@ -142,6 +143,8 @@ class Supervisor:
             asyncio.create_task(work)
             for work in (self._live(), self._keep_lease(), self._keep_time(), self._report_changes())
         ]
+        for task in tasks:
+            task.add_done_callback(self._failed)
         try:
             ending, detail = await asyncio.shield(self._over)
         except asyncio.CancelledError:
@@ -164,6 +167,13 @@ class Supervisor:
         await asyncio.to_thread(shutil.rmtree, self.spec.directory, ignore_errors=True)
         return ending, detail
 
+    def _failed(self, task: "asyncio.Task[None]") -> None:
+        """A part of it failed as nobody foresaw: a session must not live on without all of them."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("sandbox %s: its supervisor failed", self.spec.id, exc_info=error)
+            ending = Ending.START_FAILED if self.state is SandboxState.STARTING else Ending.KILLED
+            self.end(ending, f"its supervisor failed ({type(error).__name__}); see the daemon's log")
+
     async def _live(self) -> None:
         try:
             sock = await self.machine.start()
@@ -177,7 +187,9 @@ class Supervisor:
             await asyncio.shield(talking)
             self.end(Ending.MACHINE_ENDED, await self._last_words())
         except StreamReset as error:
-            self.end(Ending.START_FAILED, f"the sandbox could not be prepared: {error}")
+            # Not in its words: they come from the guest, and go to terminals and logs.
+            why = refusal(of_agent(error.reason))["error"]["message"]
+            self.end(Ending.START_FAILED, f"the sandbox could not be prepared: {why}")
         except (ChannelBroken, TimeoutError) as error:
             self._broken(talking, error)
         finally:
