@@ -281,6 +281,7 @@ async def test_what_is_asked_for_and_cannot_be_had_is_refused(where: Place) -> N
     async with where.client() as client:
         for wanted, reason in (
             ({"memory_mib": 10**9}, "beyond_limit"),
+            ({"volumes": [{"name": "v", "at": "/v", "size_mib": 40_000}]}, "beyond_limit"),
             ({"policy": "none"}, "unknown_policy"),
             ({"identities": [{"name": "agent"}, {"name": "agent"}]}, "bad_value"),
             ({"identities": [{"name": "agent", "credentials": ["nope"]}]}, "unknown_credential"),

@@ -93,6 +93,7 @@ class Sandboxes:
             limits = choose(asked, ceilings(self._settings))
         except LimitError as error:
             raise SandboxRefused(SandboxProblem.BEYOND_LIMIT, str(error), error.hint) from None
+        self._check_volumes(wanted)
         with self._lock:
             live = [each.opened_by for each in self._known.values() if each.state is not SandboxState.ENDED]
             live += self._admitted.values()
@@ -104,6 +105,17 @@ class Sandboxes:
             admitted = Admitted(f"sbx_{secrets.token_hex(8)}", wanted, asdict(limits))
             self._admitted[admitted.id] = wanted.opened_by
         return admitted
+
+    def _check_volumes(self, wanted: WantedSandbox) -> None:
+        """They are on the disk that has our own state: what fills it stops the audit log, and so all."""
+        most = ceilings(self._settings).disk_mib
+        for each in wanted.volumes:
+            if each.size_mib > most:
+                raise SandboxRefused(
+                    SandboxProblem.BEYOND_LIMIT,
+                    f"the volume {each.name} would have {each.size_mib} MiB; a disk here has {most} at most",
+                    "Ask for less, or have COATCHECK_SANDBOX_MAX_DISK raised.",
+                )
 
     def withdraw(self, admitted: Admitted) -> None:
         with self._lock:
