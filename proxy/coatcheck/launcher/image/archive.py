@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import IO, Self
 
 from coatcheck.launcher.image.problem import ImageError
-from coatcheck.launcher.image.spool import Spool
+from coatcheck.launcher.image.spool import MAX_BYTES, Spool
 from coatcheck.launcher.image.tree import MAX_LINK, Node, Tree, parts
 
 MAX_HEADER = 1024 * 1024
@@ -35,7 +35,7 @@ class BadArchive(ImageError):
         super().__init__(message, hint)
 
 
-class _BoundedInfo(tarfile.TarInfo):
+class BoundedInfo(tarfile.TarInfo):
     """Refuses an extended header before tarfile reads it."""
 
     @classmethod
@@ -43,7 +43,14 @@ class _BoundedInfo(tarfile.TarInfo):
         info = super().frombuf(buf, encoding, errors)
         if info.type in _EXTENDED and info.size > MAX_HEADER:
             raise BadArchive(f"an extended header of {info.size} bytes, at most {MAX_HEADER} are read")
+        _check_size(info)
         return info
+
+
+def _check_size(info: tarfile.TarInfo) -> None:
+    """tarfile skips what a header claims in steps of 10 KiB, beyond the archive's end, too: for hours."""
+    if not 0 <= info.size <= MAX_BYTES:
+        raise BadArchive(f"an entry of {info.size} bytes")
 
 
 def apply(
@@ -62,7 +69,7 @@ def apply(
     `wanted` is asked with each path, without a leading slash; what it denies is left out, its bytes unread.
     """
     try:
-        with tarfile.open(fileobj=stream, mode="r|", tarinfo=_BoundedInfo) as archive:
+        with tarfile.open(fileobj=stream, mode="r|", tarinfo=BoundedInfo) as archive:
             for member in archive:
                 _member(tree, archive, member, spool, layer, whiteouts, keep_directory_links, wanted)
                 # tarfile remembers every member for the sake of later lookups, which a stream has not.
@@ -82,6 +89,7 @@ def _member(
     wanted: Callable[[str], bool],
 ) -> None:
     spool.count_entry()
+    _check_size(member)  # again: an extended header can have changed it
     if member.name.startswith("/"):
         raise BadArchive(f"an absolute path: {member.name!r}")
     names = parts(member.name)

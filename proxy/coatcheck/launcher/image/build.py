@@ -13,7 +13,7 @@ from coatcheck.launcher.image.initramfs import initramfs
 from coatcheck.launcher.image.parts import Part, Parts, Source, digest, hash_of, modules
 from coatcheck.launcher.image.problem import ImageError
 
-_HERE = Path(__file__).parent
+INIT_SOURCE = Path(__file__).parent / "init.c"
 
 
 def build(
@@ -27,13 +27,13 @@ def build(
 ) -> Path:
     """The directory of the image, now called `name`; built if the cache does not hold it.
 
-    `refresh` asks apt for newer packages, which else nobody does once there is an image. `force` builds it even
-    so. `tell` gets a line for whatever takes longer than a moment. ImageError when it cannot be built.
+    `refresh` asks apt for newer packages, which else nobody does once it is there. `force` builds it even so.
+    `tell` gets a line for whatever takes longer than a moment. ImageError when it cannot be built.
     """
     check_name(name)
     _check_machine()
     cache = cache.absolute()  # apt takes relative ones for its own
-    init = guest_programs.program("init", [_HERE / "init.c"], cache / "guest").read_bytes()
+    init = guest_programs.program("init", [INIT_SOURCE], cache / "guest").read_bytes()
     agent = guest_programs.agent(cache / "guest").read_bytes()
     images = Cache(cache)
     with images.building(tell):

@@ -147,12 +147,8 @@ def check_name(name: str) -> None:
 
 
 def remove(path: Path) -> None:
-    """A directory of ours, whatever modes its directories have by now."""
-    if not path.is_dir():
-        return
-    for directory, _, _ in os.walk(path):
-        os.chmod(directory, 0o700)
-    shutil.rmtree(path)
+    if path.is_dir():
+        shutil.rmtree(path)
 
 
 def _sync(directory: Path) -> None:

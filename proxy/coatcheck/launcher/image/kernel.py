@@ -139,6 +139,7 @@ def load_order(
     ImageError for one that is neither a module nor built into the kernel.
     """
     order: list[str] = []
+    waiting: list[str] = []
     built = {_same(name) for name in built_in}
     modules = {_same(name): name for name in available}
 
@@ -153,9 +154,12 @@ def load_order(
             )
         if found in order:
             return
+        if found in waiting:
+            raise ImageError(f"the kernel's modules {', '.join(waiting)} need each other", _HINT)
+        waiting.append(found)
         for needed in dependencies(available[found]):
             add(needed)
-        order.append(found)
+        order.append(waiting.pop())
 
     for name in wanted:
         add(name)

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
-from coatcheck.launcher.image.archive import BadArchive, apply
+import zstandard
+
+from coatcheck.launcher.image.archive import BadArchive, BoundedInfo, apply
 from coatcheck.launcher.image.problem import ImageError
 from coatcheck.launcher.image.spool import MAX_BYTES, Spool, TooLarge
 from coatcheck.launcher.image.tree import Tree
@@ -44,9 +46,13 @@ class ContainerConfig:
 def read_archive(path: Path, tree: Tree, spool: Spool, tell: Callable[[str], None]) -> ContainerConfig:
     """Apply every layer of the image in the archive at `path`. ImageError when it cannot be used."""
     try:
-        with tarfile.open(path, mode="r:") as outer:
+        with tarfile.open(path, mode="r:", tarinfo=BoundedInfo) as outer:
             return _Archive(outer).unpack(tree, spool, tell)
-    except tarfile.TarError as error:
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise ImageError(f"{path} cannot be read: {error.strerror}", "check the path") from error
+    except (tarfile.TarError, UnicodeError, ValueError, OverflowError) as error:
         raise BadArchive(
             f"{path} is no uncompressed tar archive: {error}",
             "write it with `docker save IMAGE -o FILE`, or gunzip it first",
@@ -141,7 +147,7 @@ class _Archive:
         with self._open(name) as file:
             try:
                 apply(tree, _decompressed(file), spool, layer=number, whiteouts=True)
-            except (OSError, zlib.error) as error:
+            except (OSError, zlib.error, zstandard.ZstdError) as error:
                 if isinstance(error, OSError) and error.errno is not None:
                     raise  # our own disk's, not the archive's
                 raise BadArchive(f"{name} cannot be decompressed: {error}") from error
@@ -171,8 +177,6 @@ def _decompressed(file: IO[bytes]) -> IO[bytes]:
     if magic.startswith(b"\x1f\x8b"):
         return cast(IO[bytes], _Bounded(cast(IO[bytes], gzip.GzipFile(fileobj=file))))
     if magic == b"\x28\xb5\x2f\xfd":
-        import zstandard
-
         # A frame may ask for gigabytes of memory; registries' tools write windows up to 8 MiB.
         reader = zstandard.ZstdDecompressor(max_window_size=128 * 1024 * 1024)
         return cast(IO[bytes], _Bounded(cast(IO[bytes], reader.stream_reader(file, read_across_frames=True))))

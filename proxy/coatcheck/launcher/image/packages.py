@@ -23,7 +23,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _INST = re.compile(r"^Inst (\S+) \((\S+) .*\[(\S+)\]\)", re.MULTILINE)
 _MISSING = re.compile(
     r"Unable to locate package (\S+)|Package '?(\S+?)'? has no installation candidate|"
-    # A name with a dot or a plus that is not there is taken for a pattern, and would bring in what it matches.
+    # A name with a dot that is not there is taken for a pattern, and would bring in what that matches.
     r"Note, selecting \S+ for (?:regex|glob) '(\S+)'"
 )
 _UPDATE_SECONDS = 300
@@ -74,9 +74,7 @@ class Apt:
 
     def resolve(self, names: Sequence[str]) -> tuple[Package, ...]:
         """The packages and all that they need, sorted. ImageError names those that do not exist."""
-        for name in names:
-            if not _NAME.fullmatch(name):
-                raise ImageError(f"{name!r} is no package's name", "write it as `apt-cache search` does")
+        check_names(names)
         try:
             said = self._run(
                 "apt-get", "install", "--simulate", *names, seconds=_LOOK_SECONDS, hint=_NETWORK_HINT
@@ -143,6 +141,13 @@ class Apt:
         }
         settings = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
         return run([program, *settings, *arguments], hint, seconds=seconds, where=where)
+
+
+def check_names(names: Sequence[str]) -> None:
+    """ImageError for what is no package's name, and what apt would take for an option."""
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise ImageError(f"{name!r} is no package's name", "write it as `apt-cache search` does")
 
 
 @contextmanager

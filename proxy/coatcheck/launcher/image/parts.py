@@ -13,7 +13,7 @@ from coatcheck.launcher.image import debian, ext4, finishing, kernel, rootfs
 from coatcheck.launcher.image.cache import Cache, remove
 from coatcheck.launcher.image.directory import read_directory
 from coatcheck.launcher.image.oci import read_archive
-from coatcheck.launcher.image.packages import Apt, Package
+from coatcheck.launcher.image.packages import Apt, Package, check_names
 from coatcheck.launcher.image.problem import ImageError
 from coatcheck.launcher.image.spool import Spool
 from coatcheck.launcher.image.tree import Tree
@@ -152,6 +152,7 @@ class Parts:
         make: Callable[[Sequence[Package]], Part],
     ) -> Part:
         """What was made of these names before, unless it is to be refreshed: apt is not asked each time."""
+        check_names(names)
         recipe = self._images.where / "recipes" / f"{kind}-{hash_of(code, *names)[:16]}"
         known = recipe.read_text().strip() if recipe.is_file() else ""
         there = known and (self._images.where / kind / known).is_dir()
