@@ -77,7 +77,6 @@ class Inhabited:
     """A sandbox with a channel to it."""
 
     channel: Channel
-    process: asyncio.subprocess.Process
 
     async def open(self, *argv: str, **fields: str) -> Stream:
         """Start a command; `env` separated by newlines."""
@@ -155,13 +154,24 @@ async def inhabited(
     agent: Path, accept: Callable[[Stream], Awaitable[None]] = refuse, identities: str = IDENTITIES
 ) -> AsyncIterator[Inhabited]:
     """A sandbox that is ready for commands."""
-    async with started(agent) as (ours, process):
-        hello = {"generation": "1", "hostname": "inhabited", "identities": identities}
-        channel = Channel(ours, accept, hello)
-        running = asyncio.create_task(channel.run())
-        try:
-            await channel.ready(SECONDS)
-            yield Inhabited(channel, process)
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+    async with started(agent) as (ours, _), spoken_with(ours, accept, identities) as guest:
+        yield guest
+
+
+@contextlib.asynccontextmanager
+async def spoken_with(
+    ours: socket.socket,
+    accept: Callable[[Stream], Awaitable[None]] = refuse,
+    identities: str = IDENTITIES,
+    seconds: float = SECONDS,
+) -> AsyncIterator[Inhabited]:
+    """A sandbox at the other end of `ours`, when its agent has reported."""
+    hello = {"generation": "1", "hostname": "inhabited", "identities": identities}
+    channel = Channel(ours, accept, hello)
+    running = asyncio.create_task(channel.run())
+    try:
+        await channel.ready(seconds)
+        yield Inhabited(channel)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

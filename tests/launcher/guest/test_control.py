@@ -14,6 +14,7 @@ from tests.launcher.guest.inhabited import (
     inhabited,
     read_until,
     refuse,
+    spoken_with,
     started,
 )
 
@@ -82,23 +83,24 @@ async def test_what_it_does_not_know_is_refused(guest: Inhabited) -> None:
             await stream.read()
 
 
-async def test_sync_and_poweroff_end_it_cleanly(guest: Inhabited) -> None:
+async def test_sync_and_poweroff_end_it_cleanly(agent_program: Path) -> None:
     """With everything that still runs."""
-    async with await guest.open("sleep", "100") as stream:
+    async with started(agent_program) as (ours, process), spoken_with(ours) as guest:
+        stream = await guest.open("sleep", "100")
         await guest.control("sync")
         with pytest.raises(ChannelBroken):
             await guest.control("poweroff")
         with pytest.raises(ChannelBroken):
             await stream.read()
-    assert await asyncio.wait_for(guest.process.wait(), SECONDS) == 0
+        assert await asyncio.wait_for(process.wait(), SECONDS) == 0
 
 
 async def test_the_end_of_the_channel_is_the_end_of_the_sandbox(agent_program: Path) -> None:
     """A supervisor that dies leaves nothing running."""
-    async with inhabited(agent_program) as guest:
-        await guest.open("sleep", "100")
-        guest.channel._sock.close()
-        assert await asyncio.wait_for(guest.process.wait(), SECONDS) == 1
+    async with started(agent_program) as (ours, process):
+        async with spoken_with(ours) as guest:
+            await guest.open("sleep", "100")
+        assert await asyncio.wait_for(process.wait(), SECONDS) == 1
 
 
 @pytest.mark.parametrize(
