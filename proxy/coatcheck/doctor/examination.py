@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from coatcheck.decision.policy import Policy
-from coatcheck.doctor import clients, control, files, machine, network, secrets
+from coatcheck.doctor import clients, control, files, machine, machines, network, secrets
 from coatcheck.doctor.finding import Check, Finding, Level, Subject, problem
 from coatcheck.settings import Settings, process_environment
 from coatcheck.settings_problem import SettingsProblem, load_settings
@@ -22,6 +22,8 @@ CHECKS: tuple[Check, ...] = (
     control.control_socket,
     secrets.stores,
     clients.trust,
+    machines.namespaces,
+    machines.microvms,
 )
 
 

@@ -1,0 +1,52 @@
+"""What sandboxes of this machine can be: whether users may make namespaces, and what a microVM is."""
+
+import asyncio
+from pathlib import Path
+
+from coatcheck.doctor.finding import Finding, Subject, ok, warning
+from coatcheck.launcher import accelerator
+from coatcheck.launcher.image.cache import find
+from coatcheck.launcher.image.problem import ImageError
+from coatcheck.launcher.jail import find_qemu
+from coatcheck.launcher.machine import MachineError
+
+_CLOSED_BY = {
+    "user/max_user_namespaces": ("0", "sysctl user.max_user_namespaces=15000"),
+    "kernel/unprivileged_userns_clone": ("0", "sysctl kernel.unprivileged_userns_clone=1"),
+    "kernel/apparmor_restrict_unprivileged_userns": (
+        "1",
+        "give bwrap an AppArmor profile with userns, or sysctl kernel.apparmor_restrict_unprivileged_userns=0",
+    ),
+}
+"""Below /proc/sys: the value that closes user namespaces to ordinary users, and how to open them."""
+
+
+def namespaces(subject: Subject, settings: Path = Path("/proc/sys")) -> list[Finding]:
+    """Both backends need them: bubblewrap is around QEMU, too."""
+    check = "namespaces"
+    found = []
+    for name, (closed, hint) in _CLOSED_BY.items():
+        try:
+            value = (settings / name).read_text().strip()
+        except OSError:
+            continue  # not on this kernel
+        if value == closed:
+            where = name.replace("/", ".")
+            found += warning(check, f"users may make no namespaces ({where} is {value}): no sandboxes", hint)
+    return found or ok(check, "users may make namespaces, which sandboxes need")
+
+
+def microvms(subject: Subject) -> list[Finding]:
+    """What one is here, and why; measured anew, which takes a third of a second."""
+    check = "microVMs"
+    try:
+        qemu = find_qemu()
+    except MachineError as error:
+        return ok(check, f"none here: {error}; {error.hint}")
+    try:
+        kernel: Path | None = find(subject.settings.cache.absolute(), "default") / "vmlinuz"
+        image = ""
+    except ImageError as error:
+        kernel, image = None, f"; no image is built yet: {error.hint}"
+    verdict = asyncio.run(accelerator.judge(qemu, kernel, None))
+    return ok(check, f"{verdict.isolation}: {verdict.why.removeprefix('emulated, because ')}{image}")
