@@ -15,7 +15,7 @@ _CLOSED_BY = {
     "kernel/unprivileged_userns_clone": ("0", "sysctl kernel.unprivileged_userns_clone=1"),
     "kernel/apparmor_restrict_unprivileged_userns": (
         "1",
-        "give bwrap an AppArmor profile with userns, or sysctl kernel.apparmor_restrict_unprivileged_userns=0",
+        "allow bwrap `userns` in AppArmor, or sysctl kernel.apparmor_restrict_unprivileged_userns=0",
     ),
 }
 """Below /proc/sys: the value that closes user namespaces to ordinary users, and how to open them."""
