@@ -9,7 +9,6 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
@@ -17,10 +16,10 @@
 #include "cgroup.h"
 #include "leftover.h"
 #include "mux.h"
+#include "outcome.h"
 #include "spawn.h"
 
 #define SLOTS (MAX_HOST_STREAMS + 64) /* beyond the streams: killed, and not yet reaped */
-#define FULL_BYTES (256 * 1024)       /* less than this left: whoever just failed, failed for want of space */
 
 struct command {
     struct stream *stream; /* NULL: nobody waits for it any more */
@@ -47,38 +46,6 @@ void command_hold(bool hold)
     held = hold;
 }
 
-static const char *reason_of(int error, bool transfer)
-{
-    switch (error) {
-    case ENOENT:
-        return transfer ? "file_not_found" : "not_found";
-    case EACCES:
-    case EPERM:
-    case EROFS:
-        return "permission_denied";
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-        return "no_space";
-    case EISDIR:
-        return "is_directory";
-    case ENOTDIR:
-    case ELOOP:
-    case EINVAL:
-    case ENAMETOOLONG:
-        return "invalid_path";
-    default:
-        return "failed";
-    }
-}
-
-static bool full(const char *path)
-{
-    struct statvfs room;
-    return !statvfs(path, &room) && !(room.f_flag & ST_RDONLY) && room.f_blocks &&
-           (room.f_bavail * room.f_frsize < FULL_BYTES || (room.f_files && !room.f_favail));
-}
-
 static void free_slot(struct command *command)
 {
     if (command->counted)
@@ -95,32 +62,11 @@ static void settle(struct command *command)
         return;
     command->stream = NULL;
     stream->owner = NULL;
-    if (failure->error) {
-        stream_reset(stream, reason_of(failure->error, command->worker), "%.150s: %s", failure->what,
-                     strerror(failure->error));
-    } else if (command->worker) {
-        if (command->status) {
-            stream_reset(stream, "failed", "the transfer was killed");
-        } else {
-            reply_add(&stream->note, "written", "%lld", (long long)failure->written);
-            stream->want_note = true;
-            stream_end(stream);
-            stream_reset(stream, "done", "%s", "");
-        }
+    if (failure->error || command->worker) {
+        outcome_of_worker(stream, failure, command->status, command->worker);
     } else {
         const char *limit = command->counted ? cgroup_limit_hit(command->id) : NULL;
-        limit = command->squeezed ? "memory" : limit;
-        if (!limit && command->status && (full(command->directory) || full("/") || full("/tmp")))
-            limit = "disk";
-        if (WIFSIGNALED(command->status))
-            reply_add(&stream->note, "signal", "%d", WTERMSIG(command->status));
-        else
-            reply_add(&stream->note, "exit", "%d", WEXITSTATUS(command->status));
-        if (limit)
-            reply_add(&stream->note, "limit", "%s", limit);
-        stream->want_note = true;
-        stream_end(stream);
-        stream_reset(stream, "done", "%s", "");
+        outcome_of_command(stream, command->status, command->squeezed ? "memory" : limit, command->directory);
     }
     free_slot(command);
 }
