@@ -112,7 +112,7 @@ static void mount_root(void)
     char device[256];
     make("/lower", 0755);
     make("/disk", 0755);
-    make("/root", 0755);
+    make("/new", 0755);
     wait_for_disk("root", device, sizeof device);
     mount_at(device, "/lower", "ext4", MS_RDONLY | MS_NODEV | MS_NOSUID, "");
     if (find_disk("overlay", device, sizeof device))
@@ -121,24 +121,24 @@ static void mount_root(void)
         mount_at("overlay", "/disk", "tmpfs", MS_NODEV | MS_NOSUID, "mode=0755");
     make("/disk/upper", 0755);
     make("/disk/work", 0755);
-    mount_at("overlay", "/root", "overlay", MS_NODEV | MS_NOSUID,
+    mount_at("overlay", "/new", "overlay", MS_NODEV | MS_NOSUID,
              "lowerdir=/lower,upperdir=/disk/upper,workdir=/disk/work");
 }
 
 static void mount_kernel_filesystems(void)
 {
-    mount_at("/dev", "/root/dev", NULL, MS_MOVE, NULL);
-    mount_at("/proc", "/root/proc", NULL, MS_MOVE, NULL);
-    mount_at("/sys", "/root/sys", NULL, MS_MOVE, NULL);
-    make("/root/dev/pts", 0755);
-    make("/root/dev/shm", 01777);
-    mount_at("devpts", "/root/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "gid=5,mode=0620,ptmxmode=0666");
-    mount_at("tmpfs", "/root/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777");
-    mount_at("tmpfs", "/root/run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755");
-    mount_at("cgroup2", "/root/sys/fs/cgroup", "cgroup2", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
+    mount_at("/dev", "/new/dev", NULL, MS_MOVE, NULL);
+    mount_at("/proc", "/new/proc", NULL, MS_MOVE, NULL);
+    mount_at("/sys", "/new/sys", NULL, MS_MOVE, NULL);
+    make("/new/dev/pts", 0755);
+    make("/new/dev/shm", 01777);
+    mount_at("devpts", "/new/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "gid=5,mode=0620,ptmxmode=0666");
+    mount_at("tmpfs", "/new/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777");
+    mount_at("tmpfs", "/new/run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755");
+    mount_at("cgroup2", "/new/sys/fs/cgroup", "cgroup2", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
     /* What devtmpfs leaves to udev. */
-    if (symlink("/proc/self/fd", "/root/dev/fd") || symlink("/proc/self/fd/0", "/root/dev/stdin") ||
-        symlink("/proc/self/fd/1", "/root/dev/stdout") || symlink("/proc/self/fd/2", "/root/dev/stderr"))
+    if (symlink("/proc/self/fd", "/new/dev/fd") || symlink("/proc/self/fd/0", "/new/dev/stdin") ||
+        symlink("/proc/self/fd/1", "/new/dev/stdout") || symlink("/proc/self/fd/2", "/new/dev/stderr"))
         fail("cannot fill /dev");
 }
 
@@ -169,7 +169,7 @@ int main(void)
     unlink("/init");
     umask(022);
     /* The new root over the old one: what a process could reach by .. is the new root, too. */
-    if (chdir("/root") || mount(".", "/", NULL, MS_MOVE, NULL) || chroot(".") || chdir("/"))
+    if (chdir("/new") || mount(".", "/", NULL, MS_MOVE, NULL) || chroot(".") || chdir("/"))
         fail("cannot change to the new root");
     syscall(SYS_execveat, agent, "", arguments, environment, 0x1000 /* AT_EMPTY_PATH */);
     fail("cannot start the agent");

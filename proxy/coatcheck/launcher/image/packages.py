@@ -126,6 +126,9 @@ class Apt:
             "Dir::State::extended_states": self._where / "extended_states",
             "Dir::Cache": self._where,
             "Dir::Cache::archives": self._archives,
+            # Images of machines turn these off to be smaller; without them each question takes seconds.
+            "Dir::Cache::pkgcache": "pkgcache.bin",
+            "Dir::Cache::srcpkgcache": "srcpkgcache.bin",
             "Dir::Log": self._where,
             "APT::Architecture": ARCHITECTURE,
             "APT::Architectures": ARCHITECTURE,
