@@ -47,6 +47,7 @@ async def test_a_closed_device_says_how_to_open_it(tmp_path: Path, monkeypatch: 
     assert "usermod -aG kvm" in found.why
 
 
+@pytest.mark.needs_debian("qemu-system-x86_64")
 async def test_the_verdict_is_a_line_and_fits_what_was_measured() -> None:
     """On this machine, whatever it is: the probe, QEMU's own word and the verdict do not contradict."""
     began = time.perf_counter()
@@ -104,6 +105,7 @@ async def test_a_memory_that_others_wrote_is_not_believed(
     assert (await judge(tmp_path / "qemu", None, cache)).isolation is Isolation.EMULATED
 
 
+@pytest.mark.needs_debian("qemu-system-x86_64")
 @pytest.mark.skipif(not DEVICE.exists(), reason="no /dev/kvm")
 async def test_a_qemu_that_does_not_come_up_with_it_is_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     """QEMU aborts on some machines where the loop runs: its last line is the reason."""

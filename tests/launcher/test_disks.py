@@ -11,6 +11,8 @@ import pytest
 from coatcheck.launcher.disks import make_memory, make_overlay, open_volume, volume_file
 from coatcheck.launcher.machine import MachineError, Volume
 
+pytestmark = pytest.mark.needs_debian("mke2fs")
+
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:

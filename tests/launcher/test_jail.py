@@ -72,6 +72,7 @@ def test_ldds_answer_is_read() -> None:
     assert found == ["/lib/x86_64-linux-gnu/libz.so.1", "/lib64/ld-linux-x86-64.so.2"]
 
 
+@pytest.mark.needs_debian("qemu-system-x86_64")
 async def test_qemus_libraries_are_found() -> None:
     """Its C library and the translator, which Debian has in a file of its own."""
     names = {path.name for path in await libraries(find_qemu())}

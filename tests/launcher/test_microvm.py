@@ -21,7 +21,10 @@ from coatcheck.launcher.machine import MachineError, MachineSpec, RemainKind, Vo
 from coatcheck.launcher.microvm import MicroVM
 from tests.launcher import tiny
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [
+    pytest.mark.needs_debian("qemu-system-x86_64", "bwrap", "mke2fs", "cc"),
+    pytest.mark.asyncio(loop_scope="module"),
+]
 
 EVERY_NAMESPACE = ("user", "pid", "net", "mnt", "ipc", "uts", "cgroup")
 BOOT_SECONDS = 120.0
