@@ -60,3 +60,26 @@ def test_a_tree_that_goes_on_forking_is_stopped_all_the_same() -> None:
         for pid in reversed(processes.tree(first.pid)):
             subprocess.run(["kill", "-9", str(pid)], check=False)
         first.wait()
+
+
+def test_who_ends_takes_his_session_along() -> None:
+    """Also what was left to process 1 meanwhile, and nobody of another session."""
+    spawn = (
+        "import subprocess as s; s.Popen(['sleep','60'], process_group=0); s.Popen(['sleep','61']); input()"
+    )
+    first = subprocess.Popen([sys.executable, "-c", spawn], stdin=subprocess.PIPE, start_new_session=True)
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        while len(left := processes.tree(first.pid)) < 3:
+            time.sleep(0.005)
+        assert not processes.has_ended(first.pid)
+        first.kill()
+        while not processes.has_ended(first.pid):
+            time.sleep(0.005)
+        assert not [pid for pid in left[1:] if Path(f"/proc/{pid}").exists() and state(pid) != "Z"]
+        assert first.wait() == -9 and processes.has_ended(first.pid)
+        assert other.poll() is None
+    finally:
+        for child in (first, other):
+            child.kill()
+            child.wait()

@@ -68,6 +68,25 @@ async def test_a_supervisor_that_is_killed_leaves_nothing(where: Place) -> None:
         assert (await neighbour.run(["true"])).exit_code == 0
 
 
+async def test_a_supervisor_that_is_killed_while_bubblewrap_begins_leaves_nothing(where: Place) -> None:
+    """bubblewrap's own child waits for bubblewrap, is bound to nobody's life yet, and would wait for ever."""
+    async with where.client() as client:
+        sandbox = await client.create(wait=False, **WANTED)
+        supervisor = psutil.Process(supervisor_of(where, sandbox))
+
+        def killed() -> None:
+            with nothing_left(where.directory(sandbox.id)) as processes:
+                until(lambda: len(supervisor.children(recursive=True)) > 1)
+                supervisor.suspend()
+                processes |= family(supervisor.pid)
+                bubblewrap = supervisor.children()[0]
+                bubblewrap.kill()  # as its binding to the supervisor does; here for certain
+                supervisor.kill()
+
+        await asyncio.to_thread(killed)
+        assert (await sandbox.refresh())["ending"] in ("supervisor_gone", "start_failed")
+
+
 async def test_a_machine_that_is_killed_ends_its_sandbox(where: Place) -> None:
     """As a crash of QEMU would: the supervisor sees it, says so, and cleans up."""
     async with where.client() as client:

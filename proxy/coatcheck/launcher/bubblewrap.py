@@ -111,7 +111,8 @@ class Bubblewrap:
                 # Process 1 takes its whole namespace along, and bubblewrap, which waits for it.
                 signal.pidfd_send_signal(self._first.pidfd, signal.SIGKILL)
         elif self._ended is not None and not self._ended.done():
-            os.kill(self._monitor, signal.SIGKILL)
+            # With its child, which it may have made already: that one waits for it, and would for ever.
+            os.killpg(self._monitor, signal.SIGKILL)
 
     def _spawn(self, arguments: Sequence[str], descriptors: Mapping[int, int], user: int | None) -> None:
         words = [_found("bwrap"), *arguments]
@@ -136,8 +137,9 @@ class Bubblewrap:
                 actions.append((os.POSIX_SPAWN_DUP2, above, number))
             # Not subprocess: it cannot give a descriptor a number. What we opened ourselves is closed at the
             # exec, what we inherited is closed above: one descriptor of a directory, and there is no sandbox.
-            # A session of its own: Ctrl-C is for whoever drives the sandbox, not for the sandbox.
-            self._monitor = os.posix_spawn(words[0], words, _ENVIRONMENT, file_actions=actions, setsid=True)
+            # A group of its own: Ctrl-C is for whoever drives the sandbox, not for the sandbox. But our own
+            # session: by it what is left is found when we are killed (`processes.has_ended`).
+            self._monitor = os.posix_spawn(words[0], words, _ENVIRONMENT, file_actions=actions, setpgroup=0)
         self._watch()
 
     def _watch(self) -> None:

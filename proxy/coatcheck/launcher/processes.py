@@ -1,4 +1,4 @@
-"""All processes that came from one, as the host sees them: found, stopped, let on."""
+"""All processes that came from one, as the host sees them: found, stopped, let on, ended."""
 
 import contextlib
 import os
@@ -8,6 +8,10 @@ from pathlib import Path
 
 STOP_SECONDS = 5.0
 """Until nothing in a tree forks any more: each round stops all that there are, so even a bomb ends soon."""
+
+KILL_SECONDS = 1.0
+"""Until what was killed is gone. What is not by then is frozen, or waits for a disk, and will go."""
+_POLL_SECONDS = 0.005
 
 
 def tree(first: int) -> tuple[int, ...]:
@@ -47,6 +51,33 @@ def stop_tree(first: int) -> None:
 def continue_tree(first: int) -> None:
     for pid in tree(first):
         _signal(pid, signal.SIGCONT)
+
+
+def has_ended(leader: int) -> bool:
+    """Whether our child `leader`, which leads a session, has ended. If so, all others of the session have
+    been killed. Ask before it is reaped: until then nobody else can have its number."""
+    try:
+        if os.waitid(os.P_PID, leader, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return False
+    except ChildProcessError:
+        return True  # reaped: its session was seen to then
+    deadline = time.monotonic() + KILL_SECONDS
+    while (left := _session(leader)) and time.monotonic() < deadline:
+        for pid in left:
+            _signal(pid, signal.SIGKILL)
+        time.sleep(_POLL_SECONDS)
+    return True
+
+
+def _session(leader: int) -> list[int]:
+    found = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
+                if int(fields[3]) == leader and fields[0] not in ("Z", "X"):
+                    found.append(int(entry.name))
+    return found
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

@@ -34,6 +34,7 @@ from coatcheck.launcher.asking import SupervisorSilent, ask_supervisor, supervis
 from coatcheck.launcher.backends import Backends
 from coatcheck.launcher.cgroup import remove as remove_cgroup
 from coatcheck.launcher.limits import LimitError, LimitName, Limits, ceilings, choose
+from coatcheck.launcher.processes import has_ended
 from coatcheck.launcher.spawning import spawn, spec_of, volumes
 from coatcheck.private_files import open_private_directory
 from coatcheck.settings import Settings
@@ -258,9 +259,7 @@ class Sandboxes:
         if sandbox is None or sandbox.state is SandboxState.ENDED:
             return sandbox
         process = self._processes.get(sandbox_id)
-        gone = (
-            process.poll() is not None if process else not run_directory.is_locked(self.directory(sandbox_id))
-        )
+        gone = _is_gone(process) if process else not run_directory.is_locked(self.directory(sandbox_id))
         if gone:
             self._gone(sandbox)
         elif time.monotonic() - self._ending_since.get(sandbox_id, time.monotonic()) > KILL_SECONDS:
@@ -322,6 +321,12 @@ class Sandboxes:
                 detail=detail,
             )
         )
+
+
+def _is_gone(supervisor: "subprocess.Popen[bytes]") -> bool:
+    """With all that it started: bubblewrap is bound to its supervisor's life only after its first steps, so
+    that a SIGKILL in between would leave it behind."""
+    return has_ended(supervisor.pid) and supervisor.poll() is not None
 
 
 def _too_many(message: str, setting: str) -> SandboxRefused:
