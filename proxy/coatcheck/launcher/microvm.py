@@ -236,7 +236,6 @@ class MicroVM:
 
     async def _prepare(self, first: int) -> None:
         """QEMU's user, limits and group, before anything of it runs."""
-        jail.map_user(first, os.geteuid() if self._user is None else self._user)
         enforced: frozenset[LimitName] = frozenset()
         if self._group is not None:
             await asyncio.to_thread(self._group.add, first)
@@ -252,6 +251,8 @@ class MicroVM:
         await jail.confine(first, words, self._user)
         if LimitName.CPUS not in enforced:
             os.setpriority(os.PRIO_PROCESS, first, LOW_PRIORITY)
+        # Last: without it bubblewrap gets nowhere, should we be killed at any moment before.
+        jail.map_user(first, os.geteuid() if self._user is None else self._user)
 
     async def _run(self) -> None:
         """Let the CPUs go, now that both ends of everything are there."""
