@@ -63,6 +63,17 @@ def test_open_files_without_a_name_are_searched(where: str, tmp_path: Path) -> N
     assert hit["offset"] == 0 and hit["item"].startswith(f"process {pid}, open file ")
 
 
+def test_an_attribute_of_a_file_without_a_name_is_found(tmp_path: Path) -> None:
+    """The file itself is empty."""
+    with (tmp_path / "file").open("wb") as file:
+        os.setxattr(file.fileno(), "user.x", SECRET.encode())
+        (tmp_path / "file").unlink()
+        file_number = file.fileno()
+        scan, told = scan_of()
+        search_nameless_files(scan, region(), os.getpid(), set())
+    assert [hit["item"] for hit in findings(told)] == [f"process {os.getpid()}, open file {file_number}"]
+
+
 def test_descendants_are_all_that_it_started_and_that_live() -> None:
     """A grandchild is one; a child that ended and was not collected is none."""
     with planted("child") as pid:

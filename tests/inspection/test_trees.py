@@ -26,12 +26,14 @@ def test_contents_names_links_and_attributes_are_searched(tmp_path: Path) -> Non
     attributed = tmp_path / "attributed"
     attributed.touch()
     os.setxattr(attributed, "user.x", SECRET.encode())
+    os.setxattr(tmp_path / "a/b", "user.x", SECRET.encode())
     hits, unread, items = search(tmp_path)
     inode = (tmp_path / "a/b/notes.txt").stat().st_ino
     wanted = {f"inode {inode}"} | {
-        f"names in directory inode {each.stat().st_ino}" for each in (tmp_path, tmp_path / "a")
+        f"names in directory inode {each.stat().st_ino}"
+        for each in (tmp_path, tmp_path / "a", tmp_path / "a/b")
     }
-    assert {str(hit["item"]) for hit in hits} == wanted and len(hits) == 4
+    assert {str(hit["item"]) for hit in hits} == wanted and len(hits) == 5
     assert unread == {} and items == 3
 
 

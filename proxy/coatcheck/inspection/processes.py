@@ -14,6 +14,7 @@ from typing import Final
 
 from coatcheck.decision.residue import PAGE
 from coatcheck.inspection.region import Region, Scan
+from coatcheck.inspection.trees import attributes
 
 MOST_PROCESSES: Final = 65_536
 """Of one sandbox; its limit is far lower."""
@@ -105,7 +106,12 @@ def search_nameless_files(scan: Scan, region: Region, pid: int, known: set[tuple
             region.miss(f"an open file cannot be read ({error.strerror})")
             continue
         try:
-            scan.file(region, fd, item=f"process {pid}, open file {number}")
+            item = f"process {pid}, open file {number}"
+            scan.file(region, fd, item=item)
+            if held := b"\0".join(attributes(fd)):
+                scan.bytes(region, held, item=item)
+        except OSError as error:
+            region.miss(f"an open file cannot be read ({error.strerror})")
         finally:
             os.close(fd)
 

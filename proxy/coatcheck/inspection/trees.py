@@ -113,6 +113,10 @@ def search_tree(scan: Scan, region: Region, top: str, known: set[tuple[int, int]
         directories[:] = [name for name in directories if _device(fd, name) == status.st_dev]
         for name in files:
             names += _search_entry(scan, region, fd, name)
+        try:
+            names += attributes(fd)
+        except OSError as error:
+            missed(error)
         if names:
             scan.bytes(region, b"\0".join(names), item=f"names in directory inode {os.fstat(fd).st_ino}")
 
@@ -153,16 +157,21 @@ def _search_entry(scan: Scan, region: Region, directory: int, name: str) -> Iter
     try:
         region.items += 1
         scan.file(region, fd, item=f"inode {status.st_ino}")
-        try:
-            attributes = os.listxattr(fd)
-        except OSError:
-            return  # a file system without them
-        for attribute in attributes:
-            yield os.fsencode(attribute) + b"=" + os.getxattr(fd, attribute)
+        yield from attributes(fd)
     except OSError as error:
         region.miss(f"a file cannot be read ({error.strerror})")
     finally:
         os.close(fd)
+
+
+def attributes(fd: int) -> Iterator[bytes]:
+    """The extended attributes of a file or directory, with their names."""
+    try:
+        names = os.listxattr(fd)
+    except OSError:
+        return  # a file system without them
+    for name in names:
+        yield os.fsencode(name) + b"=" + os.getxattr(fd, name)
 
 
 def _device(directory: int, name: str) -> int:
