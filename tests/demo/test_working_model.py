@@ -53,3 +53,15 @@ def test_without_a_shell_it_says_so_and_other_talk_is_not_its_business() -> None
     asked = [{"role": "user", "content": PRIMES_TASK}]
     assert next_turn(asked, ["Read"]) == Said("I have no tool that runs commands.")
     assert next_turn([{"role": "user", "content": "hello"}], ["Bash"]) is None
+
+
+def test_one_conversation_goes_on_with_another_task() -> None:
+    """What the tools printed for the first is none of the second's."""
+    messages = [
+        {"role": "user", "content": PRIMES_TASK},
+        _result("2 3 5"),
+        {"role": "assistant", "content": [{"type": "text", "text": "The first 50 primes: "}]},
+        {"role": "user", "content": REPORT_TASK},
+    ]
+    call = next_turn(messages, ["Bash"])
+    assert isinstance(call, ToolCall) and "report.pdf" in call.command

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from coatcheck.launcher.disks import make_memory, make_overlay, open_volume, volume_file
+from coatcheck.launcher.disks import make_memory, make_overlay, make_volume, open_volume, volume_file
 from coatcheck.launcher.machine import MachineError, Volume
 
 pytestmark = pytest.mark.needs_debian("mke2fs")
@@ -151,3 +151,30 @@ async def test_a_missing_mke2fs_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(MachineError, match="mke2fs is missing") as caught:
         await make_overlay(tmp_path / "overlay", 32)
     assert "e2fsprogs" in caught.value.hint
+
+
+async def test_a_volume_can_be_made_with_what_is_in_it(store: Path, tmp_path: Path) -> None:
+    """It is then used as any other; one that is there is not written over."""
+    content = tmp_path / "content"
+    content.mkdir()
+    (content / "program").write_bytes(b"#!/bin/sh\n")
+    await make_volume(volume(store), content)
+    told = subprocess.run(
+        ["/usr/sbin/debugfs", "-R", "cat /program", str(volume_file(volume(store)))],
+        check=True,
+        capture_output=True,
+    )
+    assert told.stdout == b"#!/bin/sh\n"
+    os.close(await open_volume(volume(store)))
+    with pytest.raises(MachineError, match="is there already"):
+        await make_volume(volume(store), content)
+
+
+async def test_what_does_not_fit_into_a_volume_makes_none(store: Path, tmp_path: Path) -> None:
+    """A volume is whole, or is not there."""
+    content = tmp_path / "content"
+    content.mkdir()
+    (content / "program").write_bytes(os.urandom(33 << 20))
+    with pytest.raises(MachineError, match="could not be made"):
+        await make_volume(volume(store), content)
+    assert list(volume_file(volume(store)).parent.iterdir()) == []

@@ -37,18 +37,18 @@ type Step = Callable[[Sequence[str]], str]
 
 def next_turn(messages: Sequence[Mapping[str, Any]], tools: Sequence[str]) -> ToolCall | Said | None:
     """What the model does next, from the whole conversation; None when it is about neither task."""
-    text = "\n".join(_texts(messages))
+    asked = _asked_last(messages)
+    if asked is None:
+        return None
+    task, since = asked
+    steps, conclude = _TASKS[task]
+    outputs = tuple(_outputs(messages[since:]))
+    if len(outputs) >= len(steps):
+        return Said(conclude(outputs))
     shell = next((name for name in SHELLS if name in tools), None)
-    for task, (steps, conclude) in _TASKS.items():
-        if task not in text:
-            continue
-        outputs = tuple(_outputs(messages))
-        if len(outputs) >= len(steps):
-            return Said(conclude(outputs))
-        if shell is None:
-            return Said("I have no tool that runs commands.")
-        return ToolCall(shell, steps[len(outputs)](outputs))
-    return None
+    if shell is None:
+        return Said("I have no tool that runs commands.")
+    return ToolCall(shell, steps[len(outputs)](outputs))
 
 
 def primes_in(text: str) -> list[int]:
@@ -90,6 +90,16 @@ _TASKS: Final[Mapping[str, tuple[tuple[Step, ...], Step]]] = {
         lambda outputs: f"The summary is in summary.md ({outputs[-1].strip()}).",
     ),
 }
+
+
+def _asked_last(messages: Sequence[Mapping[str, Any]]) -> tuple[str, int] | None:
+    """The task that was asked for last, and where: a conversation may go on with another one."""
+    for at in range(len(messages) - 1, -1, -1):
+        text = "\n".join(_texts(messages[at : at + 1]))
+        for task in _TASKS:
+            if task in text:
+                return task, at
+    return None
 
 
 def _texts(messages: Sequence[Mapping[str, Any]]) -> list[str]:

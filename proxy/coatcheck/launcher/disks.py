@@ -13,7 +13,12 @@ import stat
 from pathlib import Path
 
 from coatcheck.launcher.machine import MachineError, Volume
-from coatcheck.private_files import PrivateFileError, check_private_directory, lock_directory
+from coatcheck.private_files import (
+    PrivateFileError,
+    check_private_directory,
+    lock_directory,
+    open_private_directory,
+)
 
 MIB = 1024 * 1024
 SMALLEST_MIB = 16
@@ -73,6 +78,25 @@ async def open_volume(volume: Volume) -> int:
         return _lock(path, volume)
     finally:
         os.close(turn)
+
+
+async def make_volume(volume: Volume, content: Path) -> None:
+    """A new volume with what the directory `content` holds, before a sandbox asks for it: gigabytes that all
+    runs need come in at a disk's speed. MachineError when it is there already, or cannot be made."""
+    path = volume_file(volume)
+    if path.exists():
+        raise MachineError(
+            f"the volume {volume.name} is there already", "remove it first, or use another name"
+        )
+    open_private_directory(volume.store)
+    open_private_directory(path.parent)
+    _check_room(path.parent, volume.size_mib)
+    made = path.with_name(f".{path.name}.new")
+    try:
+        await _format(made, volume.size_mib, "-d", str(content))
+        made.rename(path)
+    finally:
+        made.unlink(missing_ok=True)
 
 
 def volume_file(volume: Volume) -> Path:

@@ -79,8 +79,12 @@ def _compile(compiler: str, sources: Sequence[Path], made: Path) -> None:
 
 
 def _run(command: Sequence[str]) -> str:
+    # A daemon may be started with no PATH at all, and the compiler looks for its linker along it.
+    environment = {"PATH": f"{Path(command[0]).parent}:{os.defpath}", "LC_ALL": "C.UTF-8"}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=COMPILE_SECONDS)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=COMPILE_SECONDS, env=environment
+        )
     except subprocess.CalledProcessError as error:
         said = error.stderr.strip()[:MAX_SAID]
         raise CompileError(
