@@ -271,3 +271,23 @@ asyncio.run(main())
         "11 True",
         "no memory",
     ]
+
+
+async def test_one_that_could_not_be_paused_is_not_called_paused(
+    tmp_path: Path, agent_program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An inspection would believe it; and whatever was stopped by then goes on with `resume`."""
+    async with sandbox(tmp_path, agent_program) as inside:
+        machine = inside.machine
+        group, machine._group = machine._group, None  # as for an ordinary user
+        try:
+            monkeypatch.setattr(processes, "STOP_SECONDS", 0.0)
+            for _ in range(2):
+                with pytest.raises(MachineError, match="cannot be paused"):
+                    await machine.pause()
+            monkeypatch.undo()
+            await machine.pause()
+            await machine.resume()
+            assert (await inside.run("echo", "on")).out == "on\n"
+        finally:
+            machine._group = group

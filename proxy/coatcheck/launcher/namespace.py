@@ -62,7 +62,7 @@ class NamespaceMachine:
         self._user = _host_user(directory) if self._root else os.geteuid()
         self._bubblewrap = Bubblewrap()
         self._group: Cgroup | None = None
-        self._paused = False
+        self._paused = self._signalled = False
         self._stopped = False
 
     @property
@@ -114,12 +114,12 @@ class NamespaceMachine:
     async def pause(self) -> None:
         if self._bubblewrap.first == 0 or self._bubblewrap.ended():
             raise MachineError("this sandbox is not running")
-        if self._paused:
-            return
-        self._paused = True
+        self._paused = True  # may be, from here on: `resume` and `stop` must see to it
+        # Also when it was paused before: that may have failed half-way, which nobody may be told is a pause.
         frozen: bool = await asyncio.to_thread(self._group.freeze) if self._group else False
         if frozen:
             return
+        self._signalled = True
         try:
             await asyncio.to_thread(processes.stop_tree, self._bubblewrap.first)
         except TimeoutError as error:
@@ -128,10 +128,11 @@ class NamespaceMachine:
     async def resume(self) -> None:
         if not self._paused:
             return
-        self._paused = False
-        thawed: bool = await asyncio.to_thread(self._group.thaw) if self._group else False
-        if not thawed:
+        if self._group:
+            await asyncio.to_thread(self._group.thaw)
+        if self._signalled:
             await asyncio.to_thread(processes.continue_tree, self._bubblewrap.first)
+        self._paused = self._signalled = False
 
     async def remains(self) -> Sequence[Remain]:
         """Its processes, and the directories that it may write to, as process 1 sees them."""
