@@ -214,7 +214,9 @@ def execute(
 
     try:
         given = environment_of(env or (), process_environment())
-        asked = Asked(tuple(command), given, cwd, identity, timeout, tty)
+        # After SANDBOX nothing is an option any more, so that a `--` is still there.
+        words = command[1:] if command[0] == "--" else command
+        asked = Asked(tuple(words), given, cwd, identity, timeout, tty)
         code = asyncio.run(run_in_old(control_socket(socket), sandbox, asked))
     except KeyError as name:
         raise CommandError(
