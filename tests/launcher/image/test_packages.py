@@ -61,5 +61,5 @@ def test_only_what_images_are_made_of_is_kept(tmp_path: Path) -> None:
     kept, dropped = Package("a", "1", "all"), Package("a", "2", "all")
     for package in (kept, dropped):
         (tmp_path / "apt/archives" / package.file).touch()
-    apt.keep_only([kept])
+    apt.keep_only({(kept.name, kept.version)})
     assert [path.name for path in (tmp_path / "apt/archives").glob("*.deb")] == [kept.file]

@@ -53,13 +53,13 @@ def build(
             images.forget("complete", key)
         image = images.make("complete", key, complete)
         images.name(name, image)
-        sweep(images)
+        parts.keep_archives(sweep(images))
     return image
 
 
-def sweep(images: Cache) -> None:
+def sweep(images: Cache) -> list[manifest.Manifest]:
     """Remove images without a name, and parts that no image has: each update would leave some. Only while
-    `images.building`."""
+    `images.building`. What is left."""
     named = {path.name for path in images.names().values()}
     for key in images.keys("complete") - named:
         images.forget("complete", key)
@@ -68,6 +68,7 @@ def sweep(images: Cache) -> None:
         images.forget("roots", key)
     for key in images.keys("kernels") - {one.kernel for one in used}:
         images.forget("kernels", key)
+    return used
 
 
 def remove(cache: Path, name: str, tell: Callable[[str], None]) -> None:
@@ -89,7 +90,7 @@ def _manifest(key: str, source: Source, core: Part, root: Part, agent: str) -> m
         kernel_form=core.about["form"],
         created=int(time.time()),
         agent=agent,
-        packages=root.about.get("packages") or {},
+        packages={**core.about["packages"], **(root.about.get("packages") or {})},
         environment=start.get("environment") or {},
         command=tuple(start.get("command") or ()),
         working_directory=start.get("working_directory") or "",

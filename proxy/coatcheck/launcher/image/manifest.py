@@ -33,7 +33,7 @@ class Manifest:
     agent: str
     """SHA-256 of the guest's agent."""
     packages: Mapping[str, str] = field(default_factory=dict)
-    """Name to version; of roots from Debian packages."""
+    """Name to version: the kernel's, and those of a root from Debian packages."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """What a container image sets for its program."""
     command: tuple[str, ...] = ()

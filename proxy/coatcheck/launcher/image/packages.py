@@ -109,11 +109,14 @@ class Apt:
                 os.replace(arrived, self._archives / package.file)
         return [self._archives / package.file for package in packages]
 
-    def keep_only(self, packages: Collection[Package]) -> None:
-        """Remove the archives that no image of now is made of: the cache does not grow with each update."""
-        names = {package.file for package in packages}
+    def keep_only(self, versions: Collection[tuple[str, str]]) -> None:
+        """Remove the archives that no image of now is made of, by (name, version): else the cache would grow
+        with each update."""
+        kept = {
+            Package(name, version, arch).file for name, version in versions for arch in (ARCHITECTURE, "all")
+        }
         for file in self._archives.glob("*.deb"):
-            if file.name not in names:
+            if file.name not in kept:
                 file.unlink(missing_ok=True)
 
     def _run(

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from coatcheck.launcher.image import debian, ext4, finishing, kernel, rootfs
 from coatcheck.launcher.image.cache import Cache, remove
 from coatcheck.launcher.image.directory import read_directory
+from coatcheck.launcher.image.manifest import Manifest
 from coatcheck.launcher.image.oci import read_archive
 from coatcheck.launcher.image.packages import Apt, Package, check_names
 from coatcheck.launcher.image.problem import ImageError
@@ -84,6 +85,10 @@ class Parts:
         if source.archive is not None:
             return self._from_archive(source.archive)
         return self._from_debian((*debian.ESSENTIAL, *debian.DEFAULT, *source.packages))
+
+    def keep_archives(self, used: Iterable[Manifest]) -> None:
+        """Keep the packages that these images are made of."""
+        self._apt.keep_only({pair for manifest in used for pair in manifest.packages.items()})
 
     def _from_debian(self, names: tuple[str, ...]) -> Part:
         def make(found: Sequence[Package]) -> Part:
