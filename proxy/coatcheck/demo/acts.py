@@ -7,11 +7,13 @@ from pathlib import Path
 
 from coatcheck.control_client import ControlError
 from coatcheck.demo import stage as stages
+from coatcheck.demo.agent_program import AgentError
 from coatcheck.demo.attacks import Attacker, every
 from coatcheck.demo.clients import show_clients, show_control, show_handles
 from coatcheck.demo.daemon import DaemonError, OpenedSession
 from coatcheck.demo.git_server import GitMissing
 from coatcheck.demo.isolation import Isolation, probe
+from coatcheck.demo.microvm import show_microvm
 from coatcheck.demo.reach import reach
 from coatcheck.demo.report import Report
 from coatcheck.demo.sandbox import Sandbox, SandboxError, open_sandbox
@@ -19,7 +21,14 @@ from coatcheck.demo.stage import Stage
 from coatcheck.demo.summary import show_audit, show_search
 from coatcheck.demo.transparent import show_transparent
 from coatcheck.demo.zero_secrets import Searched, needles, search_bytes, search_processes
+from coatcheck.launcher.machine import MachineError
 from coatcheck.stores.embedded import EmbeddedVaultError
+
+_TOLD = (
+    *(SandboxError, DaemonError, ControlError, MachineError, AgentError),
+    *(EmbeddedVaultError, GitMissing),
+)
+"""What may go wrong, in words for a person."""
 
 
 async def perform(logs: Path) -> int:
@@ -34,7 +43,7 @@ async def perform(logs: Path) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="coatcheck-", ignore_cleanup_errors=True) as scratch:
             await _acts(report, isolation, Path(scratch), logs)
-    except (SandboxError, DaemonError, ControlError, EmbeddedVaultError, GitMissing) as error:
+    except _TOLD as error:
         report.check(False, str(error))
         for line in str(getattr(error, "hint", "")).splitlines():
             report.line(f"    {line}")
@@ -87,6 +96,7 @@ async def _acts(report: Report, isolation: Isolation, scratch: Path, logs: Path)
             report.headline(f"Attack {attacks + 1}: Reach for the daemon, its OpenBao and its control API")
             unreachable = await reach(victim, isolation.bubblewrap is not None)
             await show_transparent(report, stage, kind)
+            await show_microvm(report, stage)
             for box in (sandbox, second):
                 await search(box)
                 searched.add(search_bytes(bytes(box.said), wanted))

@@ -14,6 +14,7 @@ from coatcheck.demo.git_server import git_server, make_repository
 from coatcheck.demo.origin import origin
 from coatcheck.demo.seen import Seen
 from coatcheck.demo.server import TlsServer
+from coatcheck.settings_problem import load_settings
 from coatcheck.stores.embedded import EmbeddedVault
 
 ORIGIN_NAMES = ("api.openai.com", "api.anthropic.com", "internal.example", "docs.example", "attacker.example")
@@ -52,6 +53,8 @@ class Stage:
     checkpoints: Path
     """Where the audit log's signed checkpoints go besides."""
     policy_hash: str
+    cache: Path
+    """Where images are: the user's, as they outlive the demo."""
 
     @property
     def seen(self) -> list[Seen]:
@@ -95,9 +98,11 @@ async def build(directory: Path, logs: Path) -> AsyncIterator[Stage]:
         shutil.copyfile(Path(__file__).parent / "policy.yaml", policies / "demo.yaml")
         checkpoints = directory / "checkpoints.jsonl"
         control = directory / "run" / "control.sock"
+        cache = load_settings().cache
         settings = {
             "state_dir": str(directory / "state"),
             "runtime_dir": str(control.parent),
+            "cache_dir": str(cache),
             "policy": str(policies),
             "vault_url": vault.url,
             "vault_login": "approle",
@@ -126,4 +131,5 @@ async def build(directory: Path, logs: Path) -> AsyncIterator[Stage]:
             state=directory / "state",
             checkpoints=checkpoints,
             policy_hash=await daemon.policy_hash(),
+            cache=cache,
         )

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 
+from coatcheck.demo.microvm import SUBJECT
 from coatcheck.demo.report import Report
 from coatcheck.demo.stage import Stage
 from coatcheck.demo.zero_secrets import Searched
@@ -52,14 +53,17 @@ async def show_audit(report: Report, stage: Stage) -> None:
     refused = [record for record in decisions if record["outcome"] == "deny"]
     # Git asks without a credential first, and sends its own when told to: that is no attack.
     asked = [record for record in refused if record["reason"] == "handle_missing"]
+    # The agent program asks its vendor for settings, which no rule allows; it works without.
+    curious = [record for record in refused if record["subject"] == SUBJECT]
     report.field(
         "audit",
         f"{verified.records} records, hash chain {'intact' if verified.ok else 'BROKEN'}, "
         f"{sum(d['outcome'] == 'inject' for d in decisions)} injections, {len(refused)} refusals: "
-        f"{len(asked)} times git was told to send its credential, and the attacks:",
+        f"{len(asked)} times git was told to send its credential, {len(curious)} times the agent program "
+        "asked for what it need not have, and the attacks:",
     )
     for record in refused:
-        if record in asked:
+        if record in asked or record in curious:
             continue
         where = f"{record['method']} {record['destination']}{record['path']}"
         alarm = "alarm" if record["alarm"] else ""

@@ -33,6 +33,7 @@ MAX_MESSAGE: Final = 4 * 1024 * 1024
 READY_SECONDS: Final = 120.0
 """For a guest to boot, on a machine that is slow and busy."""
 _POLL: Final = 20
+_INSPECTION_POLL: Final = 0.1
 
 
 class SandboxClient:
@@ -194,6 +195,15 @@ class Sandbox:
 
     async def resume(self) -> None:
         self.shown = await asyncio.to_thread(self._client.control.resume_sandbox, self.id)
+
+    async def inspect(self) -> Answer:
+        """The inspection, when it ended: `signed` is its statement (docs/inspection.md). ControlError."""
+        control = self._client.control
+        said: Answer = await asyncio.to_thread(control.inspect_sandbox, self.id)
+        while not said["ended"]:
+            await asyncio.sleep(_INSPECTION_POLL)
+            said = await asyncio.to_thread(control.inspection, self.id)
+        return said
 
     # --- commands --------------------------------------------------------------------------------------
 
