@@ -1,5 +1,6 @@
-"""Ports of a sandbox, reached from outside: as raw bytes in a WebSocket (binary messages both ways, a text
-says that nothing more follows), or as HTTP and WebSocket requests.
+"""Ports of a sandbox, reached from outside: as bytes in a WebSocket, or by HTTP and WebSocket requests.
+
+As bytes: binary messages both ways; a text one says that nothing more follows.
 
 Whoever comes here has been authenticated and authorised by the control API; what the sandbox answers is bytes
 of its own making, and no program of ours heeds it.
