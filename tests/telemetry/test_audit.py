@@ -398,4 +398,5 @@ def test_a_checkpoint_leaves_only_after_its_records_are_on_the_disk(
     )
     log.write(DECISION)
     log.close()
-    assert seen[-2:] == ["disk", "elsewhere"]
+    # On a busy machine the group's flush may come before the close, which then has nothing left to flush.
+    assert "disk" in seen[: seen.index("elsewhere")]
