@@ -10,7 +10,8 @@ def demo(
         list[str] | None, typer.Argument(help="Passed on to the demo.", show_default=False)
     ] = None,
 ) -> None:
-    """The main job on real input, in a sandbox without secrets; then six attacks and their refusals.
+    """The main job on real input, in a sandbox without secrets; six attacks and their refusals; a client that
+    knows of no proxy; a real agent program inside a microVM, inspected from the host.
 
     Example: coatcheck demo
     """

@@ -1,4 +1,4 @@
-"""`coatcheck demo`: the main job on real clients in a sandbox without secrets, then six attacks."""
+"""`coatcheck demo`: real clients in a sandbox without secrets, six attacks, an agent inside a microVM."""
 
 import asyncio
 import contextlib
