@@ -49,11 +49,10 @@ def test_nothing_is_missing_where_there_are_both(tmp_path: Path, monkeypatch: py
     qemu = tmp_path / "qemu-system-x86_64"
     qemu.touch(0o755)
     image = tmp_path / "images/complete/0123456789abcdef"
-    (tmp_path / "images").mkdir(0o700)
-    image.mkdir(parents=True)
+    for directory in ("images", "images/names", "images/complete", str(image)):
+        (tmp_path / directory).mkdir(0o700)
     for file in ("vmlinuz", "initrd", "root.ext4", "manifest.json"):
         (image / file).touch()
-    (tmp_path / "images/names").mkdir()
     (tmp_path / "images/names/default").symlink_to(image)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert missing(tmp_path) is None
