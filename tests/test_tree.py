@@ -78,6 +78,7 @@ COVERED_BY = {
     "launcher/metadata_http.py": "launcher/test_metadata.py",
     "launcher/metadata_tokens.py": "launcher/test_metadata.py",
     "launcher/namespace_layout.py": "launcher/test_namespace.py",
+    "launcher/machines.py": "launcher/test_service.py",
     "launcher/ports.py": "sandbox_client/test_client.py",
     "launcher/run_directory.py": "launcher/test_service.py",
     "launcher/spawning.py": "launcher/test_service.py",

@@ -23,6 +23,7 @@ from coatcheck.decision.sandbox import (
     Choice,
     Sandbox,
     SandboxIdentity,
+    SandboxProblem,
     SandboxRefused,
     WantedSandbox,
     WantedVolume,
@@ -52,6 +53,12 @@ async def open_sandbox(desk: Desk, wanted: NewSandbox, caller: Caller) -> Sandbo
     names = [each.name for each in wanted.identities]
     if len(set(names)) != len(names):
         raise ControlProblem(Problem.BAD_VALUE, "an identity stands there twice", "Name each once.")
+    if missing := set(names) - set(choice.identities):
+        raise ControlProblem(
+            SandboxProblem.NO_BACKEND,
+            f"users cannot be told apart here, so there is no identity {', '.join(missing)}",
+            "Use a microVM, or a daemon that runs as root.",
+        )
     policy = desk.backend.state.policies.get(wanted.policy)
     asked = WantedSandbox(
         tenant=wanted.tenant,
@@ -73,7 +80,7 @@ async def open_sandbox(desk: Desk, wanted: NewSandbox, caller: Caller) -> Sandbo
         for each in wanted.identities:
             identity = await _identity(desk, wanted, each, admitted, choice, caller)
             opened.append(identity)  # at once: what fails next must find it
-        return await desk.give(lambda: sandboxes.start(admitted, opened))
+        return await asyncio.to_thread(sandboxes.start, admitted, opened)
     except BaseException as error:
         sandboxes.withdraw(admitted)
         for made in opened:

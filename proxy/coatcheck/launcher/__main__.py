@@ -8,15 +8,15 @@ import resource
 import signal
 import sys
 from dataclasses import asdict
+from importlib import import_module
 
-from coatcheck.control_client import ControlClient
-from coatcheck.decision.sandbox import Ending
-from coatcheck.launcher.backends import make_machine
+from coatcheck.launcher.machines import make_machine
 from coatcheck.launcher.spec import MAX_BYTES, SupervisorSpec, loads
 from coatcheck.process_memory import hide_memory
-from coatcheck.telemetry.log import LogFormat, configure
 
 ANSWER_SECONDS = 10.0
+LATER = ("coatcheck.launcher.api", "coatcheck.launcher.metadata", "coatcheck.telemetry.log")
+"""What a booting guest does not wait for: half a second of imports."""
 
 
 def main() -> int:
@@ -24,7 +24,6 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.umask(0o077)
     hide_memory()  # handles are in it
-    configure(LogFormat.HUMAN, "warning")
     spec = loads(sys.stdin.buffer.readline(MAX_BYTES))
     os.set_inheritable(spec.lock, False)  # the machine must not keep us alive in the daemon's eyes
     asyncio.run(_supervise(spec))
@@ -32,13 +31,21 @@ def main() -> int:
 
 
 async def _supervise(spec: SupervisorSpec) -> None:
+    machine = make_machine(spec)
+    starting = asyncio.create_task(machine.start())  # in this thread: its death signal comes with ours
+    for name in LATER:
+        await asyncio.to_thread(import_module, name)
+    from coatcheck.control_client import ControlClient
+    from coatcheck.decision.sandbox import Ending
     from coatcheck.launcher.api import serving
     from coatcheck.launcher.metadata import MetadataService
     from coatcheck.launcher.supervisor import Supervisor
+    from coatcheck.telemetry.log import LogFormat, configure
 
+    configure(LogFormat.HUMAN, "warning")
     client = ControlClient(spec.control, timeout=ANSWER_SECONDS)
     metadata = MetadataService(client, spec.id, lambda: asdict(spec.limits))
-    sandbox = Supervisor(spec, make_machine(spec), client, metadata)
+    sandbox = Supervisor(spec, machine, client, metadata, starting)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, sandbox.end, Ending.KILLED, "its supervisor was told to stop")

@@ -1,16 +1,31 @@
 """What this machine can make a sandbox of: looked for, measured, and said in one line."""
 
+import asyncio
+import os
 import shutil
 import threading
 from pathlib import Path
+from typing import Final
 
-from coatcheck.decision.sandbox import Backend, Choice, SandboxProblem, SandboxRefused
+from coatcheck.decision.sandbox import (
+    AGENT,
+    IDENTITIES,
+    Backend,
+    Choice,
+    SandboxProblem,
+    SandboxRefused,
+)
 from coatcheck.decision.session import Isolation
+from coatcheck.launcher import accelerator
 from coatcheck.launcher.guest_programs import CompileError, agent
-from coatcheck.launcher.machine import Machine
-from coatcheck.launcher.namespace import NamespaceMachine
-from coatcheck.launcher.spec import SupervisorSpec
+from coatcheck.launcher.image.cache import find
+from coatcheck.launcher.image.problem import ImageError
+from coatcheck.launcher.jail import find_qemu
+from coatcheck.launcher.machine import MachineError
 from coatcheck.settings import Settings
+
+DEFAULT_IMAGE: Final = "default"
+_MEANS: Final = {Isolation.HARDWARE: "KVM", Isolation.EMULATED: "TCG, which is no security boundary"}
 
 
 class Backends:
@@ -20,13 +35,41 @@ class Backends:
         self._settings = settings
         self._lock = threading.Lock()
         self._agent: Path | None = None
+        self._verdict: accelerator.Verdict | None = None
 
     def choose(self, backend: Backend | None, image: str | None) -> Choice:
         """SandboxRefused when this machine cannot run what is asked for."""
         with self._lock:  # what several ask for at once is built and measured by the first
             if backend is Backend.NAMESPACE:
-                return self._namespace("namespaces were asked for")
-            return self._namespace("there is no microVM yet")
+                if image is not None:
+                    raise SandboxRefused(
+                        SandboxProblem.UNKNOWN_IMAGE,
+                        "a namespace sandbox runs this machine's own programs, and no image",
+                        "Leave the image out, or ask for a microVM.",
+                    )
+                return self._namespace("as asked for, the host's kernel is shared")
+            try:
+                return self._microvm(image)
+            except SandboxRefused as refused:
+                if backend is Backend.MICROVM or image is not None:
+                    raise
+                return self._namespace(f"no microVM here: {refused.message} ({refused.hint})")
+
+    def _microvm(self, name: str | None) -> Choice:
+        try:
+            qemu = find_qemu()
+        except MachineError as error:
+            raise SandboxRefused(SandboxProblem.NO_BACKEND, str(error), error.hint) from None
+        try:
+            image = find(self._settings.cache.absolute(), name or DEFAULT_IMAGE)
+        except ImageError as error:
+            raise SandboxRefused(SandboxProblem.UNKNOWN_IMAGE, str(error), error.hint) from None
+        if self._verdict is None:
+            cache = self._settings.runtime.absolute() / "accelerator.json"
+            self._verdict = asyncio.run(accelerator.judge(qemu, image / "vmlinuz", cache))
+        found = self._verdict
+        why = f"{_MEANS[found.isolation]}: {found.why.removeprefix('emulated, because ')}"
+        return Choice(Backend.MICROVM, found.isolation, why, str(image))
 
     def _namespace(self, why: str) -> Choice:
         if shutil.which("bwrap") is None:
@@ -35,7 +78,9 @@ class Backends:
                 "there is no bubblewrap (bwrap) on this machine",
                 "Install it: apt-get install bubblewrap.",
             )
-        return Choice(Backend.NAMESPACE, Isolation.NAMESPACE, why, None, str(self._program()))
+        # Without root only one user can be mapped (user_namespaces(7)), so nobody could be told from another.
+        identities = IDENTITIES if os.geteuid() == 0 else (AGENT,)
+        return Choice(Backend.NAMESPACE, Isolation.NAMESPACE, why, None, str(self._program()), identities)
 
     def _program(self) -> Path:
         if self._agent is None or not self._agent.exists():
@@ -44,10 +89,3 @@ class Backends:
             except CompileError as error:
                 raise SandboxRefused(SandboxProblem.NO_BACKEND, str(error), error.hint) from None
         return self._agent
-
-
-def make_machine(spec: SupervisorSpec) -> Machine:
-    """The machine of a spec, not started."""
-    return NamespaceMachine(
-        spec.machine, spec.directory, agent=spec.agent or Path(), nests=spec.filesystem is not None
-    )

@@ -32,6 +32,7 @@ MAX_UNTAKEN: Final = 1024 * 1024
 """Bytes of input that may wait for the command. A client keeps to 256 KiB; who floods is cut off."""
 MAX_WAITING: Final = 256
 """Messages that may wait for the command, for the same reason: a small one costs, too."""
+KILLED: Final = 9
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -188,8 +189,12 @@ class _Running:
                 return {"signal": 9} | self._words(LimitName.OUTPUT)
         if not last:
             return refusal(Problem.GUEST_FAILED)
-        for hit in self._sandbox.hits():
-            limit = limit or hit
+        hits = self._sandbox.hits()
+        # Behind a policy's `filesystem` a shell tells of the kill, as 137.
+        if LimitName.MEMORY in hits and (last.get("signal") == KILLED or last.get("exit") == 128 + KILLED):
+            limit = LimitName.MEMORY
+        elif LimitName.PROCESSES in hits and last.get("exit"):
+            limit = limit or LimitName.PROCESSES
         return last | (self._words(LimitName(limit)) if limit in set(LimitName) else {})
 
     def _words(self, limit: LimitName) -> Notice:

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from coatcheck.settings import Settings
+if TYPE_CHECKING:
+    from coatcheck.settings import Settings  # a supervisor has none, and need not load what reads them
 
 MIB = 1024 * 1024
 
@@ -88,7 +90,7 @@ _HAPPENED = {
 }
 
 
-def ceilings(settings: Settings) -> Limits:
+def ceilings(settings: "Settings") -> Limits:
     """The most that any sandbox of this host gets."""
     return Limits(
         memory_mib=settings.sandbox_max_memory,

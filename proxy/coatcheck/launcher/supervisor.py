@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol, runtime_checkable
@@ -73,13 +74,20 @@ class Supervisor:
     """Belongs to one event loop. `api.serving` lets callers at it."""
 
     def __init__(
-        self, spec: SupervisorSpec, machine: Machine, client: Reporting, metadata: MetadataService
+        self,
+        spec: SupervisorSpec,
+        machine: Machine,
+        client: Reporting,
+        metadata: MetadataService,
+        starting: "asyncio.Task[socket.socket] | None" = None,
     ) -> None:
+        """`starting`: the machine's start, where it has begun already."""
         self.spec = spec
         self.machine = machine
         self.state = SandboxState.STARTING
         self.listeners: set[Callable[[Notice], None]] = set()
         """Whoever is connected, to be told what concerns everybody."""
+        self._starting = starting
         self._client = client
         self._metadata = metadata
         self._environments = {each.name: _environment(each, metadata) for each in spec.identities}
@@ -184,7 +192,7 @@ class Supervisor:
 
     async def _live(self) -> None:
         try:
-            sock = await self.machine.start()
+            sock = await (self._starting or self.machine.start())
         except MachineError as error:
             self.end(Ending.START_FAILED, f"{error}. {error.hint}" if error.hint else str(error))
             return
