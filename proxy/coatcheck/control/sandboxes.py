@@ -163,7 +163,7 @@ async def report(desk: Desk, ask: Ask) -> Answer:
         maker = ask.caller_named(sandbox.opened_by)
         for session_id in sandbox.sessions.values():
             await _renew(desk, maker, session_id, sandbox.opened_by)
-        sandboxes.reported(sandbox.id, SandboxState(said.state), None, "")
+        sandboxes.reported(sandbox.id, SandboxState(said.state), None, said.detail)
     return models.SandboxShown(sandbox=view(sandboxes.get(sandbox.id) or sandbox))
 
 

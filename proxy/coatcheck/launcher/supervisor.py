@@ -306,14 +306,16 @@ class Supervisor:
         await asyncio.sleep(left - warning)
         self._tell(
             {
-                "warning": f"the sandbox has {warning:.0f} s left of its time limit",
+                "warning": f"the sandbox has {max(warning, 0):.0f} s left of its time limit"
+                f" of {self.spec.limits.run_seconds} s",
                 "hint": "Ask for more with --timeout (timeout_seconds) next time.",
             }
         )
         await asyncio.sleep(warning)
         self.end(
             Ending.TIME_LIMIT,
-            f"its time limit of {left:.0f} s is over; ask for more with --timeout (timeout_seconds)",
+            f"its time limit of {self.spec.limits.run_seconds} s is over;"
+            " ask for more with --timeout (timeout_seconds)",
         )
 
     def _doze(self) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-import os
+import secrets
 import socket as sockets
 import ssl
 import struct
@@ -278,10 +278,10 @@ class Sandbox:
 
     async def download(self, path: str, local: Path, identity: str | None = None) -> int:
         """Copy a file out. `local` is replaced when all of it is there, and untouched otherwise."""
-        part = local.with_name(f".{local.name}.{os.getpid()}.part")
+        part = local.with_name(f".{local.name}.{secrets.token_hex(8)}.part")
         size = 0
         try:
-            with await asyncio.to_thread(part.open, "wb") as file:
+            with await asyncio.to_thread(part.open, "xb") as file:
                 async with self.read_file(path, identity) as chunks:
                     async for chunk in chunks:
                         await asyncio.to_thread(file.write, chunk)
