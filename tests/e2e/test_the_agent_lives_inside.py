@@ -48,7 +48,8 @@ async def made(client: SandboxClient, **different: Any) -> Sandbox:
 
 
 async def both_tasks(sandbox: Sandbox, program: str) -> None:
-    """One conversation. All that comes out of the sandbox is free of secrets, and right."""
+    """One conversation, and an inspection in the middle of it. All that comes out of the sandbox is free of
+    secrets, and right."""
     report = make_report()
     await sandbox.write_file(f"{HOME}/report.pdf", report.pdf)
     held = (await sandbox.run(["env"])).stdout
@@ -59,6 +60,9 @@ async def both_tasks(sandbox: Sandbox, program: str) -> None:
         async with process:
             talk = Conversation(process)
             assert (await talk.ask(PRIMES_TASK)).endswith(PRIMES)
+            # It stands still meanwhile, and goes on.
+            inspected = await sandbox.inspect()
+            assert inspected["state"] == "nothing_found", inspected
             assert "summary.md" in await talk.ask(REPORT_TASK)
             assert await talk.end() == 0
     no_secret_in(bytes(talk.said), "output")
