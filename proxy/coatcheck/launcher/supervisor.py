@@ -153,8 +153,6 @@ class Supervisor:
         ]
         for task in tasks:
             task.add_done_callback(self._failed)
-        for task in tasks:
-            task.add_done_callback(self._look_after)
         try:
             ending, detail = await asyncio.shield(self._over)
         except asyncio.CancelledError:
@@ -183,12 +181,6 @@ class Supervisor:
             logger.error("sandbox %s: its supervisor failed", self.spec.id, exc_info=error)
             ending = Ending.START_FAILED if self.state is SandboxState.STARTING else Ending.KILLED
             self.end(ending, f"its supervisor failed ({type(error).__name__}); see the daemon's log")
-
-    def _look_after(self, task: "asyncio.Task[None]") -> None:
-        """A defect of ours must not leave a sandbox without a lease, or without an end."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("sandbox %s: %s failed: %s", self.spec.id, task.get_coro(), type(error).__name__)
-            self.end(Ending.SUPERVISOR_GONE, "its supervisor made a mistake; see the daemon's log")
 
     async def _live(self) -> None:
         try:
