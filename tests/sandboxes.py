@@ -126,7 +126,9 @@ WANTED: Mapping[str, Any] = {
 
 
 @asynccontextmanager
-async def place(all_output: Path, upstream_tls: UpstreamTls, **settings: Any) -> AsyncIterator[Place]:
+async def place(
+    all_output: Path, upstream_tls: UpstreamTls, policy: str = POLICY, **settings: Any
+) -> AsyncIterator[Place]:
     """A daemon in a directory of its own, with CALLERS over TCP, in front of the demo's origin."""
     keys = {
         "openai": known_secret("the origin's OpenAI key", prefix="sk-proj-"),
@@ -139,7 +141,7 @@ async def place(all_output: Path, upstream_tls: UpstreamTls, **settings: Any) ->
         origin(upstream_tls.certificate, upstream_tls.key, keys, names=NAMES, event_gap=0.01) as server,
         running_daemon(
             directory,
-            POLICY,
+            policy,
             {f"memory:secret/{name}#api_key": key for name, key in keys.items()},
             upstream_ca=upstream_tls.ca,
             connect_to={f"{name}:443": server.port for name in ("api.openai.com", "api.anthropic.com")},

@@ -195,13 +195,16 @@ def test_a_place_that_leads_through_a_link_starts_nothing() -> None:
         assert "symbolic link" in found[1].errors
 
 
-def test_places_that_do_not_exist_are_left_out() -> None:
-    """One policy serves many images; what is not there is neither written nor read."""
+def test_a_place_that_may_be_written_is_made_where_the_user_could_have_made_it() -> None:
+    """Nobody could from inside. One policy serves many images: what cannot be made is left out."""
     found = run(
-        Filesystem(allow_write=("/srv/none",), deny_read=("/srv/nothing", "/none/at/all")),
-        "echo started; mkdir /srv/none",
+        Filesystem(
+            allow_write=("/srv/new/place", "/none/of/ours"), deny_read=("/srv/nothing", "/none/at/all")
+        ),
+        "echo started; echo mine > /srv/new/place/file; cat /srv/new/place/file; mkdir /none /srv/new/other",
     )
-    assert found[0].out == "started\n" and "Read-only" in found[0].errors
+    assert found[0].out == "started\nmine\n"
+    assert "'/none'" in found[0].errors and "'/srv/new/other': Read-only" in found[0].errors
 
 
 def test_files_that_run_for_whoever_comes_next_are_read_only() -> None:

@@ -126,6 +126,8 @@ def script(filesystem: Filesystem, isolation: Isolation) -> str:
     if isolation is Isolation.NAMESPACE:
         # No filter, no command: the shell ends when it cannot open the file.
         lines += [f"exec 9<{COMMAND_FILTER}", 'set -- --seccomp 9 "$@"']
+    for root in filesystem.allow_write:
+        lines += _made(root)
     for path in reversed(filesystem.deny_read):
         lines += _mask(path)
     denials = _denials(filesystem)
@@ -170,6 +172,15 @@ def _mask(path: str) -> Iterator[str]:
     yield f"if [ -e {name} ] || [ -L {name} ]; then real {name}"
     yield f'if [ -d {name} ]; then set -- --perms 0000 --tmpfs {name} --remount-ro {name} "$@"'
     yield f'else set -- --ro-bind /dev/null {name} "$@"; fi; fi'
+
+
+def _made(root: str) -> Iterator[str]:
+    """A place that may be written is there: nobody could make it from inside. As the command's user, so only
+    where that user could have made it without the policy."""
+    parts = root.split("/")
+    for count in range(2, len(parts) + 1):
+        path, parent = "/".join(parts[:count]), "/".join(parts[: count - 1])
+        yield f"[ -e {_q(path)} ] || {{ real {_q(parent)}; mkdir {_q(path)} 2>/dev/null; }}"
 
 
 def _executed(root: str) -> Iterator[str]:
