@@ -8,7 +8,7 @@ help:  ## show this
 setup:  ## .venv/bin/coatcheck from requirements.lock, and the Debian packages that the tests need
 	@scripts/setup
 
-demo: setup  ## the main job on real input, in a sandbox without secrets, then six attacks
+demo: setup  ## the main job on real input, six attacks, a redirect, a real agent in a microVM
 	@.venv/bin/coatcheck demo $(ARGS)
 
 test: setup  ## every test
