@@ -34,9 +34,12 @@ def search(data: bytes, *values: Value, page: int = PAGE, offset: int = 0) -> li
     return hits + found.end()
 
 
+_NOT_ASCII = bytes(byte | 0x80 for byte in range(256))
+
+
 def at(*placed: tuple[int, bytes], size: int = 4 * PAGE) -> bytes:
-    """Chance with `placed` bytes at their offsets; chance holds no part of a secret."""
-    data = bytearray(chance.token_bytes(size))
+    """Chance with `placed` bytes at their offsets; chance is not ASCII, so it holds no part of a secret."""
+    data = bytearray(chance.token_bytes(size).translate(_NOT_ASCII))
     for offset, text in placed:
         data[offset : offset + len(text)] = text
     return bytes(data)

@@ -19,6 +19,8 @@ MACHINE = (
     *("--unshare-user", "--uid", "1000", "--gid", "1000", "--unshare-pid", "--die-with-parent"),
     *("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/home", "--tmpfs", "/tmp"),
     *("--tmpfs", "/srv", "--tmpfs", "/run", "--dir", HOME, "--chdir", HOME),
+    # A checkout may lie below /tmp or /home.
+    *(word for place in (sys.base_prefix, sys.prefix) for word in ("--ro-bind", place, place)),
 )
 """Stands for a machine whose user is 1000."""
 DRIVER = """
