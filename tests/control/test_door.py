@@ -37,6 +37,7 @@ async def test_a_full_house_turns_others_away_and_leaves_the_socket_free(
                 return b""
             return read_all(connection)
 
+    turned_away = b"not yet"
     for _ in range(50):  # until the three were accepted, on a busy machine
         if (turned_away := await asyncio.to_thread(one_more)) == b"":
             break

@@ -5,6 +5,7 @@ import io
 import tarfile
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,7 +50,12 @@ def library() -> bytes:
 
 async def test_it_finds_some_and_the_upstream_sees_the_real_ones(daemon: TestDaemon, aws: AwsOrigin) -> None:
     """By the variables that the sandbox has anyway."""
-    asked = {"tenant": "acme", "subject": "agent", "policy": "default", "backend": "namespace"}
+    asked: dict[str, Any] = {
+        "tenant": "acme",
+        "subject": "agent",
+        "policy": "default",
+        "backend": "namespace",
+    }
     async with SandboxClient(daemon.settings.control) as client, await client.create(**asked) as sandbox:
         await sandbox.write_file("/home/agent/library.tar.gz", library())
         unpacked = await sandbox.run(["tar", "xzf", "library.tar.gz"])
