@@ -102,8 +102,12 @@ class Bench:
         figures.peak = target.proxy.peak_memory()
 
     def grow(self, target: Target, requests: int, say: Callable[[str], None]) -> None:
-        """Resident memory over `requests` more, on connections that come and go."""
-        load.kept(target.routes, self._context, count=WARM_UP * len(target.routes))
+        """Resident memory over `requests` more, on connections that come and go.
+
+        A twentieth of them goes before as the warm-up: caches fill, and the allocator settles.
+        """
+        say(f"  warm-up: {requests // 20:,}")
+        load.kept(target.routes, self._context, count=max(WARM_UP * len(target.routes), requests // 20))
         before = target.proxy.memory()
         batch = max(1000, min(25_000, requests // 4))
         while self.grown_over < requests:
