@@ -11,11 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from coatcheck.control_client import ControlClient
 from coatcheck.demo.origin import origin
 from coatcheck.launcher import cgroup
+from coatcheck.launcher.image.cache import find
+from coatcheck.launcher.image.problem import ImageError
 from coatcheck.sandbox_client import Sandbox, SandboxClient
+from coatcheck.settings import Settings
 from tests.daemon import TestDaemon, running_daemon
 from tests.known_secrets import known_secret
 from tests.upstreams import NAMES, UpstreamTls
@@ -158,6 +162,16 @@ async def sandbox_in(where: Place, caller: str | None = None, **different: Any) 
     """One that runs, and is gone afterwards."""
     async with where.client(caller) as client, await client.create(**{**WANTED, **different}) as made:
         yield made
+
+
+def image_cache() -> Path:
+    """Where `make setup` has put the default image. Fails the test where it has not."""
+    cache = Settings().cache
+    try:
+        find(cache, "default")
+    except ImageError as error:
+        pytest.fail(f"{error}: {error.hint}", pytrace=False)
+    return cache
 
 
 def until(true: Callable[[], object], seconds: float = SECONDS) -> None:

@@ -4,10 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.launcher.image.cache import find
-from coatcheck.launcher.image.problem import ImageError
-from coatcheck.settings import Settings
-from tests.sandboxes import POLICY, place, sandbox_in
+from tests.sandboxes import POLICY, image_cache, place, sandbox_in
 from tests.upstreams import UpstreamTls
 
 FENCED = POLICY + "filesystem: {allow_write: [/home/agent/work], deny_read: [/usr/share/ca-certificates]}\n"
@@ -17,14 +14,6 @@ echo no > /home/agent/file || echo "home cannot"
 ls -A /usr/share/ca-certificates || echo "what is denied cannot be read"
 mv /home/agent/work/file /home/agent/ || echo "nor moved there"
 """
-
-
-def image_cache() -> Path:
-    try:
-        find(Settings().cache, "default")
-    except ImageError as error:
-        pytest.fail(f"{error}: {error.hint}", pytrace=False)
-    return Settings().cache
 
 
 @pytest.mark.parametrize(

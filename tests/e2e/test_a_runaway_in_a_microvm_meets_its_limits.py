@@ -8,12 +8,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from coatcheck.launcher.image.cache import find
-from coatcheck.launcher.image.problem import ImageError
 from coatcheck.sandbox_client import Sandbox
 from coatcheck.sandbox_client.process import Finished
-from coatcheck.settings import Settings
-from tests.sandboxes import Place, place, sandbox_in
+from tests.sandboxes import Place, image_cache, place, sandbox_in
 from tests.upstreams import UpstreamTls
 
 pytestmark = [
@@ -22,14 +19,6 @@ pytestmark = [
 ]
 SECONDS = 120.0
 """For one of them on a machine that many share, without KVM."""
-
-
-def image_cache() -> Path:
-    try:
-        find(Settings().cache, "default")
-    except ImageError as error:
-        pytest.fail(f"{error}: {error.hint}", pytrace=False)
-    return Settings().cache
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -6,11 +6,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from coatcheck.launcher.image.cache import find
-from coatcheck.launcher.image.problem import ImageError
 from coatcheck.sandbox_client import Sandbox
-from coatcheck.settings import Settings
-from tests.sandboxes import Place, place, sandbox_in
+from tests.sandboxes import Place, image_cache, place, sandbox_in
 from tests.upstreams import UpstreamTls
 
 pytestmark = [pytest.mark.needs_debian("bwrap"), pytest.mark.asyncio(loop_scope="module")]
@@ -50,14 +47,6 @@ public class Ask {{
     }}
 }}
 """
-
-
-def image_cache() -> Path:
-    try:
-        find(Settings().cache, "default")
-    except ImageError as error:
-        pytest.fail(f"{error}: {error.hint}", pytrace=False)
-    return Settings().cache
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
