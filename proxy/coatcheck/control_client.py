@@ -75,11 +75,12 @@ class ControlClient:
         self._url = parts
         self._token = token
         self._timeout = timeout
-        self._tls: ssl.SSLContext | None = None
+        self.tls: ssl.SSLContext | None = None
+        """What `https` connections use, here and for what streams beside us."""
         if parts.scheme == "https":
-            self._tls = ssl.create_default_context(cafile=str(ca_file) if ca_file is not None else None)
+            self.tls = ssl.create_default_context(cafile=str(ca_file) if ca_file is not None else None)
             if certificate is not None:
-                self._tls.load_cert_chain(certificate)
+                self.tls.load_cert_chain(certificate)
 
     def __repr__(self) -> str:
         return f"<ControlClient {self._socket or self._url.netloc}>"
@@ -288,8 +289,8 @@ class ControlClient:
         if self._socket is not None:
             return _UnixConnection(self._socket, self._timeout)
         host, port = self._url.hostname or "", self._url.port
-        if self._tls is not None:
-            return http.client.HTTPSConnection(host, port, timeout=self._timeout, context=self._tls)
+        if self.tls is not None:
+            return http.client.HTTPSConnection(host, port, timeout=self._timeout, context=self.tls)
         return http.client.HTTPConnection(host, port, timeout=self._timeout)
 
     def _unreachable(self, error: Exception) -> ControlError:

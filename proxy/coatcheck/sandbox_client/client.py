@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import secrets
 import socket as sockets
-import ssl
 import struct
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -52,11 +51,6 @@ class SandboxClient:
         self._socket = socket
         self._base = (url or "http://localhost").rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
-        self._tls: ssl.SSLContext | None = None
-        if self._base.startswith("https"):
-            self._tls = ssl.create_default_context(cafile=str(ca_file) if ca_file is not None else None)
-            if certificate is not None:
-                self._tls.load_cert_chain(certificate)
         self._session: ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -130,7 +124,7 @@ class SandboxClient:
             connector = (
                 UnixConnector(str(self._socket), limit=0)
                 if self._socket is not None
-                else TCPConnector(ssl=self._tls if self._tls is not None else True, limit=0)
+                else TCPConnector(ssl=self.control.tls if self.control.tls is not None else True, limit=0)
             )
             self._session = ClientSession(
                 connector=connector,
