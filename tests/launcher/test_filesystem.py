@@ -233,8 +233,8 @@ def test_files_that_run_for_whoever_comes_next_are_read_only() -> None:
 def test_a_placeholder_is_not_made_where_a_link_leads() -> None:
     """The shell that makes it is not confined yet."""
     found = run(
-        Filesystem(allow_write=("/srv/work",)),
-        setup("mkdir /srv/work; echo precious > /srv/other; ln -s ../other /srv/work/.mcp.json"),
+        Filesystem(allow_write=("/srv/mine",)),
+        setup("mkdir /srv/mine; echo precious > /srv/other; ln -s ../other /srv/mine/.mcp.json"),
         "echo started",
         setup("cat /srv/other"),
     )
