@@ -1,6 +1,7 @@
 import asyncio
 from pathlib import Path
 
+import psutil
 import pytest
 
 from coatcheck.demo.isolation import Isolation, probe
@@ -67,3 +68,13 @@ def test_its_environment_is_handles_proxy_and_trust(outlet: Outlet) -> None:
     assert variables["HTTPS_PROXY"] == "http://127.0.0.1:8080"
     assert variables["SSL_CERT_FILE"].startswith("/trust/")
     assert "USER" not in variables and variables["HOME"] == "/home/agent"
+
+
+async def test_what_runs_inside_is_filtered(outlet: Outlet, tmp_path: Path) -> None:
+    """AF_VSOCK knows no namespaces; `launcher.seccomp` is tested by itself."""
+    async with await asyncio.start_unix_server(_upper, outlet.socket):
+        async with open_sandbox(probe(), outlet, tmp_path) as sandbox:
+            await sandbox.run("attempts.py", [])  # by now it runs
+            below = psutil.Process(sandbox.process.pid).children(recursive=True)
+            inside = [Path(f"/proc/{each.pid}/status").read_text() for each in below]
+    assert any("\nSeccomp:\t2\n" in status for status in inside), inside

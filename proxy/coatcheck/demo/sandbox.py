@@ -20,6 +20,7 @@ from coatcheck.certificates.trust import BUNDLE_FILE, CA_FILE, JAVA_TRUSTSTORE_F
 from coatcheck.demo import isolation
 from coatcheck.demo.isolation import Isolation, Layout, bubblewrap_arguments
 from coatcheck.demo.main import PATH
+from coatcheck.launcher import seccomp
 
 INSIDE = Path(__file__).parent / "inside"
 LINE_BYTES = 4 << 20
@@ -152,15 +153,27 @@ async def _isolated(bubblewrap: str, outlet: Outlet) -> asyncio.subprocess.Proce
     variables = sandbox_environment(outlet, isolation.TRUST, isolation.PORT, isolation.HOME)
     arguments = bubblewrap_arguments(layout, variables, command)
     # By a descriptor: on the command line everybody on the host could read the handles.
-    descriptor = os.memfd_create("arguments")
+    split = arguments.index("--")
+    options = _descriptor("arguments", b"".join(word.encode() + b"\0" for word in arguments[:split]))
+    # No namespace holds AF_VSOCK, which reaches the hypervisor below a cloud host.
+    calls = _descriptor("filter", seccomp.program(nests=False))
     try:
-        split = arguments.index("--")
-        os.write(descriptor, b"".join(word.encode() + b"\0" for word in arguments[:split]))
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        process = await _start([bubblewrap, "--args", str(descriptor), *arguments[split:]], {}, (descriptor,))
+        return await _start(
+            [bubblewrap, "--args", str(options), "--seccomp", str(calls), *arguments[split:]],
+            {},
+            (options, calls),
+        )
     finally:
-        os.close(descriptor)
-    return process
+        os.close(options)
+        os.close(calls)
+
+
+def _descriptor(name: str, content: bytes) -> int:
+    """A file without a name, at its beginning."""
+    descriptor = os.memfd_create(name)
+    os.write(descriptor, content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
 
 
 async def _ordinary(outlet: Outlet, home: Path) -> asyncio.subprocess.Process:
