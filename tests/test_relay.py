@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from aiohttp import (
@@ -10,6 +11,8 @@ from aiohttp import (
     ClientPayloadError,
     ClientSession,
     TCPConnector,
+    UnixConnector,
+    WSCloseCode,
     WSMsgType,
     WSServerHandshakeError,
 )
@@ -20,6 +23,7 @@ from aiohttp.web import (
     ServerRunner,
     StreamResponse,
     TCPSite,
+    UnixSite,
     WebSocketResponse,
 )
 from yarl import URL
@@ -30,21 +34,21 @@ type Handler = Callable[[BaseRequest], Awaitable[StreamResponse]]
 
 
 @asynccontextmanager
-async def serving(handler: Handler) -> AsyncIterator[str]:
-    runner = ServerRunner(Server(handler))
+async def serving(handler: Handler, path: Path | None = None) -> AsyncIterator[str]:
+    runner = ServerRunner(Server(handler), shutdown_timeout=0.5)
     await runner.setup()
-    site = TCPSite(runner, "127.0.0.1", 0, shutdown_timeout=0.5)
+    site = TCPSite(runner, "127.0.0.1", 0) if path is None else UnixSite(runner, path)
     await site.start()
     try:
-        host, port = runner.addresses[0][:2]
+        host, port = runner.addresses[0][:2] if path is None else ("localhost", 80)
         yield f"http://{host}:{port}"
     finally:
         await runner.cleanup()
 
 
 @asynccontextmanager
-async def relayed(handler: Handler) -> AsyncIterator[tuple[ClientSession, str]]:
-    """A client, and the address of a relay in front of `handler`."""
+async def relayed(handler: Handler, path: Path | None = None) -> AsyncIterator[tuple[ClientSession, str]]:
+    """A client, and the address of a relay in front of `handler`; `path`: at a Unix socket."""
     async with serving(handler) as behind:
 
         async def front(request: BaseRequest) -> StreamResponse:
@@ -55,7 +59,8 @@ async def relayed(handler: Handler) -> AsyncIterator[tuple[ClientSession, str]]:
             except NotReached:
                 return Response(status=502)
 
-        async with serving(front) as address, ClientSession() as client:
+        connector = None if path is None else UnixConnector(str(path))
+        async with serving(front, path) as address, ClientSession(connector=connector) as client:
             yield client, address
 
 
@@ -141,6 +146,53 @@ async def test_websocket_messages_pass_both_ways_and_so_does_its_end() -> None:
             assert (await ws.receive()).data == "END"
             await ws.receive()
             assert ws.close_code == 4001
+
+
+async def test_what_was_said_last_is_heard_by_a_client_that_still_talks(tmp_path: Path) -> None:
+    """It writes into a connection whose other side has ended, before it reads: a connection that was closed
+    at once would fail there, with the last words unread in it."""
+    ended = asyncio.Event()
+
+    async def behind(request: BaseRequest) -> StreamResponse:
+        ws = WebSocketResponse()
+        await ws.prepare(request)
+        await ws.receive()
+        await ws.send_str("last")
+        await ws.close()
+        ended.set()
+        return ws
+
+    async with relayed(behind, tmp_path / "s") as (client, address):
+        async with client.ws_connect(address) as ws:
+            assert ws._response.connection is not None
+            transport = ws._response.connection.transport
+            assert transport is not None
+            await ws.send_str("go")
+            transport.pause_reading()
+            async with asyncio.timeout(20):
+                await ended.wait()
+            for _ in range(20):  # the relay's turn, if it were to close
+                await asyncio.sleep(0)
+            await ws.send_str("late")
+            transport.resume_reading()
+            assert (await ws.receive()).data == "last"
+
+
+async def test_what_broke_off_does_not_look_like_an_end() -> None:
+    """The client is told with a code that no orderly end has."""
+
+    async def behind(request: BaseRequest) -> StreamResponse:
+        ws = WebSocketResponse()
+        await ws.prepare(request)
+        await ws.send_str("half")
+        assert request.transport is not None
+        request.transport.close()
+        return ws
+
+    async with relayed(behind) as (client, address), client.ws_connect(address) as ws:
+        assert (await ws.receive()).data == "half"
+        await ws.receive()
+        assert ws.close_code == WSCloseCode.INTERNAL_ERROR
 
 
 async def test_a_client_that_vanishes_ends_the_other_side() -> None:

@@ -5,6 +5,7 @@ server may be a sandbox's: its answer is framed anew by us, so that nothing in i
 """
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -15,6 +16,7 @@ from aiohttp import (
     ClientTimeout,
     ClientWebSocketResponse,
     DummyCookieJar,
+    WSCloseCode,
     WSMsgType,
     WSServerHandshakeError,
 )
@@ -113,40 +115,53 @@ async def _relay_websocket(
     chosen = () if theirs.protocol is None else (theirs.protocol,)
     ours = WebSocketResponse(protocols=chosen, compress=False, max_msg_size=MAX_MESSAGE, autoclose=False)
     ours.headers.update(added)
+    code: int = WSCloseCode.INTERNAL_ERROR  # what broke off must not look like an end
     try:
         await ours.prepare(request)
-        ways = [
-            asyncio.create_task(_pass_on(ours, theirs)),
-            asyncio.create_task(_pass_on(theirs, ours)),
-            asyncio.create_task(_watch(request)),
-        ]
-        try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
+        code = await _both_ways(request, ours, theirs)
     finally:
-        await theirs.close()
-        await ours.close()
+        # Each side is heard out (RFC 6455, 7.1.1): who writes into a connection that was just closed loses
+        # what is still waiting to be read in it, such as a command's last output.
+        await asyncio.gather(theirs.close(code=code), ours.close(code=code))
     return ours
+
+
+async def _both_ways(request: BaseRequest, ours: WebSocketResponse, theirs: ClientWebSocketResponse) -> int:
+    """Until one side ends: the code with which it closed."""
+    ways = [asyncio.create_task(_pass_on(ours, theirs)), asyncio.create_task(_pass_on(theirs, ours))]
+    watch = asyncio.create_task(_watch(request))
+    try:
+        pending = {watch, *ways}
+        while watch in pending and len(pending) > 1:
+            ended, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for way in ways:
+                # A side that cannot be written to ends nothing: what it said before is still to come.
+                if way in ended and (code := way.result()) is not None:
+                    return code
+        return WSCloseCode.INTERNAL_ERROR
+    finally:
+        for task in (watch, *ways):
+            task.cancel()
+        await asyncio.gather(watch, *ways, return_exceptions=True)
 
 
 async def _pass_on(
     source: WebSocketResponse | ClientWebSocketResponse, sink: WebSocketResponse | ClientWebSocketResponse
-) -> None:
-    while True:
-        message = await source.receive()
-        match message.type:
-            case WSMsgType.BINARY:
-                await sink.send_bytes(message.data)
-            case WSMsgType.TEXT:
-                await sink.send_str(message.data)
-            case WSMsgType.CLOSE:
-                await sink.close(code=message.data or 1000)
-                return
-            case _:
-                return
+) -> int | None:
+    """The code with which `source` closed; None when `sink` is gone."""
+    with contextlib.suppress(ConnectionError):
+        while True:
+            message = await source.receive()
+            match message.type:
+                case WSMsgType.BINARY:
+                    await sink.send_bytes(message.data)
+                case WSMsgType.TEXT:
+                    await sink.send_str(message.data)
+                case WSMsgType.CLOSE:
+                    return message.data or WSCloseCode.OK
+                case _:
+                    return WSCloseCode.INTERNAL_ERROR
+    return None
 
 
 async def _watch(request: BaseRequest) -> None:
