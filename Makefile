@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. ARGS go through: make test ARGS="-k scrub"
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench lock clean
+.PHONY: help setup demo test lint bench hard lock clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s  %s\n", $$1, $$2 }' Makefile
@@ -23,6 +23,9 @@ lint: setup  ## ruff, formatting, types, and which module may import which
 bench: setup  ## side by side with stock mitmdump, a bare embedded Master, and a bare QEMU
 	@.venv/bin/python -m tests.bench $(ARGS)
 	@.venv/bin/python -m tests.bench.sandbox
+
+hard: setup  ## the long searches: fuzzing, mutants, kills, soak; results in docs/hard (ARGS="fuzz --minutes 30")
+	@.venv/bin/python -m tests.hard $(ARGS)
 
 lock: setup  ## requirements.lock from pyproject.toml (ARGS=--upgrade for newer releases)
 	@scripts/lock $(ARGS)
