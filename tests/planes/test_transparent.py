@@ -211,6 +211,15 @@ async def test_without_a_server_name_nobody_knows_who_is_meant(
     assert not origin_server.seen
 
 
+async def test_a_connection_that_was_refused_stays_so(daemon: TestDaemon, sandbox: Sandbox) -> None:
+    """A CONNECT in it was answered with the refusal that was kept for all that follows."""
+    async with secured(daemon, sandbox, "denied.example") as raw:
+        for line in ("CONNECT denied.example:443 HTTP/1.1", "GET / HTTP/1.1"):
+            await raw.send(plain("denied.example", line))
+            await told(raw)
+    assert [decision["reason"] for decision in daemon.decisions()] == ["host_not_allowed"]
+
+
 async def test_a_host_other_than_the_server_name_is_refused(
     daemon: TestDaemon, sandbox: Sandbox, origin_server: TlsServer
 ) -> None:
@@ -233,7 +242,8 @@ REFUSED_PLAIN = {
         b"GET / HTTP/1.1\r\nHost: other.example\r\nHost: other.example\r\n\r\n",
         "header_form_refused",
     ),
-    "no_host": (b"GET / HTTP/1.1\r\n\r\n", "host_not_allowed"),
+    "no_host": (b"GET / HTTP/1.1\r\n\r\n", "authority_mismatch"),
+    "no_host_in_absolute_form": (b"GET http://other.example/ HTTP/1.1\r\n\r\n", "authority_mismatch"),
     "empty_host": (plain(""), "host_form_refused"),
     "absolute_form": (plain(line="GET http://other.example/ HTTP/1.1"), "authority_mismatch"),
     "absolute_form_elsewhere": (plain(line="GET http://api.openai.com/ HTTP/1.1"), "authority_mismatch"),
@@ -246,6 +256,17 @@ REFUSED_PLAIN = {
     "h2_preface": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "framing_refused"),
     "bare_lf": (b"GET / HTTP/1.1\nHost: other.example\n\n", "framing_refused"),
 }
+
+
+async def test_reverse_mode_is_no_way_in_for_who_names_nobody(
+    daemon: TestDaemon, sandbox: Sandbox, origin_server: TlsServer
+) -> None:
+    """Without TLS and without a Host, the path's first segment was taken for a base URL's."""
+    async with connected(sandbox, dialled("api.openai.com"), 443) as raw:
+        handle = sandbox.handles["openai"]
+        await raw.send(f"GET /openai/v1/models HTTP/1.1\r\nAuthorization: Bearer {handle}\r\n\r\n".encode())
+        assert await told(raw) == (421, "authority_mismatch")
+    assert not origin_server.seen
 
 
 @pytest.mark.parametrize("attack", REFUSED_PLAIN)

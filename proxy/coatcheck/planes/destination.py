@@ -42,6 +42,8 @@ def destination_of(
     try:
         if link.peer.original is not None and link.tunnel is None:
             _enter_plain(head, link)
+            if link.tunnel is None:  # its client asks no proxy: neither in absolute form nor in reverse mode
+                return Deny(Reason.AUTHORITY_MISMATCH, "no Host, so that nothing says who is meant")
         if link.tunnel is not None:
             return _in_tunnel(request, head, link)
         if request.data.authority:
@@ -69,6 +71,9 @@ def _in_tunnel(
     if authority and not http2:
         # Servers prefer an absolute-form target to Host (RFC 9112 3.2.2), policies looked at Host.
         return Deny(Reason.AUTHORITY_MISMATCH, "absolute-form request where there is no proxy to ask")
+    if http2 and request.data.scheme != b"https":
+        # It would be lost on the way to HTTP/1, and some servers build a URL with it (RFC 9113 8.3.1).
+        return Deny(Reason.HEADER_FORM_REFUSED, ":scheme is not https")
     named = [*([authority] if authority else []), *head.get_all("host")]
     if not named:
         return Deny(Reason.AUTHORITY_MISMATCH, "no Host")

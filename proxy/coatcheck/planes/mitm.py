@@ -330,7 +330,9 @@ class MitmPlane:
             call.complete(denial.reason)
             return call.request_id
         if link.refusal is not None:
-            recorded, link.refusal = link.refusal, None
+            recorded = link.refusal
+            if link.peer.original is None:  # else all of the connection is refused, not one CONNECT
+                link.refusal = None
             return recorded.request_id
         head = RequestHead(flow.request.method, "", ())
         return self.exchange.refused(link.peer, _asked_for(link), head, denial).request_id
