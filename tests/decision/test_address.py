@@ -45,11 +45,27 @@ def test_an_allowlist_opens_only_its_ranges() -> None:
         ("100.100.100.200", "100.64.0.0/10"),
         ("64:ff9b::a9fe:a9fe", "64:ff9b::/96"),
         ("fd00:ec2::254", "fc00::/7"),
+        ("fd20:ce::254", "fc00::/7"),
+        ("fd00:42::42", "fd00::/8"),
+        ("fd00:c1::a9fe:a9fe", "fd00::/8"),
+        ("fd00:100::100:200", "fd00::/8"),
+        ("fd00:a9fe:a9fe::1", "fd00::/8"),
+        ("169.254.42.42", "169.254.0.0/16"),
+        ("169.254.0.23", "169.254.0.0/16"),
+        ("2002:a9fe:a9fe::", "::/0"),
     ],
 )
 def test_metadata_services_stay_closed_under_any_allowlist(address: str, network: str) -> None:
     """A careless allowlist never opens a metadata service."""
     assert screen(address, parse_networks((network,))) == "cloud metadata service"
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "::ffff:127.0.0.1", "::ffff:8.8.8.8"])
+def test_an_allowlist_opens_no_address_that_means_another(address: str) -> None:
+    """`0.0.0.0` and `::` are dialled as loopback, where our own listeners are known by other addresses."""
+    everything = parse_networks(("0.0.0.0/0", "::/0"))
+    assert screen("127.0.0.1", everything) is None
+    assert screen(address, everything) is not None
 
 
 def test_an_opened_nat64_prefix_still_screens_what_it_embeds() -> None:

@@ -20,10 +20,23 @@ METADATA: frozenset[Address] = frozenset(
         IPv6Address("fd00:ec2::254"),  # AWS IMDS over IPv6
         IPv6Address("fd00:ec2::23"),  # AWS EKS pod identity over IPv6
         IPv6Address("fe80::a9fe:a9fe"),  # OpenStack
+        # Unique local, as on-premises networks are: an allowlist of `fc00::/7` must not open them.
+        IPv6Address("fd20:ce::254"),  # GCP, instances with IPv6 only
+        IPv6Address("fd00:c1::a9fe:a9fe"),  # Oracle Cloud over IPv6
+        IPv6Address("fd00:100::100:200"),  # Alibaba Cloud over IPv6
+        IPv6Address("fd00:42::42"),  # Scaleway over IPv6
+        IPv6Address("fd00:a9fe:a9fe::1"),  # Akamai (Linode) over IPv6
+        IPv4Address("169.254.42.42"),  # Scaleway
+        IPv4Address("169.254.0.23"),  # Tencent Cloud
+        IPv4Address("169.254.10.10"),  # Tencent Cloud
     }
 )
 """Cloud metadata services: never dialled, even where an allowlist covers them."""
 
+_OURSELVES = IPv4Network("0.0.0.0/32"), IPv6Network("::/128")
+"""The kernel takes them for loopback when they are dialled, so that no look at our own listeners sees it."""
+_MAPPED = IPv6Network("::ffff:0:0/96")
+"""Dialled as the IPv4 address inside, which none of an allowlist's IPv4 ranges was asked about."""
 _NAT64 = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
 _NEVER: tuple[tuple[Network, str], ...] = (
     (IPv4Network("0.0.0.0/8"), "this network (RFC 1122)"),
@@ -41,9 +54,9 @@ _NEVER: tuple[tuple[Network, str], ...] = (
     (IPv4Network("203.0.113.0/24"), "documentation (RFC 5737)"),
     (IPv4Network("224.0.0.0/4"), "multicast"),
     (IPv4Network("240.0.0.0/4"), "reserved or broadcast"),
-    (IPv6Network("::/128"), "unspecified"),
+    (_OURSELVES[1], "unspecified"),
     (IPv6Network("::1/128"), "loopback"),
-    (IPv6Network("::ffff:0:0/96"), "IPv4-mapped (RFC 4291)"),
+    (_MAPPED, "IPv4-mapped (RFC 4291)"),
     (IPv6Network("::/96"), "IPv4-compatible (RFC 4291)"),
     (IPv6Network("::ffff:0:0:0/96"), "IPv4-translated (RFC 2765)"),
     (_NAT64[0], "NAT64 (RFC 6052)"),
@@ -66,7 +79,7 @@ def screen(address: str, allowed: tuple[Network, ...] = ()) -> str | None:
     """Why `address` must not be dialled, or None when it may.
 
     `allowed` lists on-premises ranges that an operator opened on purpose. Metadata services stay
-    closed, also behind a NAT64 prefix that was opened.
+    closed, also behind a NAT64 prefix that was opened; so do the forms that mean another address.
     """
     try:
         ip = ip_address(address)
@@ -77,7 +90,8 @@ def screen(address: str, allowed: tuple[Network, ...] = ()) -> str | None:
     embedded = _embedded_ipv4(ip)
     if ip in METADATA or (embedded is not None and embedded in METADATA):
         return "cloud metadata service"
-    if any(ip.version == net.version and ip in net for net in allowed):
+    means_another = any(ip.version == net.version and ip in net for net in (*_OURSELVES, _MAPPED))
+    if not means_another and any(ip.version == net.version and ip in net for net in allowed):
         if isinstance(ip, IPv6Address) and any(ip in net for net in _NAT64) and embedded is not None:
             return screen(str(embedded), allowed)
         return None
