@@ -59,6 +59,44 @@ def test_an_overriding_path_is_refused(name: str) -> None:
     assert "/admin" not in answer.detail
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("x-forwarded-host", "evil.example"),
+        ("x-forwarded-host", "api.example.org, evil.example"),
+        ("x-forwarded-host", ""),
+        ("x_forwarded_host", "evil.example"),
+        ("x-original-host", "api.example.org.evil.example"),
+        ("x-http-host-override", "evil.example:443"),
+        ("x-host", "api.example.org@evil.example"),
+        ("x-forwarded-server", "api.example.org."),
+        ("forwarded", "for=192.0.2.1;host=evil.example;proto=https"),
+        ("forwarded", 'for=a, for=b; HOST = "evil.example"'),
+        ("forwarded", 'for="x;host=evil.example"'),
+    ],
+)
+def test_a_second_host_must_be_the_first(name: str, value: str) -> None:
+    """A front end of many tenants may choose by it."""
+    answer = match(POLICY, HERE, post((name, value)))
+    assert isinstance(answer, Deny) and answer.reason is Reason.HEADER_FORM_REFUSED
+    assert "evil" not in answer.detail
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("x-forwarded-host", "API.example.org"),
+        ("x-forwarded-host", " api.example.org:8443\t"),
+        ("forwarded", 'for=192.0.2.1;host="api.example.org"'),
+        ("forwarded", "for=192.0.2.1"),
+        ("x-forwarded-for", "192.0.2.1"),
+    ],
+)
+def test_a_second_host_may_be_the_first(name: str, value: str) -> None:
+    """As a development server's proxy adds it."""
+    assert match(POLICY, HERE, post((name, value))) is RULE
+
+
 def test_a_credential_is_not_talked_into_another_method() -> None:
     """Its own methods hold for the override as well."""
     assert credential_allows(KEY, HERE, post()) is None

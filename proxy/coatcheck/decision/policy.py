@@ -12,7 +12,7 @@ from coatcheck.decision.host_index import HostIndex
 from coatcheck.decision.message import Destination, OriginClass, RequestHead
 from coatcheck.decision.path import ambiguous, canonical_path, check_target
 from coatcheck.decision.session import DEFAULT_ORIGIN_CLASSES, Isolation
-from coatcheck.decision.steering import Steering, read_steering
+from coatcheck.decision.steering import Steering, names_another_host, read_steering
 from coatcheck.decision.verdict import Deny, Reason
 
 
@@ -292,6 +292,8 @@ def match(policy: Policy, destination: Destination, head: RequestHead) -> Rule |
     steering = read_steering(head)
     if steering.other_path:
         return Deny(Reason.HEADER_FORM_REFUSED, "a header names another path than the target")
+    if steering.hosts and names_another_host(steering, destination.host):
+        return Deny(Reason.HEADER_FORM_REFUSED, "a header names another host than the request's")
     shifting = ambiguous(path)
     closest = Reason.HOST_NOT_ALLOWED
     name = None
