@@ -1,13 +1,14 @@
 """Sessions as values: what may be asked for, whether it may be had, and the snapshot that planes read."""
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.policy import Policy
 from coatcheck.decision.session import Isolation, Now, Session
 from coatcheck.state.errors import Problem, StateError
+from coatcheck.state.persistent_map import PersistentMap
 
 MAX_NAME = 200
 """Characters of a tenant or subject. They stand in every audit record."""
@@ -59,26 +60,31 @@ class Sessions:
     Closed sessions stay for a while, so that their refusal has the right reason.
     """
 
-    by_id: Mapping[str, Session] = field(default_factory=dict)
-    by_origin: Mapping[Origin, Session] = field(default_factory=dict)
+    by_id: PersistentMap[str, Session] = field(default_factory=PersistentMap)
+    by_origin: PersistentMap[Origin, Session] = field(default_factory=PersistentMap)
     epoch: int = 0
     """Grows whenever something that was allowed may no longer be: compare before the first upstream
     byte and on every chunk (I5)."""
 
-    def having(self, *changed: Session, without: Iterable[Session] = (), epoch: bool = False) -> "Sessions":
-        by_id, by_origin = dict(self.by_id), dict(self.by_origin)
+    def having(self, *changed: Session, without: Sequence[Session] = (), epoch: bool = False) -> "Sessions":
+        gone = [session.id for session in without]
+        by_origin: dict[Origin, Session | None] = {}  # what differs, until all of it is known
         for session in without:
-            by_id.pop(session.id, None)
-            held = by_origin.get(session.origin)
+            held = self.by_origin.get(session.origin)
             if held is not None and held.id == session.id:
-                del by_origin[session.origin]
+                by_origin[session.origin] = None
         for session in changed:
-            held = by_origin.get(session.origin)
+            held = by_origin.get(session.origin, self.by_origin.get(session.origin))
             # A closed session must not take its origin back from the one that has it now.
-            if held is None or held.id == session.id or session.id not in by_id:
+            if held is None or held.id == session.id or session.id not in self.by_id:
                 by_origin[session.origin] = session
-            by_id[session.id] = session
-        return Sessions(by_id, by_origin, self.epoch + epoch)
+        return Sessions(
+            self.by_id.changed(((session.id, session) for session in changed), gone),
+            self.by_origin.changed(
+                ((origin, held) for origin, held in by_origin.items() if held is not None), by_origin
+            ),
+            self.epoch + epoch,
+        )
 
 
 def new_session(
