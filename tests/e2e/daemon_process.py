@@ -44,11 +44,15 @@ class DaemonProcess:
 
     async def start(self) -> None:
         """Returns when it says that it is ready."""
+        await self.spawn()
+        await until(self.ready, lambda ready: ready)
+
+    async def spawn(self) -> None:
+        """Returns at once."""
         with (self.directory / "stderr").open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "coatcheck", "serve", env=dict(self.settings), stdout=log, stderr=log
             )
-        await until(self.ready, lambda ready: ready)
 
     async def ready(self) -> bool:
         assert self.process is not None

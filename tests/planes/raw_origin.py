@@ -86,6 +86,11 @@ class RawOrigin:
         return [bytes(visit.received) for visit in self.visits]
 
     @property
+    def open(self) -> int:
+        """Connections that have not ended."""
+        return len(self._tasks)
+
+    @property
     def saw_nothing(self) -> bool:
         """No connection was even tried."""
         return self.accepted == 0
