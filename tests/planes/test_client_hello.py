@@ -6,9 +6,11 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mitmproxy.proxy.layers.tls import get_client_hello
+from mitmproxy.proxy.layers.tls import get_client_hello, parse_client_hello
+from mitmproxy.tls import ClientHello
 
-from coatcheck.planes.client_hello import HELLO_BYTES, HELLO_RECORDS, is_whole
+from coatcheck.decision.host import HostRefused
+from coatcheck.planes.client_hello import HELLO_BYTES, HELLO_RECORDS, is_whole, server_name
 
 
 def real_hello(name: str = "api.openai.com") -> bytes:
@@ -88,3 +90,55 @@ def test_a_hello_that_comes_byte_by_byte_costs_little() -> None:
         whole = is_whole(so_far)
     assert whole
     assert time.process_time() - began < 5
+
+
+def extension(*names: bytes, kind: int = 0) -> bytes:
+    """A server_name extension (RFC 6066 3)."""
+    entries = b"".join(bytes((kind,)) + len(name).to_bytes(2) + name for name in names)
+    body = len(entries).to_bytes(2) + entries
+    return b"\0\0" + len(body).to_bytes(2) + body
+
+
+def hello(*extensions: bytes) -> ClientHello:
+    """A small one with these extensions."""
+    found = b"".join(extensions)
+    start = b"\3\3" + bytes(32) + b"\0" + b"\0\2\x13\1" + b"\1\0"
+    body = start + (len(found).to_bytes(2) + found if found else b"")
+    parsed = parse_client_hello(records(b"\1" + len(body).to_bytes(3) + body))
+    assert parsed is not None
+    return parsed
+
+
+def test_a_hello_names_one_host_or_none() -> None:
+    """In canonical form."""
+    real = parse_client_hello(HELLO)
+    assert real is not None
+    assert server_name(real) == "api.openai.com"
+    assert server_name(hello(extension(b"API.OpenAI.com"))) == "api.openai.com"
+    assert server_name(hello()) is None
+    assert server_name(hello(b"\0\x17\0\0")) is None
+
+
+@pytest.mark.parametrize(
+    "extensions",
+    [
+        (extension(b"evil.example"), extension(b"api.openai.com")),
+        (extension(b"evil_\0.example"), extension(b"api.openai.com")),
+        (extension(b"api.openai.com"), extension(b"api.openai.com")),
+        (extension(b"evil.example", b"api.openai.com"), extension(b"api.openai.com")),
+        (extension(b"evil.example", b"api.openai.com"),),
+        (extension(b"api.openai.com", kind=1),),
+        (extension(b"api.openai.com."),),
+        (extension(b"api.openai.com:443"),),
+        (extension(b"evil.example\0.openai.com"),),
+        (extension("\uff41pi.openai.com".encode()),),
+        (extension(b""),),
+        (extension(),),
+    ],
+)
+def test_a_hello_with_more_than_one_name_or_none_that_is_a_host_is_refused(
+    extensions: tuple[bytes, ...],
+) -> None:
+    """mitmproxy takes the first name that it likes, wherever it stands."""
+    with pytest.raises(HostRefused):
+        server_name(hello(*extensions))

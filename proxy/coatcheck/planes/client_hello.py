@@ -1,8 +1,15 @@
 """Whether a ClientHello is whole yet, before anything parses it: bounded in bytes, records and time (I9).
+And whom it names, in one reading (I7).
 
 mitmproxy's reader starts anew with each byte that arrives and waits for as many as the hello says that it
 has, up to 16 MiB (RFC 8446 4: 24 bits); in one-byte records and one-byte segments that is a minute of CPU.
+It passes over server names that it does not like, on to the next one, which a server may not do: a hello
+that goes on unopened would be judged by one name and routed by another.
 """
+
+from mitmproxy.tls import ClientHello
+
+from coatcheck.decision.host import HostRefused, canonical_host
 
 HELLO_BYTES = 16_384
 """A hello with post-quantum key shares has under 2 KiB; one TLS record holds 16 KiB."""
@@ -10,6 +17,9 @@ HELLO_RECORDS = 16
 """Real ones come in one; some clients cut them into a handful, so that middleboxes do not read them."""
 
 _HANDSHAKE, _CLIENT_HELLO = 0x16, 0x01
+_SERVER_NAME = 0
+_NAME_HEAD = 5
+"""Bytes before the name: the list's length, the name's type (0: host), its length (RFC 6066 3)."""
 
 
 def is_whole(data: bytes | bytearray) -> bool:
@@ -41,3 +51,17 @@ def _check_record(head: bytes | bytearray) -> None:
     for byte, allowed in zip(head, ((_HANDSHAKE,), (3,), (0, 1, 2, 3)), strict=False):
         if byte not in allowed:
             raise ValueError("no TLS handshake")
+
+
+def server_name(hello: ClientHello) -> str | None:
+    """The canonical host that the hello names, None where it names nobody. Raises HostRefused for more than
+    one name, for what is no host, and for what surrounds them."""
+    named = [bytes(body) for kind, body in hello.extensions if kind == _SERVER_NAME]
+    if not named:
+        return None
+    body = named[0]
+    name = body[_NAME_HEAD:]
+    exact = (len(name) + 3).to_bytes(2) + b"\0" + len(name).to_bytes(2)
+    if len(named) > 1 or body[:_NAME_HEAD] != exact:
+        raise HostRefused("the TLS hello does not have exactly one server name")
+    return canonical_host(name.decode("latin-1"))

@@ -8,7 +8,7 @@ after substitution (DESIGN 8).
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,12 +22,13 @@ from mitmproxy.proxy.layers.tls import TlsClienthelloHook, TlsStartClientHook, T
 from OpenSSL import SSL
 
 from coatcheck.certificates.authority import CertificateError
-from coatcheck.decision.host import HostRefused, canonical_host
+from coatcheck.decision.host import HostRefused
 from coatcheck.decision.message import Destination, Origin, OriginClass, RequestHead
 from coatcheck.decision.policy import rules_for_host
 from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.exchange import Call, Exchange
 from coatcheck.planes.adaptations import adapt_mitmproxy
+from coatcheck.planes.client_hello import server_name
 from coatcheck.planes.connection import EgressConnection
 from coatcheck.planes.destination import destination_of, tunnel_target
 from coatcheck.planes.flow import EgressFlow
@@ -68,6 +69,8 @@ class MitmPlane:
         self.session_cas = session_cas
         self.upstream = upstream
         self.connections: set[EgressConnection] = set()
+        self.turns = asyncio.Lock()
+        """Of connections with more in hand than one turn takes (`turns`)."""
         self.failures = 0
         """Connections or requests refused because something of ours failed (fail-closed count)."""
         self._client_tls = client_tls
@@ -129,18 +132,19 @@ class MitmPlane:
         self.connections.discard(link)
         self._links.pop(link.client.id, None)
 
-    def abort_session(self, session_id: str) -> None:
-        """A session or one of its handles was revoked: end what depends on it, now (I5)."""
-        over = self.exchange.is_over(session_id)
-        session = self.exchange.state.sessions.by_id.get(session_id)
+    def abort_sessions(self, session_ids: Collection[str]) -> None:
+        """Sessions, handles or credentials of theirs were revoked: end what depends on them, now (I5)."""
+        by_id, sessions = self.exchange.state.sessions.by_id, frozenset(session_ids)
+        over = {session_id for session_id in sessions if self.exchange.is_over(session_id)}
+        origins = {by_id[session_id].origin for session_id in over if session_id in by_id}
         for link in tuple(self.connections):
-            if over and session is not None and session.origin in link.peer.origins:
+            if not origins.isdisjoint(link.peer.origins):
                 # Also one with half a request, which would be the next session's of this origin.
                 link.abort(Reason.SESSION_REVOKED)
                 continue
-            calls = [c for c in link.calls if c.session is not None and c.session.id == session_id]
-            idle_tunnel = link.tunnel_session == session_id and not link.calls
-            if any(call.permitted() is not None for call in calls) or (idle_tunnel and over):
+            calls = [c for c in link.calls if c.session is not None and c.session.id in sessions]
+            idle_tunnel = link.tunnel_session in over and not link.calls
+            if any(call.permitted() is not None for call in calls) or idle_tunnel:
                 link.abort(Reason.SESSION_REVOKED)
 
     def failed_closed(self) -> None:
@@ -188,14 +192,15 @@ class MitmPlane:
         """SNI and CONNECT target must be one name (I7): domain fronting ends here, without a handshake."""
         link = self._links[data.context.client.id]
         host = link.tunnel[0] if link.tunnel else ""
-        sni = data.context.client.sni
         literal = host.replace(".", "").isdigit() or ":" in host
+        detail = "the TLS server name differs from the CONNECT target"
         try:
-            same = canonical_host(sni) == host if sni is not None else literal
-        except HostRefused:
-            same = False
+            name = server_name(data.client_hello)
+            same = name == host if name is not None else literal
+            detail = detail if name is not None else "no TLS server name"
+        except HostRefused as refused:
+            same, detail = False, str(refused)
         if not same:
-            detail = "the TLS server name differs from the CONNECT target" if sni else "no TLS server name"
             self.refuse_connection(link, Deny(Reason.AUTHORITY_MISMATCH, detail, alarm=True))
             link.tls_refused = True
 
@@ -338,7 +343,9 @@ class MitmPlane:
         return self.exchange.refused(link.peer, _asked_for(link), head, denial).request_id
 
     def refuse_connection(self, link: EgressConnection, denial: Deny) -> str:
-        """Record what was refused before there was a request that could be read; the request id."""
+        """Record what was refused before there was a request that could be read whole; the request id."""
+        for call in tuple(link.calls):
+            call.complete(denial.reason)
         head = RequestHead("-", "", ())
         link.refusal = self.exchange.refused(link.peer, _asked_for(link), head, denial)
         return link.refusal.request_id

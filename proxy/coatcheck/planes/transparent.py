@@ -15,10 +15,10 @@ from mitmproxy.proxy.layers.http import HTTPMode
 from mitmproxy.proxy.layers.modes import HttpProxy
 from mitmproxy.proxy.layers.tls import parse_client_hello
 
-from coatcheck.decision.host import HostRefused, canonical_host
+from coatcheck.decision.host import HostRefused
 from coatcheck.decision.message import Peer
 from coatcheck.decision.verdict import Deny, Reason
-from coatcheck.planes.client_hello import is_whole
+from coatcheck.planes.client_hello import is_whole, server_name
 from coatcheck.planes.layers import EgressHttpLayer
 from coatcheck.planes.refusal import refusal_bytes
 from coatcheck.planes.tls_layers import EgressClientTls
@@ -72,7 +72,10 @@ class Listening(layer.Layer):
     def _read_hello(self) -> Generator:
         try:
             hello = parse_client_hello(bytes(self._first)) if is_whole(self._first) else None
-            name = hello.sni if hello is not None else None
+            name = server_name(hello) if hello is not None else None
+        except HostRefused as refused:
+            yield from self._refuse_hello(Deny(Reason.HOST_FORM_REFUSED, str(refused)), _UNRECOGNIZED_NAME)
+            return
         except ValueError:
             yield from self._refuse_hello(Deny(Reason.PROTOCOL_REFUSED, "malformed or endless ClientHello"))
             return
@@ -87,13 +90,7 @@ class Listening(layer.Layer):
             link.tunnel = (original.address, original.port)
             link.plane.refuse_connection(link, denial)
         else:
-            try:
-                link.tunnel = (canonical_host(name), original.port)
-            except HostRefused as refused:
-                yield from self._refuse_hello(
-                    Deny(Reason.HOST_FORM_REFUSED, str(refused)), _UNRECOGNIZED_NAME
-                )
-                return
+            link.tunnel = (name, original.port)
             link.plane.open_tunnel(link, link.tunnel)
         if link.opaque is not None:
             yield from self._give_way(OpaqueTunnel(self.context, link, link.opaque))

@@ -10,9 +10,9 @@ from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers.tls import parse_client_hello
 
-from coatcheck.decision.host import HostRefused, canonical_host
+from coatcheck.decision.host import HostRefused
 from coatcheck.decision.verdict import Deny, Reason
-from coatcheck.planes.client_hello import is_whole
+from coatcheck.planes.client_hello import is_whole, server_name
 
 if TYPE_CHECKING:
     from coatcheck.call import Call
@@ -71,7 +71,7 @@ class OpaqueTunnel(layer.Layer):
         if any(kind == ENCRYPTED_CLIENT_HELLO for kind, _ in hello.extensions):
             return Deny(Reason.AUTHORITY_MISMATCH, "encrypted ClientHello")
         try:
-            same = hello.sni is not None and canonical_host(hello.sni) == self._link.tunnel[0]
+            same = server_name(hello) == self._link.tunnel[0]
         except HostRefused:
             same = False
         if not same:
