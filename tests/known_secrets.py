@@ -10,7 +10,7 @@ import random
 import secrets
 import string
 
-_RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or secrets.token_hex(16)
+RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or secrets.token_hex(16)
 _ALPHABET = string.ascii_letters + string.digits
 _by_name: dict[str, str] = {}
 
@@ -18,7 +18,7 @@ _by_name: dict[str, str] = {}
 def known_secret(name: str, *, prefix: str = "sk-test-", length: int = 40) -> str:
     """The run's secret of that name: `prefix` and `length` random letters and digits."""
     if name not in _by_name:
-        chosen = random.Random(f"{_RUN} {name}").choices(_ALPHABET, k=length)
+        chosen = random.Random(f"{RUN} {name}").choices(_ALPHABET, k=length)
         _by_name[name] = prefix + "".join(chosen)
     return _by_name[name]
 

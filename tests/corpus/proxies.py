@@ -1,0 +1,145 @@
+"""The proxy under test, as a runner sees it: an address, a CA, handles; and, if it is ours, its records."""
+
+import asyncio
+import json
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from coatcheck.settings import Settings
+from coatcheck.stores.memory import MemoryStore
+from tests.corpus.schema import HERE
+from tests.corpus.world import World
+from tests.daemon import TestDaemon
+from tests.known_secrets import known_secret
+
+CREDENTIALS = ("vendor", "second", "third")
+
+
+@dataclass(slots=True)
+class Inside:
+    """One sandbox: what it holds, and where its proxy is."""
+
+    session: str
+    address: tuple[str, int]
+    ca: Path
+    handles: Mapping[str, str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    foreign: Mapping[str, str] = field(default_factory=dict)
+    """Handles of another live session of the same policy."""
+
+
+class UnderTest(Protocol):
+    """A proxy that cases are run against."""
+
+    name: str
+    secrets: Mapping[str, str]
+    """By credential: the values that no sandbox may see."""
+
+    async def open(self, policy: str, wanted: Mapping[str, Any]) -> Inside:
+        """A new sandbox."""
+        ...
+
+    def mark(self) -> None:
+        """Records from here on are the next case's."""
+        ...
+
+    def records(self) -> list[dict[str, Any]]:
+        """What was recorded since `mark`; empty for proxies that record nothing which we can read."""
+        ...
+
+
+def secrets() -> dict[str, str]:
+    """The run's secrets, by credential."""
+    return {name: known_secret(f"the corpus's {name}", prefix=f"sk-{name}-") for name in CREDENTIALS}
+
+
+class Coatcheck:
+    """A daemon of ours, in the runner's own process, so that its checks can be switched off."""
+
+    name = "coatcheck"
+
+    def __init__(self, daemon: TestDaemon, policies: Path) -> None:
+        self.daemon = daemon
+        self.policies = policies
+        self.secrets: Mapping[str, str] = secrets()
+        self._log = daemon.directory.audit / "audit.jsonl"
+        self._offset = 0
+        self._foreign: dict[str, Mapping[str, str]] = {}
+
+    async def open(self, policy: str, wanted: Mapping[str, Any]) -> Inside:
+        made = await self.daemon.sandbox(policy=policy, **wanted)
+        if policy not in self._foreign:
+            self._foreign[policy] = (await self.daemon.sandbox(policy=policy, subject="another")).handles
+        return Inside(
+            made.session.id,
+            made.address,
+            self.daemon.trust.ca,
+            made.handles,
+            made.environment,
+            self._foreign[policy],
+        )
+
+    def mark(self) -> None:
+        self._offset = self._log.stat().st_size if self._log.exists() else 0
+
+    def records(self) -> list[dict[str, Any]]:
+        with self._log.open("rb") as file:
+            file.seek(self._offset)
+            return [json.loads(line) for line in file.read().splitlines()]
+
+
+class Coatchecks:
+    """Daemons by their settings: most cases share the first."""
+
+    def __init__(self, directory: Path, world: World) -> None:
+        self._directory = directory
+        self._world = world
+        self._made: dict[str, Coatcheck] = {}
+        self._stack = AsyncExitStack()
+
+    async def of(self, settings: Mapping[str, Any]) -> Coatcheck:
+        """The daemon with these settings, started if there is none yet."""
+        key = json.dumps(settings, sort_keys=True)
+        if key not in self._made:
+            directory = self._directory / f"daemon{len(self._made)}"
+            self._made[key] = await self._stack.enter_async_context(
+                _running(directory, self._world.ca, settings)
+            )
+        return self._made[key]
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+
+@asynccontextmanager
+async def _running(
+    directory: Path, upstream_ca: Path, settings: Mapping[str, Any]
+) -> AsyncIterator[Coatcheck]:
+    policies = directory / "policies"
+    policies.mkdir(mode=0o755, parents=True)
+    for path in (HERE / "policies").glob("*.yaml"):
+        (policies / path.name).write_text(path.read_text())
+        (policies / path.name).chmod(0o644)
+    values = {f"memory:corpus/{name}#key": value for name, value in secrets().items()}
+    with tempfile.TemporaryDirectory(prefix="cch-") as short:
+        made = Settings(
+            **{
+                "state_dir": directory / "state",
+                "runtime_dir": Path(short) / "run",
+                "policy": policies,
+                "upstream_ca_file": upstream_ca,
+                "drain_seconds": 0.0,
+                **settings,
+            }
+        )
+        daemon = TestDaemon(made, {"memory": MemoryStore(values)})
+        await daemon.start()
+        try:
+            yield Coatcheck(daemon, policies)
+        finally:
+            await daemon.stop()
+            await asyncio.sleep(0)

@@ -1,0 +1,80 @@
+"""Runs cases against a proxy under test: as they are, and with the check of each switched off."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.corpus import switches
+from tests.corpus.driver import Driver, Outcome
+from tests.corpus.expand import expander
+from tests.corpus.judge import judge, safe
+from tests.corpus.proxies import Coatchecks, UnderTest
+from tests.corpus.schema import Run, checks
+from tests.corpus.world import World
+
+SETTLE: Final = 0.02
+"""Seconds between looks for a record that is still to be written."""
+LOOKS: Final = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    run: Run
+    wrong: list[str] = field(default_factory=list)
+
+
+async def once(run: Run, proxy: UnderTest, world: World, *, ours: bool = True) -> list[str]:
+    """What is wrong with one case; empty when it holds. Not `ours`: only what is safe, whatever it says."""
+    inside = await proxy.open(run.case.policy, run.case.session)
+    expand = expander(inside, proxy.secrets)
+    world.begin(run.case.resolver, run.case.origin, expand)
+    proxy.mark()
+    driver = Driver(inside, expand, run.mode, proxy)
+    try:
+        async with asyncio.timeout(60):
+            outcome = await driver.run(run.case.steps)
+    except TimeoutError:
+        return ["the case did not end"]
+    if not ours:
+        return safe(run.case, outcome, world.arrivals, proxy.secrets, expand)
+    wrong: list[str] = []
+    for _ in range(LOOKS):
+        wrong = judge(run.case, outcome, world.arrivals, proxy.records(), proxy.secrets, expand)
+        if not any("record" in each for each in wrong):
+            break
+        await asyncio.sleep(SETTLE)
+    return wrong
+
+
+async def all_of(todo: Iterable[Run], daemons: Coatchecks, world: World) -> list[Result]:
+    """Each case as it is."""
+    return [Result(run, await once(run, await daemons.of(run.case.settings), world)) for run in todo]
+
+
+async def switched_off(todo: Iterable[Run], daemons: Coatchecks, world: World) -> list[Result]:
+    """Each case with its check switched off: what is wrong then, which must be something."""
+    results = []
+    for name, of_check in _by_check(todo):
+        check = checks()[name]
+        for run in of_check:
+            proxy = await daemons.of(run.case.settings)
+            try:
+                with switches.off(check):
+                    wrong = await once(run, proxy, world)
+            except switches.Stale as stale:
+                results.append(Result(run, [str(stale)]))
+                continue
+            results.append(Result(run, [] if wrong else [f"holds without {name}: it does not exercise it"]))
+    return results
+
+
+def _by_check(todo: Iterable[Run]) -> Iterator[tuple[str, list[Run]]]:
+    found: dict[str, list[Run]] = {}
+    for run in todo:
+        if run.case.check is not None:
+            found.setdefault(run.case.check, []).append(run)
+    yield from found.items()
+
+
+__all__ = ["Outcome", "Result", "all_of", "once", "switched_off"]

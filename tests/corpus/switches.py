@@ -1,0 +1,114 @@
+"""Checks, switched off in the running program: a piece of a function's source is replaced, and put back."""
+
+import ast
+import importlib
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import CodeType, FunctionType
+from typing import Any
+
+from tests.corpus.schema import Check, Off
+
+
+class Stale(Exception):
+    """The source has changed, and the edit must, too."""
+
+
+@contextmanager
+def off(check: Check) -> Iterator[None]:
+    """The program without `check`, for as long as the block lasts."""
+    with ExitStack() as stack:
+        for each in check.off:
+            stack.enter_context(_edited(each) if each.within is not None else _set(each))
+        _forget()
+        try:
+            yield
+        finally:
+            stack.close()
+            _forget()
+
+
+@contextmanager
+def _edited(edit: Off) -> Iterator[None]:
+    function = _function(str(edit.within))
+    before = function.__code__
+    function.__code__ = _compiled(function, edit)
+    try:
+        yield
+    finally:
+        function.__code__ = before
+
+
+def _function(where: str) -> FunctionType:
+    module, _, name = where.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = inspect.getattr_static(found, part)
+    found = getattr(found, "fget", None) or getattr(found, "__func__", None) or found
+    found = inspect.unwrap(found)
+    if not isinstance(found, FunctionType):
+        raise TypeError(f"{where} is no function")
+    return found
+
+
+def _compiled(function: FunctionType, edit: Off) -> CodeType:
+    source = textwrap.dedent(inspect.getsource(function))
+    if (count := source.count(edit.replace)) != 1:
+        raise Stale(f"{edit.within}: {edit.replace!r} stands there {count} times, not once")
+    tree = ast.parse(source.replace(edit.replace, edit.by))
+    definition = tree.body[0]
+    assert isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef)
+    definition.decorator_list = []
+    free = function.__code__.co_freevars
+    if free:  # a closure keeps its cells: the new code must have the same
+        outer = ast.parse(f"def outer({', '.join(free)}):\n    pass\n    return {definition.name}")
+        outer.body[0].body[0] = definition  # type: ignore[attr-defined]
+        tree = outer
+    module = compile(ast.fix_missing_locations(tree), f"<{edit.within} without a check>", "exec")
+    made = _code_of(module, definition.name)
+    if made.co_freevars != free:
+        raise Stale(f"{edit.within}: the edit changes what it closes over")
+    return made
+
+
+def _code_of(code: CodeType, name: str) -> CodeType:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            if constant.co_name == name:
+                return constant
+            if constant.co_name == "outer":
+                return _code_of(constant, name)
+    raise Stale(name)
+
+
+@contextmanager
+def _set(edit: Off) -> Iterator[None]:
+    """Every module of ours that imported the name has the new value."""
+    module, _, name = str(edit.set).partition(":")
+    owner = importlib.import_module(module)
+    before = getattr(owner, name)
+    value = eval(edit.to, vars(owner).copy())
+    holders = [each for each in _ours() if vars(each).get(name) is before]
+    for each in holders:
+        setattr(each, name, value)
+    try:
+        yield
+    finally:
+        for each in holders:
+            setattr(each, name, before)
+
+
+def _forget() -> None:
+    """What was cached while a check was on, or off, is no answer any more."""
+    for module in _ours():
+        for value in tuple(vars(module).values()):
+            clear: Callable[[], None] | None = getattr(value, "cache_clear", None)
+            if callable(clear):
+                clear()
+
+
+def _ours() -> list[Any]:
+    return [each for name, each in tuple(sys.modules.items()) if name.partition(".")[0] == "coatcheck"]
