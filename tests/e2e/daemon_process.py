@@ -18,6 +18,9 @@ from tests.e2e.story import PATIENCE, until
 from tests.planes.wire import Wire
 from tests.upstreams import UpstreamTls
 
+STARTING = 90.0
+"""Seconds for a daemon to be ready. It takes two on an idle machine, most of it for Python's imports."""
+
 
 @dataclass
 class DaemonProcess:
@@ -45,7 +48,7 @@ class DaemonProcess:
     async def start(self) -> None:
         """Returns when it says that it is ready."""
         await self.spawn()
-        await until(self.ready, lambda ready: ready)
+        await until(self.ready, lambda ready: ready, patience=STARTING)
 
     async def spawn(self) -> None:
         """Returns at once."""

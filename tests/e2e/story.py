@@ -44,13 +44,18 @@ def reason(answer: httpx.Response) -> str:
     return str(answer.headers.get("coatcheck-reason", ""))
 
 
-async def until[V](look: Callable[[], Awaitable[V]], holds: Callable[[V], bool], every: float = 0.05) -> V:
-    """The first thing seen for which `holds`. Fails when PATIENCE ends."""
-    end = time.monotonic() + PATIENCE
+async def until[V](
+    look: Callable[[], Awaitable[V]],
+    holds: Callable[[V], bool],
+    every: float = 0.05,
+    patience: float = PATIENCE,
+) -> V:
+    """The first thing seen for which `holds`. Fails when `patience` ends."""
+    end = time.monotonic() + patience
     while True:
         seen = await look()
         if holds(seen):
             return seen
         if time.monotonic() > end:
-            raise AssertionError(f"waited {PATIENCE:g} s in vain; the last thing seen: {seen!r}")
+            raise AssertionError(f"waited {patience:g} s in vain; the last thing seen: {seen!r}")
         await asyncio.sleep(every)

@@ -15,7 +15,7 @@ import httpx
 
 from coatcheck.telemetry.audit_verify import verify
 from coatcheck.telemetry.checkpoint import load_public_key
-from tests.e2e.daemon_process import DaemonProcess, OpenedSession
+from tests.e2e.daemon_process import STARTING, DaemonProcess, OpenedSession
 from tests.e2e.story import until
 from tests.planes.raw_origin import RawOrigin
 from tests.planes.wire import Wire
@@ -85,7 +85,7 @@ class Kills:
             await self.daemon.spawn()
             await asyncio.sleep(self.random.uniform(0.2, 1.1) * self._start_seconds)
             await self.daemon.kill()
-        await until(self._visiting, lambda visiting: not visiting)
+        await until(self._visiting, lambda visiting: not visiting, patience=STARTING)
         self._compare()
         began = time.monotonic()
         await self.daemon.start()
@@ -103,7 +103,7 @@ class Kills:
                     task.result()
             return self.totals.revocations > before and bool(self.origin.visits)
 
-        await until(changed, lambda now: now, every=0.01)
+        await until(changed, lambda now: now, every=0.01, patience=STARTING)
         await asyncio.sleep(self.random.uniform(0, most))
 
     # --- the load, until the daemon is gone ----------------------------------------------------------

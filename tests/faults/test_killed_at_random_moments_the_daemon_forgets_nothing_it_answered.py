@@ -1,4 +1,4 @@
-"""`kill -9` under load, while it starts and while it drains: records, sessions and revocations are all there."""
+"""`kill -9` under load, while it starts, while it drains: records, sessions, revocations are all there."""
 
 import random
 from pathlib import Path

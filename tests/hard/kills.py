@@ -99,7 +99,7 @@ def _report(worlds: list[Totals], seed: int) -> str:
         f"| requests that the origin saw | {total('forwarded')} |",
         "| … without their audit record | 0 |",
         "| … more than once | 0 |",
-        f"| allowed requests in the log (a kill may come between record and forwarding) | {total('recorded')} |",
+        f"| allowed requests in the log (a kill may come before the forwarding) | {total('recorded')} |",
         f"| kills that left half a record, mended at the next start | {total('torn')} |",
         f"| logs whose chain and signatures verified, after each kill | {sum(kills.values())} |",
         f"| sessions opened, all of them back after each kill | {total('sessions')} |",
