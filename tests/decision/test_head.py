@@ -33,6 +33,8 @@ def reason(denial: Deny | None) -> Reason | None:
         ((("content-length", "1,1"),), Reason.FRAMING_REFUSED),
         ((("content-length", "²"),), Reason.FRAMING_REFUSED),
         ((("content-length", "9" * 16),), Reason.FRAMING_REFUSED),
+        ((("content_length", "1"),), Reason.FRAMING_REFUSED),
+        ((("transfer_encoding", "chunked"),), Reason.FRAMING_REFUSED),
         ((("trailer", "x"),), Reason.FRAMING_REFUSED),
         ((("expect", "200-maybe"),), Reason.FRAMING_REFUSED),
         ((("upgrade", "h2c"),), Reason.PROTOCOL_REFUSED),

@@ -44,6 +44,9 @@ REFUSED = {
     "4_2_control_byte_in_a_value": get(extra=b"X-Note: a\x01b\r\n"),
     "4_2_nul_in_a_value": get(extra=b"X-Note: a\x00b\r\n"),
     "4_2_cr_in_a_value": get(extra=b"X-Note: a\rInjected: b\r\n"),
+    "4_2_cr_that_ends_a_value": get(extra=b"X-Note: a\r\r\n"),
+    "4_2_cr_that_begins_a_value": get(extra=b"X-Note:\ra\r\n"),
+    "4_2_cr_that_ends_the_host": get(host=b"Host: upstream.example\r\r\n"),
     "4_2_delete_in_a_value": get(extra=b"X-Note: a\x7fb\r\n"),
     "4_2_control_byte_in_the_path": get(b"GET /a\x01b HTTP/1.1"),
     "4_2_nul_in_the_path": get(b"GET /a\x00b HTTP/1.1"),
@@ -74,6 +77,8 @@ REFUSED = {
     "4_1_length_with_leading_zero": get(b"POST / HTTP/1.1", extra=b"Content-Length: 04\r\n"),
     "4_1_negative_length": get(b"POST / HTTP/1.1", extra=b"Content-Length: -4\r\n"),
     "4_1_hexadecimal_length": get(b"POST / HTTP/1.1", extra=b"Content-Length: 0x4\r\n"),
+    "4_1_length_with_an_underscore": get(b"POST / HTTP/1.1", extra=b"Content_Length: 4\r\n"),
+    "4_1_coding_with_an_underscore": get(b"POST / HTTP/1.1", extra=b"Transfer_Encoding: chunked\r\n"),
     "4_1_odd_coding": get(b"POST / HTTP/1.1", extra=b"Transfer-Encoding: xchunked\r\n"),
     "4_1_two_codings": get(b"POST / HTTP/1.1", extra=b"Transfer-Encoding: gzip, chunked\r\n"),
     "4_1_chunked_twice": get(
@@ -100,6 +105,10 @@ REFUSED = {
         b"POST / HTTP/1.1",
         extra=b"Content-Length: 0\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         b"Sec-WebSocket-Version: 13\r\n",
+    ),
+    "1_5_websocket_with_a_body": get(
+        extra=b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        b"Sec-WebSocket-Key: eA==\r\nContent-Length: 5\r\n"
     ),
     "1_5_tls_upgrade": get(extra=b"Upgrade: TLS/1.0\r\nConnection: Upgrade\r\n"),
     "4_2_tls_in_tls": b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00",

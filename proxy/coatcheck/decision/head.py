@@ -15,7 +15,9 @@ ONCE = frozenset(
     {
         "host",
         "content-length",
+        "content_length",
         "transfer-encoding",
+        "transfer_encoding",
         "content-type",
         "content-encoding",
         "authorization",
@@ -103,6 +105,8 @@ def _has_control(value: str) -> bool:
 
 
 def _check_framing(head: RequestHead, seen: set[str]) -> Deny | None:
+    if "content_length" in seen or "transfer_encoding" in seen:
+        return Deny(Reason.FRAMING_REFUSED, "a framing field's name with `_`, which CGI and WSGI read as `-`")
     if "transfer-encoding" in seen:
         if "content-length" in seen:
             return Deny(Reason.FRAMING_REFUSED, "both Content-Length and Transfer-Encoding (RFC 9112 6.1)")
@@ -129,6 +133,8 @@ def _check_connection(head: RequestHead) -> Deny | None:
     if upgrade is not None and (head.method != "GET" or head.get("sec-websocket-version") != "13"):
         # A 101 without version 13 would turn the connection into an unseen byte pipe (notes 1.5).
         return Deny(Reason.PROTOCOL_REFUSED, "malformed websocket upgrade")
+    if upgrade is not None and not head.end_stream:
+        return Deny(Reason.PROTOCOL_REFUSED, "websocket upgrade with a body, which could be the first frames")
     for value in head.get_all("connection"):
         for option in value.lower().split(","):
             if option.strip() and option.strip() not in CONNECTION_OPTIONS:

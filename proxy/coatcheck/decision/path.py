@@ -2,7 +2,8 @@
 
 Facts behind the rules:
 - Dot segments, raw or as `%2e`, and `%2f`, `%5c`, `\\` are resolved by some servers before routing and
-  by others after; Tomcat and Spring drop `;params` first, so that `/v1/..;/admin` climbs.
+  by others after; Tomcat and Spring drop `;params` first, so that `/v1/..;/admin` climbs. Windows drops
+  spaces at a name's end, so that `..%20` climbs, too.
 - `%63` is `c` to most servers and three characters to some (RFC 3986 6.2.2.2 calls them equivalent,
   6.2.2 leaves it to each reader). Clients have no reason to escape letters, digits, `-`, `.` or `_`,
   so these are refused. `~` is the exception: form encoders such as Java's write `%7E`.
@@ -82,7 +83,7 @@ def _problem(target: str) -> str | None:
 def _segment_problem(path: str) -> str | None:
     for segment in path.split("/"):
         stem, parameter, _ = segment.partition(";")
-        if stem in {".", ".."}:
+        if stem.replace("%20", " ").strip(" ") in {".", ".."}:
             return "a dot segment in the path"
         if parameter and not stem:
             return "a path parameter without a segment"

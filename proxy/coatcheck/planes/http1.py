@@ -9,6 +9,8 @@ import re
 from typing import TYPE_CHECKING, override
 
 import h11
+from h11._readers import ChunkedReader
+from h11._receivebuffer import ReceiveBuffer
 from mitmproxy import http
 from mitmproxy.connection import ConnectionState
 from mitmproxy.net.http import http1
@@ -34,10 +36,26 @@ _STATUS_LINE = re.compile(rb"HTTP/1\.[01] [1-9][0-9][0-9](?: [^\r\n]*)?\r?\n")
 """int() would take `+200` and `2_00` for a status."""
 _CONTROLS = bytes(code for code in (*range(0x20), 0x7F) if code not in b"\t\r\n")
 """mitmproxy strips some of them from values, where others see them."""
+_WITHOUT_CONTENT = frozenset({"GET", "HEAD", "DELETE"})
+"""Servers that do not read the content of these take it for the next request (RFC 9110 9.3.1, CL.0)."""
 
 
 class Release(events.Event):
     """What one event led to is complete: a head that waited for the first of its body need not wait on."""
+
+
+class StrictChunkedReader(ChunkedReader):
+    """h11's, whose trailers would end at a bare line feed, too."""
+
+    @override
+    def __call__(self, buf: ReceiveBuffer) -> h11.Data | h11.EndOfMessage | None:
+        if self._reading_trailer:
+            rest = bytes(buf)
+            end = 0 if rest.startswith(b"\r\n") else rest.find(b"\r\n\r\n")
+            until = len(rest) if end < 0 else end
+            if rest.count(b"\n", 0, until) != rest.count(b"\r\n", 0, until):
+                raise h11.RemoteProtocolError("bare line feed")
+        return super().__call__(buf)
 
 
 class _Bounded(Http1Connection):
@@ -99,6 +117,9 @@ class _Bounded(Http1Connection):
                 if part is None and len(self.buf) > MAX_HEADER_BYTES:
                     raise h11.RemoteProtocolError("endless chunk header or trailers")
             except h11.ProtocolError:
+                if from_client and isinstance(event, events.DataReceived) and self._link.calls:
+                    denial = Deny(Reason.FRAMING_REFUSED, "the request's body has no single end")
+                    self._link.plane.refuse_connection(self._link, denial)
                 yield commands.CloseConnection(self.conn)
                 error = self.ReceiveProtocolError(
                     self.stream_id, "malformed body", code=self.ReceiveProtocolError.code
@@ -181,7 +202,7 @@ class BoundedHttp1Server(_Bounded, Http1Server):
         self.request = request
         self._last = http1.connection_close(request.http_version, request.headers)
         yield mitm_http.ReceiveHttp(mitm_http.RequestHeaders(self.stream_id, request, size == 0))
-        self.body_reader = make_body_reader(size)
+        self.body_reader = StrictChunkedReader() if size is None else make_body_reader(size)
         self.state = self.read_body
         yield from self.state(event)
 
@@ -202,6 +223,8 @@ class BoundedHttp1Server(_Bounded, Http1Server):
             return None
         self.buf.maybe_extract_at_most(end + 4)
         head = raw[start:end]
+        if head.count(b"\r") != head.count(b"\r\n"):
+            raise ValueError("bare carriage return")  # at a value's end it would be stripped unseen
         lines = head.split(b"\r\n")
         if _REQUEST_LINE.fullmatch(lines[0]) is None or len(head.translate(None, _CONTROLS)) != len(head):
             raise ValueError("malformed request line")
@@ -226,6 +249,9 @@ class BoundedHttp1Server(_Bounded, Http1Server):
 class BoundedHttp1Client(_Bounded, Http1Client):
     """The upstream's side; an answer's head that does not end is an error, not a buffer."""
 
+    _alone = False
+    """No other request may follow on this connection."""
+
     def __init__(self, context: Context, link: "EgressConnection") -> None:
         super().__init__(context)
         self._link = link
@@ -243,6 +269,7 @@ class BoundedHttp1Client(_Bounded, Http1Client):
                 yield command
         if isinstance(event, mitm_http.RequestHeaders):
             self._chunked = "transfer-encoding" in event.request.headers
+            self._alone = not event.end_stream and event.request.method in _WITHOUT_CONTENT
         else:
             yield from self._with_held()
 
@@ -258,7 +285,7 @@ class BoundedHttp1Client(_Bounded, Http1Client):
             heard = command.event if isinstance(command, mitm_http.ReceiveHttp) else None
             if isinstance(heard, mitm_http.ResponseHeaders):
                 response = heard.response
-                self._last = http1.connection_close(response.http_version, response.headers)
+                self._last = self._alone or http1.connection_close(response.http_version, response.headers)
             yield command
         # `==`, not `is`: bound methods are made anew at each look.
         if self.state == self.read_headers and len(self.buf) > MAX_HEADER_BYTES:

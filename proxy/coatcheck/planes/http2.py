@@ -19,6 +19,8 @@ from mitmproxy.proxy.layers.http._base import HttpConnection
 from mitmproxy.proxy.layers.http._http2 import Http2Client, Http2Connection, Http2Server
 from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
 
+from coatcheck.decision.verdict import Deny, Reason
+
 if TYPE_CHECKING:
     from coatcheck.planes.connection import EgressConnection
 
@@ -127,6 +129,16 @@ class BoundedHttp2Server(_Windowed, Http2Server):
                 yield from self.protocol_error("too many resets", h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
                 return True
         return (yield from super().handle_h2_event(event))
+
+    @override
+    def protocol_error(
+        self, message: str, error_code: int = h2.errors.ErrorCodes.PROTOCOL_ERROR
+    ) -> layer.CommandGenerator[None]:
+        """Recorded, and answered in no words of the library's, which quote what was received."""
+        self._link.plane.refuse_connection(
+            self._link, Deny(Reason.FRAMING_REFUSED, "HTTP/2 that breaks its protocol")
+        )
+        yield from super().protocol_error("refused", error_code)
 
 
 class BoundedHttp2Client(_Windowed, Http2Client):
