@@ -40,6 +40,17 @@ def test_a_secret_that_is_served_in_the_middle_is_masked_from_then_on() -> None:
     assert made.hits == 3
 
 
+def test_a_secret_that_is_served_in_the_middle_of_an_echo_is_masked_whole() -> None:
+    """What was held back for the secrets from before is looked at again for the new one."""
+    secrets = SessionSecrets()
+    secrets.add("a", FIRST, "")
+    made = answer(secrets)
+    out = text(made.feed(SECOND[:8].encode()))
+    secrets.add("a", SECOND, "")
+    out += text(made.feed(SECOND[8:].encode())) + text(made.finish())
+    assert out == b"*" * len(SECOND)
+
+
 def test_a_coded_stream_from_before_cannot_go_on_where_secrets_go() -> None:
     """Its coding cannot be undone from the middle, so its end is not clean (I3)."""
     for gets_secrets in (True, False):

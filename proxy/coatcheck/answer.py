@@ -6,7 +6,7 @@ from coatcheck.decision.body_scrubber import BodyScrubber
 from coatcheck.decision.content_coding import CodingRefused
 from coatcheck.decision.message import Headers, RequestHead, ResponseHead
 from coatcheck.decision.response import Framing, ResponsePlan, plan_response, plan_trailers
-from coatcheck.decision.scrub import Patterns, Scrubber, scrub_bytes
+from coatcheck.decision.scrub import Patterns, scrub_bytes
 from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.session_secrets import SessionSecrets
 
@@ -28,15 +28,14 @@ class Answer:
         self._host_gets_secrets = host_gets_secrets
         self._patterns: Patterns | None = None
         self._scrubber: BodyScrubber | None = None
-        self._late: Scrubber | None = None
+        self._media = ""
         self._coded = False
         self._bodiless = False
         self._hits = 0
 
     @property
     def hits(self) -> int:
-        scrubbers = (self._scrubber, self._late)
-        return self._hits + sum(scrubber.hits for scrubber in scrubbers if scrubber is not None)
+        return self._hits + (self._scrubber.hits if self._scrubber is not None else 0)
 
     @property
     def patterns(self) -> Patterns | None:
@@ -70,9 +69,10 @@ class Answer:
             return plan
         self._hits += plan.hits
         self._coded = response.get("content-encoding") is not None
+        self._media = response.get("content-type") or ""
         self._bodiless = plan.framing is Framing.NONE and response.status != 101
         if plan.scrub_body and self._patterns is not None and not end_stream:
-            self._scrubber = BodyScrubber(self._patterns, plan.codings)
+            self._scrubber = BodyScrubber(self._patterns, plan.codings, content_type=self._media)
         return plan
 
     def feed(self, chunk: bytes) -> list[bytes] | Deny:
@@ -82,21 +82,19 @@ class Answer:
         late = self._look_for_new_secrets()
         if late is not None:
             return late
+        if self._scrubber is None:
+            return [chunk]
         try:
-            out = [chunk] if self._scrubber is None else self._scrubber.feed(chunk)
+            return self._scrubber.feed(chunk)
         except CodingRefused as refused:
             return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, str(refused))
-        return out if self._late is None else [self._late.feed(piece) for piece in out]
 
     def finish(self) -> list[bytes] | Deny:
         """The rest, once the body ended cleanly."""
         try:
-            out = [] if self._scrubber is None else self._scrubber.finish()
+            return [] if self._scrubber is None else self._scrubber.finish()
         except CodingRefused as refused:
             return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, str(refused))
-        if self._late is None:
-            return out
-        return [*(self._late.feed(piece) for piece in out), self._late.finish()]
 
     def _look_for_new_secrets(self) -> Deny | None:
         """A stream that was open before the session's first use of a credential must not echo it either
@@ -104,16 +102,16 @@ class Answer:
         patterns = self.patterns
         if patterns is self._patterns or patterns is None:
             return None
-        if self._late is not None:
-            self._hits += self._late.hits
-            if self._late.finish():  # held back under the old patterns: no clean way to go on
-                return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, "secrets changed in the middle of a match")
-        if self._scrubber is None and self._coded:
-            if self._host_gets_secrets():
-                detail = "a coded answer from before the session's first use of a credential"
-                return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, detail)
+        if self._scrubber is not None:
+            self._scrubber.look_for(patterns)
+        elif not self._coded:
+            self._scrubber = BodyScrubber(patterns, content_type=self._media)
+        elif self._host_gets_secrets():
+            detail = "a coded answer from before the session's first use of a credential"
+            return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, detail)
+        else:
             return None
-        self._patterns, self._late = patterns, Scrubber(patterns)
+        self._patterns = patterns
         return None
 
     def trailers(self, trailers: Headers) -> Headers | Deny:

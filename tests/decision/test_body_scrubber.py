@@ -76,3 +76,20 @@ def test_a_truncated_body_has_no_clean_end() -> None:
     scrubber.feed(gzip.compress(b"a body" * 100)[:-3])
     with pytest.raises(CodingRefused):
         scrubber.finish()
+
+
+def test_a_message_in_an_envelope_leaves_whole() -> None:
+    """gRPC: its receiver waits for all of it, and the next message may never come."""
+    scrubber = BodyScrubber(PATTERNS, content_type="application/grpc")
+    for text in (b"a name", SECRET.encode(), b"sk-proj-01"):
+        message = b"\0" + len(text).to_bytes(4, "big") + text
+        out = b"".join(scrubber.feed(message[:3])) + b"".join(scrubber.feed(message[3:]))
+        assert out == message.replace(SECRET.encode(), b"*" * len(SECRET))
+
+
+def test_an_echo_over_chunks_within_an_envelope_is_masked() -> None:
+    """Only at a message's end everything leaves, wherever chunks end."""
+    scrubber = BodyScrubber(PATTERNS, content_type="application/grpc+proto")
+    body = b"\0" + len(SECRET).to_bytes(4, "big") + SECRET.encode()
+    out = b"".join(piece for byte in body for piece in scrubber.feed(bytes([byte])))
+    assert out == body[:5] + b"*" * len(SECRET)

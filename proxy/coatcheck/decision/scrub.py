@@ -4,13 +4,13 @@ A byte is masked if and only if some occurrence of some pattern covers it. That 
 whole stream, so every split of it gives the same output, and where occurrences overlap nothing of
 either remains. A mask has the length of what it covers, so that Content-Length framing holds.
 
-Held back is only the longest suffix that is a proper prefix of a pattern: what is decided leaves at
-once, with no timer, and at most `longest pattern - 1` bytes wait.
+What is held back says nothing about a secret: the trailing run of bytes that could stand in a pattern by
+their kind, at most `longest pattern - 1`. Were it the longest suffix that begins a pattern, a sandbox could
+send guesses through any upstream that shows them, look where its chunks are cut, and spell a secret letter by
+letter (docs/adr/0024). A line's end, a brace or a blank ends such a run: events and lines leave at once.
 """
 
-import re
 import sys
-from bisect import bisect_left
 from collections.abc import Iterable
 from typing import NoReturn, Self
 
@@ -22,7 +22,14 @@ MIN_SECRET_BYTES = 16
 _MASK = b"*"
 _WORD = 4
 _MAX_STRIDE = 16  # words; longer steps save little and make the table larger
-_HEAD = 8  # bytes of a pattern by which a possible beginning is found in a chunk's tail
+# Kinds of bytes. Letters, digits and what encodings write may always continue a pattern; of the others a
+# whole kind does as soon as one of it stands in a pattern, so that no cut tells which one it is.
+_ALWAYS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=-_.~%\\&#;"
+_KINDS = (
+    bytes(code for code in range(0x20, 0x7F) if code not in _ALWAYS),
+    bytes((*range(0x20), 0x7F)),
+    bytes(range(0x80, 0x100)),
+)
 
 
 class SecretTooShort(ValueError):
@@ -35,19 +42,11 @@ class Patterns:
     How it searches: if all patterns have 4n+3 bytes or more, every occurrence fully covers n consecutive
     aligned 4-byte words, of which exactly one has an index that n divides. So one word in n is looked
     up in a set of all words that can stand there: time does not depend on the number of patterns, and
-    it is bounded whatever bytes an upstream sends.
+    it is bounded whatever bytes an upstream sends. Patterns of which a word was found are searched for as
+    a whole, which costs the same wherever and however often the word stands.
     """
 
-    __slots__ = (
-        "_heads",
-        "_longest",
-        "_lower_case",
-        "_patterns",
-        "_short_heads",
-        "_stride",
-        "_table",
-        "_words",
-    )
+    __slots__ = ("_inside", "_longest", "_lower_case", "_patterns", "_stride", "_table", "_words")
 
     def __init__(self, patterns: Iterable[bytes]) -> None:
         """Compile `patterns` as they are; `of` makes them from secrets. Each has 16 bytes or more."""
@@ -58,16 +57,15 @@ class Patterns:
             raise SecretTooShort(f"a secret has {min(lengths)} bytes; scrubbing needs {MIN_SECRET_BYTES}")
         self._longest = max(lengths)
         self._stride = min((min(lengths) - _WORD + 1) // _WORD, _MAX_STRIDE)
-        table: dict[int, list[tuple[bytes, int]]] = {}
+        table: dict[int, set[bytes]] = {}
         for pattern in self._patterns:
             for offset in range(self._stride * _WORD):
                 word = int.from_bytes(pattern[offset : offset + _WORD], sys.byteorder)
-                table.setdefault(word, []).append((pattern, offset))
-        self._table = {word: tuple(places) for word, places in table.items()}
+                table.setdefault(word, set()).add(pattern)
+        self._table = {word: tuple(owners) for word, owners in table.items()}
         self._words = frozenset(table)
-        heads = sorted({pattern[:_HEAD] for pattern in self._patterns})
-        self._heads = re.compile(b"|".join(map(re.escape, heads)) if heads else rb"(?!)")
-        self._short_heads = frozenset(head[:size] for head in heads for size in range(1, _HEAD))
+        present = set().union(*self._patterns)
+        self._inside = _ALWAYS + b"".join(kind for kind in _KINDS if not present.isdisjoint(kind))
 
     @classmethod
     def of(cls, secrets: Iterable[str | bytes], basic_usernames: Iterable[str] = ()) -> Self:
@@ -104,37 +102,24 @@ class Patterns:
     def occurrences(self, data: bytes) -> list[tuple[int, int]]:
         """Start and end of every occurrence of every pattern in `data`, overlapping ones too, by start."""
         words = memoryview(data)[: len(data) & ~(_WORD - 1)].cast("I")[:: self._stride]
-        if self._words.isdisjoint(words):
+        hits = self._words.intersection(words)
+        if not hits:
             return []
         found = []
-        for index, word in enumerate(words):
-            for pattern, offset in self._table.get(word, ()):
-                start = index * self._stride * _WORD - offset
-                if start >= 0 and data.startswith(pattern, start):
-                    found.append((start, start + len(pattern)))
+        for pattern in {pattern for word in hits for pattern in self._table[word]}:
+            start = data.find(pattern)
+            while start >= 0:
+                found.append((start, start + len(pattern)))
+                start = data.find(pattern, start + 1)
         found.sort()
         return found
 
     def undecided(self, data: bytes) -> int:
-        """The length of the longest suffix of `data` that is a proper prefix of some pattern."""
+        """How many last bytes of `data` wait for what follows: by their kinds, never by their values."""
+        if not self._patterns:
+            return 0
         tail = data[1 - self._longest :]
-        at = 0
-        while found := self._heads.search(tail, at):
-            at = found.start()
-            if self._may_continue(tail[at:]):
-                return len(tail) - at
-            at += 1
-        for size in range(_HEAD - 1, 0, -1):
-            suffix = tail[-size:]
-            if suffix in self._short_heads:
-                return len(suffix)
-        return 0
-
-    def _may_continue(self, begun: bytes) -> bool:
-        at = bisect_left(self._patterns, begun)
-        if at < len(self._patterns) and self._patterns[at] == begun:
-            at += 1
-        return at < len(self._patterns) and self._patterns[at].startswith(begun)
+        return len(tail) - len(tail.rstrip(self._inside))
 
 
 class Scrubber:
@@ -149,6 +134,10 @@ class Scrubber:
         self._pending = b""
         self._covered = 0  # so many leading bytes of `_pending` belong to an occurrence already counted
 
+    def look_for(self, patterns: Patterns) -> None:
+        """From here on look for `patterns`, which hold all those from before and more."""
+        self._patterns = patterns
+
     def feed(self, chunk: bytes) -> bytes:
         """What is decided once `chunk` has come; may be empty."""
         data = self._pending + chunk if self._pending else chunk
@@ -160,7 +149,7 @@ class Scrubber:
 
     def _release(self, data: bytes, cut: int) -> bytes:
         """Mask and return `data[:cut]`. No occurrence that starts before `cut` can end after `data`:
-        its beginning would be a longer undecided suffix."""
+        all of its bytes would be of the kinds that wait, and it is not longer than what waits."""
         occurrences = self._patterns.occurrences(data)
         self._pending = data[cut:]
         if not occurrences and not self._covered:

@@ -40,19 +40,19 @@ class MessageFilter:
         denial = self._call.received(len(data))
         if denial is not None:
             return denial
-        if self._call.answer.patterns is not self._patterns and not self._look_for_more():
-            return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, "secrets changed in the middle of a match")
+        self._look_for_more()
         return self._scrubber.feed(data) if self._scrubber else data
 
-    def _look_for_more(self) -> bool:
-        """The session was served another secret since the message began. False: there is no clean way."""
-        held = b""
-        if self._scrubber is not None:
-            held = self._scrubber.finish()
-            self._call.answer.count_hits(self._scrubber.hits)
-        self._patterns = self._call.answer.patterns
-        self._scrubber = Scrubber(self._patterns) if self._patterns is not None else None
-        return not held
+    def _look_for_more(self) -> None:
+        """The session may have been served another secret since the message began."""
+        patterns = self._call.answer.patterns
+        if patterns is None or patterns is self._patterns:
+            return
+        self._patterns = patterns
+        if self._scrubber is None:
+            self._scrubber = Scrubber(patterns)
+        else:
+            self._scrubber.look_for(patterns)
 
     def finish(self) -> bytes | Deny:
         if self._from_client:
