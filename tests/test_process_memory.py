@@ -41,5 +41,24 @@ def test_a_child_reads_our_environment_before_and_not_after() -> None:
     assert subprocess.run([sys.executable, __file__], check=False).returncode == 2
 
 
+RAISES = """
+import resource, sys
+from coatcheck.process_memory import OPEN_FILES, raise_file_limit
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+raise_file_limit()
+assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most, hard)
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 250))
+raise_file_limit()
+assert resource.getrlimit(resource.RLIMIT_NOFILE) == (250, 250)
+"""
+
+
+def test_the_limit_of_open_files_is_raised_as_far_as_it_may_be() -> None:
+    """From a shell's 1,024 to what ten thousand sessions need; the hard limit stays the system's."""
+    subprocess.run([sys.executable, "-c", RAISES], check=True)
+
+
 if __name__ == "__main__":
     sys.exit(before_and_after())

@@ -20,9 +20,7 @@ from coatcheck.decision.policy import (
     match,
     tunnel_rule,
 )
-from coatcheck.decision.response import (
-    ResponsePlan,
-)
+from coatcheck.decision.response import ResponsePlan
 from coatcheck.decision.search import find
 from coatcheck.decision.session import Session, alive
 from coatcheck.decision.substitute import check_secret
@@ -167,8 +165,10 @@ class Call:
         return denial
 
     def _handle_revoked(self, session: Session) -> bool:
+        """By itself, or because its credential was taken from the session."""
         revoked = session.revoked_handles
-        return bool(revoked) and any(claims.jti in revoked for claims in self._claims())
+        shown = bool(revoked) and any(claims.jti in revoked for claims in self._claims())
+        return shown or not session.credentials.issuperset(self.credentials)
 
     def commit(self, body: bytes) -> Edits | Deny:
         """The last look and the edits, secrets included. The plane sends them without another await."""

@@ -166,6 +166,20 @@ class ControlClient:
         """`{jti}`, once the revocation is on disk."""
         return self._post(_path(session, "handles", jti, "revoke"), {"why": why})
 
+    def revoke_many(
+        self,
+        *,
+        tenant: str | None = None,
+        subject: str | None = None,
+        policy: str | None = None,
+        credential: str | None = None,
+        everything: bool = False,
+        why: str | None = None,
+    ) -> int:
+        """How many sessions are over, or have lost `credential`, once that is on disk."""
+        named = {"tenant": tenant, "subject": subject, "policy": policy, "credential": credential}
+        return int(self._post("/v1/revocations", {**named, "everything": everything, "why": why})["sessions"])
+
     # --- sandboxes -------------------------------------------------------------------------------------
 
     def create_sandbox(self, **wanted: Any) -> Answer:

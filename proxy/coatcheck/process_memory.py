@@ -1,12 +1,41 @@
-"""Our own process against others of the same user: its memory and its first environment are not theirs."""
+"""Our own process: its memory and its first environment are not others', and how much it may open."""
 
 import ctypes
+import logging
 import os
+import resource
 import signal
+from collections.abc import Callable
+from pathlib import Path
 
+_log = logging.getLogger(__name__)
+
+OPEN_FILES = 65_536
+"""As in our systemd unit. Shells give 1,024, because of select(2), and some hundred sandboxes use that up."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 """linux/prctl.h"""
+
+
+def protect_process(warn: Callable[[str], None] = _log.warning) -> None:
+    """No core dumps; other processes of our user cannot read our memory; swap is warned about (I1).
+
+    Root still can: nothing in a process stops that.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    hide_memory()
+    os.umask(0o077)
+    swaps = Path("/proc/swaps")
+    if swaps.is_file() and len(swaps.read_text().splitlines()) > 1:
+        warn("swap is on: secrets in memory may be written to it. Turn it off, or encrypt it.")
+
+
+def raise_file_limit() -> None:
+    """To OPEN_FILES, or as near as the system lets us. What we start inherits it (as from Go's runtime)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def hide_memory() -> None:

@@ -41,6 +41,21 @@ async def test_create_show_renew_revoke_list(daemon: Served) -> None:
     assert (again.code, again.out) == (3, "") and session in again.error
 
 
+async def test_many_sessions_lose_a_credential_or_end(daemon: Served) -> None:
+    """In one command each; without a word about which sessions it does nothing."""
+    for _ in range(2):
+        await daemon.coatcheck("session", "create")
+    one = await daemon.coatcheck(
+        "session", "revoke-many", "--policy", "default", "--credential", "openai", "--why", "a test"
+    )
+    assert (one.code, one.out) == (0, "2 sessions: lost openai\n")
+    none = await daemon.coatcheck("session", "revoke-many")
+    assert none.code != 0 and "everything" in none.err
+    every = await daemon.coatcheck("session", "revoke-many", "--everything", "--json")
+    assert (every.code, json.loads(every.out)) == (0, {"sessions": 2})
+    assert (await daemon.coatcheck("session", "list", "--status", "live")).out == ""
+
+
 async def test_a_created_session_works_from_a_shell(daemon: Served) -> None:
     """`eval "$(coatcheck session create --style sh)"` is all that a client needs."""
     created = await daemon.coatcheck("session", "create", "--style", "sh")

@@ -65,7 +65,7 @@ async def test_a_sessions_ca_ends_with_it(daemon: TestDaemon) -> None:
     sandbox = await daemon.sandbox()
     trust = daemon.trust_for(sandbox.session.id)
     daemon.state.revoke(sandbox.session.id, "test")
-    daemon._session_over(sandbox.session.id)
+    daemon._sessions_over((sandbox.session.id,))
     assert not trust.ca.exists()
     assert daemon.trust_for(sandbox.session.id) == daemon.trust
     assert daemon._session_cas is not None

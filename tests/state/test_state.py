@@ -7,7 +7,8 @@ import pytest
 from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.verdict import Reason
 from coatcheck.state import NewSession, Problem, State, StateError, StateSettings, Status
-from coatcheck.telemetry.events import DaemonEvent, SessionChange, SessionEvent
+from coatcheck.state.registry import Taken
+from coatcheck.telemetry.events import DaemonEvent, Revocation, SessionChange, SessionEvent
 from tests.state.house import WANTED, House, counts, reason
 
 
@@ -84,13 +85,15 @@ def test_a_stolen_handle_is_dead_elsewhere(state: State) -> None:
 
 def test_a_revoked_session_is_refused_reported_and_announced(house: House, state: State) -> None:
     """The epoch grows, planes are told, the audit has who and why; a second revocation changes nothing."""
-    told: list[tuple[str, str | None]] = []
-    state.on_revoked(lambda session, jti: told.append((session, jti)))
+    told: list[Taken] = []
+    state.on_revoked(told.append)
     session, _ = state.open_session(WANTED, "launcher")
     epoch = state.sessions.epoch
     state.revoke(session.id, "operator", "leaked")
     assert reason(state, session) is Reason.SESSION_REVOKED
-    assert state.sessions.epoch > epoch and told == [(session.id, None)]
+    assert state.sessions.epoch > epoch and told == [
+        Taken((session.id,), Revocation.SESSION, house.time.monotonic)
+    ]
     event = house.events[-1]
     assert isinstance(event, SessionEvent) and event.state_version == state.version
     assert (event.change, event.caller, event.detail) == (SessionChange.REVOKED, "operator", "leaked")
@@ -102,10 +105,10 @@ def test_one_handle_is_revoked_and_the_others_live(house: House, state: State) -
     """By its id, across a restart too."""
     session, (first,) = state.open_session(WANTED, "launcher")
     second = state.mint(session.id, "openai", 300)
-    told: list[tuple[str, str | None]] = []
-    state.on_revoked(lambda session, jti: told.append((session, jti)))
+    told: list[Taken] = []
+    state.on_revoked(told.append)
     state.revoke_handle(session.id, first.jti, "operator")
-    assert told == [(session.id, first.jti)]
+    assert told == [Taken((session.id,), Revocation.HANDLE, house.time.monotonic)]
     for _ in range(2):
         assert counts(state, session, first.value) is Reason.HANDLE_REVOKED
         assert counts(state, session, second.value) is None
@@ -113,6 +116,51 @@ def test_one_handle_is_revoked_and_the_others_live(house: House, state: State) -
     with pytest.raises(StateError) as caught:
         state.revoke_handle(session.id, "nothing", "operator")
     assert caught.value.reason is Problem.UNKNOWN_HANDLE
+
+
+def test_many_sessions_are_revoked_in_one_write(house: House, state: State) -> None:
+    """Those that are meant and live, told to the planes in one word; a restart revives none."""
+    kept, _ = state.open_session(replace(WANTED, tenant="globex"), "launcher")
+    meant = {state.open_session(WANTED, "launcher")[0].id for _ in range(20)}
+    over, _ = state.open_session(WANTED, "launcher")
+    state.end(over.id, "launcher")
+    told: list[Taken] = []
+    state.on_revoked(told.append)
+    version = state.version
+    assert set(state.revoke_where(lambda s: s.tenant == "acme", None, "operator", "leaked")) == meant
+    assert state.version == version + 1
+    assert [(set(taken.sessions), taken.what) for taken in told] == [(meant, Revocation.EVERYTHING)]
+    assert house.changes()[-20:] == [SessionChange.REVOKED] * 20
+    assert state.revoke_where(lambda s: s.tenant == "acme", None, "operator") == ()
+    state = house.restart(state)
+    assert all(state.status(each) is Status.REVOKED for each in meant)
+    assert reason(state, kept) is None and state.status(over.id) is Status.ENDED
+
+
+def test_a_credential_is_taken_from_sessions_that_go_on(house: House, state: State) -> None:
+    """Every handle of it is dead, those minted before and a new one too; the others live. Across a restart."""
+    session, handles = state.open_session(
+        replace(WANTED, credentials=frozenset({"openai", "github"})), "launcher"
+    )
+    without, _ = state.open_session(replace(WANTED, credentials=frozenset({"github"})), "launcher")
+    values = {handle.credential: handle.value for handle in handles}
+    told: list[Taken] = []
+    state.on_revoked(told.append)
+    epoch = state.sessions.epoch
+    assert state.revoke_where(lambda s: True, "openai", "operator", "leaked") == (session.id,)
+    assert told == [Taken((session.id,), Revocation.CREDENTIAL, house.time.monotonic)]
+    assert state.sessions.epoch > epoch
+    event = house.events[-1]
+    assert isinstance(event, SessionEvent) and event.change is SessionChange.CREDENTIAL_REVOKED
+    assert (event.caller, event.detail) == ("operator", "openai leaked")
+    for _ in range(2):
+        assert counts(state, session, values["openai"]) is Reason.HANDLE_OUT_OF_SCOPE
+        assert counts(state, session, values["github"]) is None and reason(state, without) is None
+        with pytest.raises(StateError) as caught:
+            state.mint(session.id, "openai")
+        assert caught.value.reason is Problem.UNKNOWN_CREDENTIAL
+        state = house.restart(state)
+    assert state.revoke_where(lambda s: True, "openai", "operator") == ()
 
 
 def test_a_minted_handle_lives_for_minutes(house: House, state: State) -> None:
@@ -234,11 +282,11 @@ def test_a_callback_that_fails_does_not_shield_the_next(house: House, state: Sta
     """One plane's bug is reported, and the other plane still hears of the revocation."""
     told: list[str] = []
 
-    def broken(session: str, jti: str | None) -> None:
+    def broken(taken: Taken) -> None:
         raise RuntimeError("plane is gone")
 
     state.on_revoked(broken)
-    state.on_revoked(lambda session, jti: told.append(session))
+    state.on_revoked(lambda taken: told.extend(taken.sessions))
     session, _ = state.open_session(WANTED, "launcher")
     state.revoke(session.id, "operator")
     assert told == [session.id]

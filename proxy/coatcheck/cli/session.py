@@ -109,6 +109,35 @@ def revoke(
     emit_json(answer) if as_json else typer.echo(f"{session}: revoked")
 
 
+@app.command("revoke-many")
+def revoke_many(
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    subject: Annotated[str | None, typer.Option(help="Only this subject's.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Only those of this policy.")] = None,
+    credential: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of the policy: they go on, but without it.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--everything", help="Every session there is.")] = False,
+    why: Annotated[str | None, typer.Option(help="For the audit log; no secret.")] = None,
+    socket: SocketOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """End many sessions now, or take one credential from them, in one step: something has leaked.
+
+    Example: coatcheck session revoke-many --policy default --credential openai --why 'key in a public log'
+    """
+    revoked = client_for(socket).revoke_many(
+        tenant=tenant,
+        subject=subject,
+        policy=policy,
+        credential=credential,
+        everything=everything,
+        why=why,
+    )
+    what = f"lost {credential}" if credential is not None else "revoked"
+    emit_json({"sessions": revoked}) if as_json else typer.echo(f"{revoked} sessions: {what}")
+
+
 @app.command("list")
 def list_sessions(
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,

@@ -13,7 +13,16 @@ from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import Response, StreamResponse
 from pydantic import BaseModel
 
-from coatcheck.control import handles, health, inspection, policies, sandbox_streams, sandboxes, sessions
+from coatcheck.control import (
+    handles,
+    health,
+    inspection,
+    policies,
+    revocations,
+    sandbox_streams,
+    sandboxes,
+    sessions,
+)
 from coatcheck.control.caller import Caller
 from coatcheck.control.defence import check_request, check_upgrade, check_websocket
 from coatcheck.control.desk import Desk
@@ -49,6 +58,7 @@ async def _document(desk: Desk, ask: Ask) -> Answer:
 OPERATIONS: Final = (
     *sessions.OPERATIONS,
     *handles.OPERATIONS,
+    *revocations.OPERATIONS,
     *sandboxes.OPERATIONS,
     *inspection.OPERATIONS,
     *sandbox_streams.OPERATIONS,

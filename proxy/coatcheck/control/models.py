@@ -81,6 +81,19 @@ class Revocation(Asked):
     why: Name | None = Field(None, description="For the audit log. No secret.")
 
 
+class Revocations(Asked):
+    """Which sessions of those that the caller sees: those that fit every name given here."""
+
+    tenant: Name | None = None
+    subject: Name | None = None
+    policy: PolicyName | None = None
+    everything: bool = Field(False, description="Instead of a tenant, a subject and a policy: all.")
+    credential: Name | None = Field(
+        None, description="One of the policy: the sessions go on without it. Default: they are over."
+    )
+    why: Name | None = Field(None, description="For the audit log. No secret.")
+
+
 class NewHandle(Asked):
     credential: Name
     ttl_seconds: float | None = Field(None, ge=1, le=86_400, description="Default: as long as the session.")
@@ -194,6 +207,10 @@ class SessionShown(Answered):
 
 class SessionClosed(Answered):
     session: SessionView
+
+
+class Revoked(Answered):
+    sessions: int = Field(description="How many lost something; again is no error.")
 
 
 class SessionList(Answered):

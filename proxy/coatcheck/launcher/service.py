@@ -13,6 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
@@ -209,10 +210,11 @@ class Sandboxes:
         """One request to its supervisor, and the answer. SupervisorSilent, SandboxRefused."""
         return ask_supervisor(self.directory(sandbox_id), method, target, body)
 
-    def session_over(self, session_id: str) -> None:
-        """A session ended elsewhere: revoked, lapsed, expired. Its sandbox ends with it."""
+    def sessions_over(self, session_ids: AbstractSet[str]) -> None:
+        """Sessions ended elsewhere: revoked, lapsed, expired. Their sandboxes end with them."""
         for sandbox in self.all():
-            if session_id in sandbox.sessions.values() and not sandbox.over:
+            session_id = next((each for each in sandbox.sessions.values() if each in session_ids), None)
+            if session_id is not None and not sandbox.over:
                 self.kill(sandbox.id, Ending.SESSION_OVER, f"its session {session_id} is over")
 
     def close(self) -> None:

@@ -173,6 +173,11 @@ class Database:
             (seconds, until, session_id),
         )
 
+    def set_credentials(self, session_id: str, credentials: frozenset[str]) -> None:
+        self._sql.execute(
+            "UPDATE sessions SET credentials = ? WHERE id = ?", (json.dumps(sorted(credentials)), session_id)
+        )
+
     def set_generation(self, session_id: str, generation: int) -> None:
         self._sql.execute("UPDATE sessions SET generation = ? WHERE id = ?", (generation, session_id))
 

@@ -1,7 +1,7 @@
 """Which sessions there are, and how one stops being live. Used under `State`'s lock."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -12,10 +12,22 @@ from coatcheck.state.errors import Problem, StateError
 from coatcheck.state.issued import IssuedHandles
 from coatcheck.state.journal import Journal
 from coatcheck.state.sessions import Sessions
-from coatcheck.telemetry.events import DaemonEvent, Event, SessionChange, SessionEvent
+from coatcheck.telemetry.events import DaemonEvent, Event, Revocation, SessionChange, SessionEvent
 
-type Revoked = Callable[[str, str | None], None]
-"""Called with a session's id, and a handle's id when only that handle was revoked."""
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What may no longer be used, and since when."""
+
+    sessions: tuple[str, ...]
+    """Ids: of what is over, or of what has lost a handle or a credential."""
+    what: Revocation | None
+    """None: nobody revoked it. It lapsed, or was restored as a new generation."""
+    since: float
+    """Seconds of `State`'s monotonic clock."""
+
+
+type Revoked = Callable[[Taken], None]
 
 _CHANGES: Final = {
     Status.REVOKED: SessionChange.REVOKED,
@@ -72,15 +84,17 @@ class Registry:
         return session
 
     def close(
-        self, sessions: list[Session], status: Status, now: Now, caller: str, why: str
+        self, sessions: Sequence[Session], status: Status, now: Now, caller: str, why: str, one: bool = True
     ) -> list[SessionEvent]:
-        """Refuse the sessions from now on, everywhere; on disk when this returns."""
+        """Refuse the sessions from now on, everywhere; on disk when this returns. `one`: it was asked for
+        this one, and not for whatever there is."""
         revoked = status in (Status.REVOKED, Status.ENDED)
+        what = (Revocation.SESSION if one else Revocation.EVERYTHING) if revoked else None
         dead = [replace(session, revoked=revoked, lease_deadline=float("-inf")) for session in sessions]
         self.sessions = self.sessions.having(*dead, epoch=True)
+        self.closed |= {session.id: (status, now.wall) for session in dead}
+        self.notify(dead, what, now)
         for session in dead:
-            self.closed[session.id] = (status, now.wall)
-            self.notify(session.id, None, now)
             self._journal.owe(partial(self._database.close_session, session.id, status, now.wall))
         self.forget(len(self.closed) - self._max_closed)
         events: list[SessionEvent] = []
@@ -89,6 +103,22 @@ class Registry:
         finally:
             events += [self.tell(now, _CHANGES[status], session, caller, why) for session in dead]
         return events
+
+    def take_credential(
+        self, sessions: Sequence[Session], credential: str, now: Now, caller: str, why: str
+    ) -> None:
+        """Take a credential from sessions that go on; on disk when this returns."""
+        left = [replace(session, credentials=session.credentials - {credential}) for session in sessions]
+        self.sessions = self.sessions.having(*left, epoch=True)
+        self.notify(left, Revocation.CREDENTIAL, now)
+        for session in left:
+            self._journal.owe(partial(self._database.set_credentials, session.id, session.credentials))
+        try:
+            self._journal.settle(now)
+        finally:
+            for session in left:
+                detail = f"{credential} {why}".rstrip()
+                self.tell(now, SessionChange.CREDENTIAL_REVOKED, session, caller, detail)
 
     def forget(self, count: int) -> None:
         """Drop the longest closed sessions: they are only kept for the wording of refusals."""
@@ -101,11 +131,13 @@ class Registry:
             self._issued.drop(self._issued.of(session_id))
             self._journal.owe(partial(self._database.drop_session, session_id))
 
-    def notify(self, session_id: str, jti: str | None, now: Now) -> None:
-        """Tell the planes what was taken, so that they abort what depended on it (I5)."""
+    def notify(self, sessions: Sequence[Session], what: Revocation | None, now: Now) -> None:
+        """Tell the planes what was taken, so that they abort what depended on it (I5): all of it at once,
+        as each look goes over every connection."""
+        taken = Taken(tuple(session.id for session in sessions), what, now.monotonic)
         for callback in self.callbacks:
             try:
-                callback(session_id, jti)
+                callback(taken)
             except Exception as error:  # noqa: BLE001 - one plane's failure must not keep others open
                 self._emit(DaemonEvent(now.wall, "revocation_callback_failed", repr(error)))
 

@@ -28,7 +28,7 @@ from coatcheck.state.journal import Journal
 from coatcheck.state.registry import Registry, Revoked, status_of
 from coatcheck.state.sessions import NewSession, Sessions, StateSettings, new_session, renewed
 from coatcheck.state.signing_keys import SigningKeys
-from coatcheck.telemetry.events import DaemonEvent, Event, SessionChange, SessionEvent
+from coatcheck.telemetry.events import DaemonEvent, Event, Revocation, SessionChange, SessionEvent
 
 DATABASE_NAME: Final = "sessions.db"
 HIGH_WATER_SECONDS: Final = 10.0
@@ -241,7 +241,7 @@ class State:
             for _, issued in made:
                 self._issued.add(issued)
             self._registry.sessions = self.sessions.having(session, epoch=True)
-            self._registry.notify(session_id, None, now)
+            self._registry.notify([session], None, now)
             self._registry.tell(
                 now, SessionChange.REBOUND, session, caller, f"generation {session.generation}"
             )
@@ -280,13 +280,28 @@ class State:
             self._issued.revoke(session_id, jti)
             revoked = replace(session, revoked_handles=session.revoked_handles | {jti})
             self._registry.sessions = self.sessions.having(revoked, epoch=True)
-            self._registry.notify(session_id, jti, now)
+            self._registry.notify([session], Revocation.HANDLE, now)
             self._journal.owe(partial(self._database.revoke_handle, jti))
             try:
                 self._journal.settle(now)
             finally:
                 detail = f"{jti} {why}".rstrip()
                 self._registry.tell(now, SessionChange.HANDLE_REVOKED, revoked, caller, detail)
+
+    def revoke_where(
+        self, chosen: Callable[[Session], bool], credential: str | None, caller: str, why: str = ""
+    ) -> tuple[str, ...]:
+        """Kill every live session that is `chosen`, or only take `credential` from it; the ids of those that
+        lost something. One write for all of them; otherwise like `revoke`."""
+        with self._lock:
+            now = self.clock.now()
+            live = [s for s in self.sessions.by_id.values() if s.id not in self._registry.closed]
+            found = [s for s in live if chosen(s) and (credential is None or credential in s.credentials)]
+            if credential is None:
+                self._registry.close(found, Status.REVOKED, now, caller, why, one=False)
+            else:
+                self._registry.take_credential(found, credential, now, caller, why)
+            return tuple(session.id for session in found)
 
     def sweep(self) -> tuple[SessionEvent, ...]:
         """Close what has lapsed or expired, save the clock, rotate keys. Blocks on disk: not in a loop.

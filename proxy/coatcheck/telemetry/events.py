@@ -72,8 +72,21 @@ class SessionChange(StrEnum):
     ENDED = "ended"
     HANDLE_MINTED = "handle_minted"
     HANDLE_REVOKED = "handle_revoked"
+    CREDENTIAL_REVOKED = "credential_revoked"
+    """Taken from a session that goes on."""
     REBOUND = "rebound"
     """A new generation: restored or forked (I10)."""
+
+
+class Revocation(StrEnum):
+    """What was revoked at once."""
+
+    HANDLE = "handle"
+    SESSION = "session"
+    CREDENTIAL = "credential"
+    """Of every session that had it."""
+    EVERYTHING = "everything"
+    """Every session, or every one of a tenant, subject or policy."""
 
 
 @dataclass(frozen=True, slots=True)

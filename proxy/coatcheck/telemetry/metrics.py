@@ -25,11 +25,12 @@ from coatcheck.telemetry.events import (
     Event,
     Outcome,
     PolicyEvent,
+    Revocation,
     SessionChange,
     SessionEvent,
 )
 from coatcheck.telemetry.metrics_pulled import Pulled, PulledCollector
-from coatcheck.telemetry.metrics_table import LATENCY_BUCKETS, METRICS
+from coatcheck.telemetry.metrics_table import LATENCY_BUCKETS, METRICS, REVOCATION_BUCKETS
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -142,6 +143,11 @@ class Metrics:
         self._audit_failures = self._counter("audit_failures_total")
         doc = METRICS["added_latency_seconds"]
         self._latency = Histogram(doc.name, doc.help, buckets=LATENCY_BUCKETS, registry=self._registry)
+        doc = METRICS["revocation_seconds"]
+        revocations = Histogram(
+            doc.name, doc.help, doc.labels, buckets=REVOCATION_BUCKETS, registry=self._registry
+        )
+        self._revocations = {what: revocations.labels(what) for what in Revocation}
         self._start_at_zero()
 
     def _counter(self, name: str) -> Counter:
@@ -211,6 +217,10 @@ class Metrics:
     def dns_asked(self, outcome: DnsOutcome, kind: str) -> None:
         """A sandbox asked for a name; `kind` is the question's type, in letters. Its name is nowhere."""
         self._questions.child(kind, outcome).inc()
+
+    def revoked(self, what: Revocation, seconds: float) -> None:
+        """A revocation cut the last connection that depended on it, so long after it was in force."""
+        self._revocations[what].observe(seconds)
 
     def render(self) -> bytes:
         """The text that Prometheus scrapes; its type is CONTENT_TYPE."""

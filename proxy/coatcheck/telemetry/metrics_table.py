@@ -27,6 +27,9 @@ LATENCY_BUCKETS = (
 )  # fmt: skip
 """Seconds: from a verdict on a cached handle (~0.1 ms) to a cold secret from a slow Vault."""
 
+REVOCATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+"""Seconds: from one idle connection to a plane that has thousands of them, with I5's bound among them."""
+
 _C, _G, _H = Type.COUNTER, Type.GAUGE, Type.HISTOGRAM
 
 
@@ -47,6 +50,12 @@ METRICS: dict[str, MetricDoc] = {
         _row(_C, "scrubbed_total", "Echoes of secrets that were taken out of responses."),
         _row(_C, "bytes_total", "Body bytes of forwarded requests (up) and responses (down).", "direction"),
         _row(_C, "session_changes_total", "Sessions opened, renewed, revoked, lapsed, …", "change"),
+        _row(
+            _H,
+            "revocation_seconds",
+            "From a revocation being in force to the last connection that depended on it being cut.",
+            "what",
+        ),
         _row(_C, "policy_loads_total", "Policies loaded, or refused with the old one kept.", "result"),
         _row(_C, "audit_records_total", "Records in the audit log, by this process.", "type"),
         _row(_C, "audit_failures_total", "Records that could not be written; each refused a request."),
