@@ -54,7 +54,7 @@ def write(part: str, minutes: float, body: str) -> Path:
     now = datetime.datetime.now(datetime.UTC)
     head = (
         f"# {PARTS[part]}\n\n"
-        f"`make hard ARGS=\"{part} --minutes {minutes:g}\"`, {now:%Y-%m-%d %H:%M} UTC, commit {commit()}, "
+        f'`make hard ARGS="{part} --minutes {minutes:g}"`, {now:%Y-%m-%d %H:%M} UTC, commit {commit()}, '
         f"Python {sys.version.split()[0]}, {os.cpu_count()} cores.\n\n"
     )
     RESULTS.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,98 @@
+"""Mutation testing of decision/: what no unit test of it would notice, if somebody changed it.
+
+mutmut lives in an environment of its own below var/hard, which sees the project's packages; the mutants there
+keep their results, so that a run which was too short goes on where it ended.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+from tests.hard import mutation_report, survivors
+from tests.hard.failed import Failed
+
+ROOT = Path(__file__).parent.parent.parent
+WORK = ROOT / "var/hard/mutation"
+STAGE, MUTANTS = WORK / "stage", WORK / "stage/mutants"
+MUTMUT = "mutmut==3.8.1"
+ORDER = (
+    *("session", "decide", "head", "host", "path", "handle", "address", "search", "verdict", "policy"),
+    *("substitute", "substitute_body", "substitute_pair", "host_index", "synthetic", "steering"),
+    *("body_search", "encodings", "scrub", "body_scrubber", "response", "response_headers", "message"),
+    *("ratelimit", "sandbox", "content_coding", "explain", "residue"),
+)
+"""What stands between a request and a secret first."""
+BATCH = 60
+"""Mutants in one run of mutmut: it loads the tests once for each, and the time is looked at in between."""
+
+PYPROJECT = """
+[tool.pytest.ini_options]
+pythonpath = ["."]
+addopts = ["--import-mode=importlib", "-p", "no:langsmith_plugin", "-p", "no:cacheprovider", "-p", "no:xdist"]
+asyncio_mode = "auto"
+asyncio_default_fixture_loop_scope = "function"
+
+[tool.mutmut]
+source_paths = ["coatcheck"]
+only_mutate = ["coatcheck/decision/*"]
+pytest_add_cli_args_test_selection = ["tests/decision"]
+track_dependencies = false
+use_git_change_detection = false
+"""
+
+
+def run(minutes: float) -> str:
+    """Tests as many mutants as the time allows. Raises Failed when one that matters is alive."""
+    deadline = time.monotonic() + minutes * 60
+    stage()
+    mutmut("coatcheck.decision.session.*")  # writes all mutants, and learns which test runs what
+    harmless = survivors.not_worth_running(MUTANTS)
+    for module in ORDER:
+        waiting = [name for name in survivors.unjudged(MUTANTS, module) if name not in harmless]
+        while waiting and time.monotonic() < deadline:
+            mutmut(*(f"coatcheck.decision.{name}" for name in waiting[:BATCH]))
+            del waiting[:BATCH]
+    body, failed = mutation_report.report(MUTANTS, harmless)
+    if failed:
+        raise Failed(body)
+    return body
+
+
+def stage() -> None:
+    """What is committed of the package and its tests of decision/, side by side as mutmut wants it."""
+    for tree in (STAGE / "coatcheck", STAGE / "tests", MUTANTS / "tests"):
+        shutil.rmtree(tree, ignore_errors=True)
+    STAGE.mkdir(parents=True, exist_ok=True)
+    wanted = ("proxy/coatcheck", "tests/__init__.py", "tests/known_secrets.py", "tests/decision")
+    with subprocess.Popen(["git", "archive", "HEAD", *wanted], cwd=ROOT, stdout=subprocess.PIPE) as archive:
+        subprocess.run(["tar", "-x"], cwd=STAGE, stdin=archive.stdout, check=True)
+    (STAGE / "proxy/coatcheck").rename(STAGE / "coatcheck")
+    for path in (STAGE / "coatcheck/decision").glob("*.py"):
+        # mutmut leaves decorated functions alone, and a cache would answer for the mutant what it knows
+        path.write_text(re.sub(r"(?m)^@lru_cache\(.*\)\n", "", path.read_text()))
+    (STAGE / "pyproject.toml").write_text(PYPROJECT)
+
+
+def mutmut(*names: str) -> None:
+    """Runs the mutants of these names, one at a time and politely."""
+    program = environment() / "bin/mutmut"
+    command = ["nice", "-n", "10", str(program), "run", *names, "--max-children", "1"]
+    done = subprocess.run(command, cwd=STAGE, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Failed(f"mutmut itself failed:\n\n```\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}\n```")
+
+
+def environment() -> Path:
+    """mutmut with the project's own packages, made when it is not there."""
+    place = WORK / "venv"
+    if not (place / "bin/mutmut").exists():
+        subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
+        subprocess.run([place / "bin/python", "-m", "pip", "install", "-q", MUTMUT], check=True)
+        (own,) = place.glob("lib/python*/site-packages")
+        (own / "project.pth").write_text(sysconfig.get_path("purelib") + os.linesep)
+    return place
