@@ -268,6 +268,9 @@ async def _repeat(driver: Driver, asked: Mapping[str, Any], _: Mapping[str, Any]
 
 async def _request(driver: Driver, asked: Mapping[str, Any], step: Mapping[str, Any]) -> None:
     """A whole request in the mode's own way: what a well-behaved client would send, but for what is said."""
+    if driver.mode in REQUESTS:
+        await REQUESTS[driver.mode](driver, asked, step)
+        return
     connection = await driver.connection(step.get("on", "main"))
     secure = asked.get("scheme", "https") == "https"
     host = str(asked["host"])
@@ -301,6 +304,8 @@ def request_bytes(asked: Mapping[str, Any], target: str, expand: Callable[[str],
     return expand("\r\n".join(lines) + "\r\n\r\n") + body
 
 
+REQUESTS: Final[dict[str, Any]] = {}
+"""Mode -> what sends a whole request in it; modules of further modes add theirs."""
 STEPS: Final[dict[str, Any]] = {
     "open": _open,
     "connect": _connect,

@@ -1,6 +1,6 @@
 """Whether what happened is what a case expects: every difference, in words."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tests.corpus.driver import Outcome
@@ -32,6 +32,13 @@ def judge(
             "the sandbox", expect.sandbox, bytes(outcome.seen) + "".join(outcome.printed).encode(), expand
         ),
     ]
+
+
+def asked_for(case: Case, asked: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """The names that were resolved, if the case says which."""
+    names = sorted({name for name, _ in asked})
+    if case.expect.dns is not None and names != sorted(case.expect.dns):
+        yield f"{names} were resolved, not {case.expect.dns}"
 
 
 def safe(

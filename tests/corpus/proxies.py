@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from coatcheck.planes.original_destination import from_proxy_header
+from coatcheck.planes.session_sockets import TRANSPARENT
 from coatcheck.settings import Settings
 from coatcheck.stores.memory import MemoryStore
 from tests.corpus.schema import HERE
@@ -82,6 +84,16 @@ class Coatcheck:
             made.environment,
             self._foreign[policy],
         )
+
+    async def redirects_to(self, inside: Inside) -> Path:
+        """The socket of redirected connections, beside the one for clients that know of their proxy."""
+        listeners = self.daemon.listeners
+        assert listeners is not None
+        sockets = listeners._sessions[inside.session]
+        if TRANSPARENT not in sockets.paths:
+            accept = listeners._accept(inside.session, lambda reader, _: from_proxy_header(reader))
+            await listeners._bind(sockets, inside.session, TRANSPARENT, accept)
+        return sockets.paths[TRANSPARENT]
 
     def mark(self) -> None:
         self._offset = self._log.stat().st_size if self._log.exists() else 0

@@ -5,14 +5,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.corpus import switches
+from tests.corpus import hellos, switches, transparent
 from tests.corpus.driver import Driver, Outcome
 from tests.corpus.expand import expander
-from tests.corpus.judge import judge, safe
+from tests.corpus.judge import asked_for, judge, safe
 from tests.corpus.proxies import Coatchecks, UnderTest
 from tests.corpus.schema import Run, checks
 from tests.corpus.world import World
 
+KINDS_OF_STEPS: Final = (hellos, transparent)
+"""Modules that add to the driver's."""
 SETTLE: Final = 0.02
 """Seconds between looks for a record that is still to be written."""
 LOOKS: Final = 15
@@ -41,6 +43,7 @@ async def once(run: Run, proxy: UnderTest, world: World, *, ours: bool = True) -
     wrong: list[str] = []
     for _ in range(LOOKS):
         wrong = judge(run.case, outcome, world.arrivals, proxy.records(), proxy.secrets, expand)
+        wrong += asked_for(run.case, world.asked)
         if not any("record" in each for each in wrong):
             break
         await asyncio.sleep(SETTLE)

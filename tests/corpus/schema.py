@@ -27,12 +27,22 @@ class Answer(Strict):
     code: int = Field(0, description="RCODE; 2 is SERVFAIL, 3 NXDOMAIN.")
 
 
+class Certificate(Strict):
+    """What an origin shows instead of its own."""
+
+    names: list[str] = Field(description="DNS names, as they are written, and addresses.")
+    common_name: str = ""
+    authority: Literal["trusted", "stranger"] = "trusted"
+    expired: bool = False
+
+
 class Origin(Strict):
     """What the origins answer: raw bytes to each request, or a list of steps."""
 
     answer: str | None = None
     script: list[dict[str, Any]] = Field([], description="{bytes}, {pause}, {read: head}, {close}, {reset}")
     alpn: list[str] = ["http/1.1"]
+    certificate: Certificate | None = None
 
 
 class Seen(Strict):
@@ -53,6 +63,7 @@ class Expect(Strict):
     statuses: list[int] | None = Field(None, description="Of all answers, in order, but for CONNECT's 200.")
     origin: Literal["nothing"] | Seen | None = None
     sandbox: Seen = Seen()
+    dns: list[str] | None = Field(None, description="All names that were resolved, in any order.")
     audit: dict[str, Any] = Field({}, description="Fields of the last decision record.")
     events: list[dict[str, Any]] = Field([], description="Records that must be there, by these fields.")
     core: Literal["same", "none"] = Field("same", description="none: the pure core has no part in it.")

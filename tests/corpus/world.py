@@ -14,6 +14,7 @@ import trustme
 from mitmproxy import dns
 from mitmproxy.net.dns import response_codes, types
 
+from tests.corpus import certificates
 from tests.corpus.namespace import NAMES
 from tests.corpus.schema import Answer, Origin
 
@@ -54,7 +55,10 @@ class World:
         self._origin = Origin()
         self._expand: Any = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._contexts = _contexts(self.ca)
+        self._authority = trustme.CA()
+        self._authority.cert_pem.write_to_path(self.ca)
+        self._contexts = _contexts(self._authority)
+        self._own: ssl.SSLContext | None = None
 
     def begin(self, resolver: Mapping[str, Answer], origin: Origin, expand: Any) -> None:
         """Forget the last case. `expand`: text -> bytes, for what origins say."""
@@ -65,6 +69,8 @@ class World:
         self._resolver = resolver
         self._origin = origin
         self._expand = expand
+        shown = origin.certificate
+        self._own = certificates.context(shown, self._authority) if shown is not None else None
 
     # --- origins -----------------------------------------------------------------------------------
 
@@ -86,7 +92,7 @@ class World:
             writer.transport.abort()
 
     async def _secure(self, arrival: Arrival, writer: asyncio.StreamWriter) -> None:
-        context = self._contexts[min(arrival.names, default="")]
+        context = self._own or self._contexts[min(arrival.names, default="")]
         context.set_alpn_protocols(self._origin.alpn)
         context.sni_callback = lambda _tls, name, _context: setattr(arrival, "sni", name or "")
         await writer.start_tls(context, ssl_handshake_timeout=PATIENCE)
@@ -239,11 +245,9 @@ def _plain(address: str) -> str:
     return str(getattr(parsed, "ipv4_mapped", None) or parsed)
 
 
-def _contexts(ca: Path) -> dict[str, ssl.SSLContext]:
+def _contexts(authority: trustme.CA) -> dict[str, ssl.SSLContext]:
     """A certificate for each name, and one for all of them where somebody listens who should not be reached:
     an attacker's best case."""
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(ca)
     made = {}
     for name in ("", *NAMES):
         names = (
