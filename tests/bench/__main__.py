@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from coatcheck.certificates.trust import CA_FILE
-from tests.bench import report, world
+from tests.bench import report, revocation, world
 from tests.bench.measuring import Bench, Target
 from tests.bench.origin import Origin, running_origin
 from tests.bench.proxies import BenchError, Proxy, free_port, running, wait_for_file, wait_for_port
@@ -146,6 +146,9 @@ def compare(directory: Path, chosen: argparse.Namespace) -> None:
     audited = bench.count_audit(directory / "coatcheck/state/audit")
     report.say("the verdict by itself")
     verdict = measure_verdict(directory, proxy_core)
+    report.say("revocations under load")
+    took = revocation.measure(core=proxy_core)
+    print("", revocation.table(took), revocation.line(took), sep="\n")
     report.print_results(bench, verdict, audited)
 
 

@@ -212,13 +212,24 @@ class Bench:
         await writer.start_tls(context, server_hostname=host)
         return reader, writer
 
-    async def revoke(self, session: int) -> float:
-        """Ends a session; the moment of the answer, by the daemon: here it would be read late."""
+    async def _tell(self, line: str) -> bytes:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(f"revoke {self.sessions[session]['id']}\n".encode())
+        self.process.stdin.write(f"{line}\n".encode())
         await self.process.stdin.drain()
-        word, moment = (await self.process.stdout.readline()).split()
+        return await self.process.stdout.readline()
+
+    async def another(self) -> int:
+        """One more session: its place in `sessions`."""
+        self.sessions.append(json.loads(await self._tell("open")))
+        return len(self.sessions) - 1
+
+    async def revoke(self, what: str, session: int) -> float:
+        """`handle` and `session` of this one, `credential` and `everything` of all; the moment of the answer,
+        by the daemon: here it would be read late."""
+        ids = self.sessions[session]
+        words = {"session": [ids["id"]], "handle": [ids["id"], ids["jti"]]}.get(what, [])
+        word, moment = (await self._tell(" ".join((what, *words)))).split()
         assert word == b"done"
         return float(moment)
 
@@ -298,9 +309,9 @@ class Bench:
 
 @asynccontextmanager
 async def bench(
-    directory: Path, *, sessions: int = 1, upstream: Serves | None = None
+    directory: Path, *, sessions: int = 1, upstream: Serves | None = None, core: int | None = None
 ) -> AsyncIterator[Bench]:
-    """A running daemon below `directory` and its upstream."""
+    """A running daemon below `directory`, on one core if it is given, and its upstream."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(directory / "upstream-ca.pem"))
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -310,6 +321,7 @@ async def bench(
     server = await asyncio.start_server(upstream.serve, "127.0.0.1", 0, ssl=tls, limit=1 << 20)
     port = server.sockets[0].getsockname()[1]
     process = await asyncio.create_subprocess_exec(
+        *(("taskset", "-c", str(core)) if core is not None else ()),
         sys.executable, "-m", "tests.bench.stream_daemon", str(directory), str(directory / "upstream-ca.pem"),
         str(port), str(sessions), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         limit=1 << 20,
