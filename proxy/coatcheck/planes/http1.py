@@ -44,11 +44,24 @@ class Release(events.Event):
     """What one event led to is complete: a head that waited for the first of its body need not wait on."""
 
 
+_WORD = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_QUOTED = rb'"(?:[\t \x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t \x21-\x7e\x80-\xff])*"'
+_CHUNK_HEADER = re.compile(
+    rb"[0-9A-Fa-f]{1,16}(?:;[\t ]*" + _WORD + rb"(?:[\t ]*=[\t ]*(?:" + _WORD + rb"|" + _QUOTED + rb"))?)*"
+)
+"""RFC 9112 7.1. h11 takes anything for an extension, also a CR at which other parsers end the line."""
+
+
 class StrictChunkedReader(ChunkedReader):
-    """h11's, whose trailers would end at a bare line feed, too."""
+    """h11's, which takes any bytes for a chunk's extension, and whose trailers may end at a bare line feed."""
 
     @override
     def __call__(self, buf: ReceiveBuffer) -> h11.Data | h11.EndOfMessage | None:
+        if not self._bytes_in_chunk and not self._reading_trailer:
+            start = len(self._bytes_to_discard)
+            end = buf._data.find(b"\r\n", start, start + MAX_HEADER_BYTES)
+            if end >= 0 and _CHUNK_HEADER.fullmatch(buf._data, start, end) is None:
+                raise h11.RemoteProtocolError("malformed chunk header")
         if self._reading_trailer:
             rest = bytes(buf)
             end = 0 if rest.startswith(b"\r\n") else rest.find(b"\r\n\r\n")
