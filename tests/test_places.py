@@ -3,7 +3,7 @@
 import pytest
 
 from coatcheck.decision.verdict import Deny, Reason
-from coatcheck.places import Places
+from coatcheck.places import LITTLE, Places
 
 
 def why(denial: Deny | None) -> Reason | None:
@@ -31,6 +31,28 @@ def test_one_session_cannot_take_all_room(places: Places[str]) -> None:
     assert places.keep("a1", 1000) is None
     assert why(places.keep("a1", 1)) is Reason.CAPACITY
     assert places.keep("b1", 1000) is None
+
+
+def test_greedy_sessions_together_leave_places_for_the_others() -> None:
+    """They get three fourths; who has few finds one until there is none for anybody."""
+    places: Places[tuple[str, int]] = Places(max_calls=100, max_session_calls=60)
+    taken = [name for number in range(60) for name in ("a", "b") if not places.enter((name, number), name)]
+    assert len(taken) == 75 and why(places.enter(("a", 60), "a")) is Reason.CAPACITY
+    for number in range(25):
+        assert places.enter(("", number), f"honest {number}") is None
+    assert why(places.enter(("", 25), "honest 25")) is Reason.CAPACITY
+
+
+def test_greedy_sessions_together_leave_room_for_the_others() -> None:
+    """Three of them fill what they may, and a small body still finds room."""
+    places: Places[str] = Places(max_buffered=8 * LITTLE)
+    for name in ("a", "b", "c"):
+        places.enter(name, name)
+        assert places.keep(name, 2 * LITTLE) is None
+    for name in ("d", "e"):
+        places.enter(name, name)
+        assert places.keep(name, LITTLE) is None
+    assert why(places.keep("d", 1)) is Reason.CAPACITY
 
 
 def test_what_ends_gives_everything_back(places: Places[str]) -> None:

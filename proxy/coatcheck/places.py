@@ -15,7 +15,11 @@ MAX_SESSION_CALLS = 512
 MAX_BUFFERED = 67_108_864
 """Bytes of bodies kept until they are whole: four of DynamoDB's largest, 64 of a form's default."""
 SHARE = 4
-"""One session may have a fourth of them."""
+"""One session may have a fourth of them. The last fourth of places and of room is for those who have little:
+ten sessions could take all of the first, four all of the second."""
+FEW_CALLS = 8
+LITTLE = 1_048_576
+"""Bytes: a body of the default limit."""
 
 
 class Places[Call: Hashable]:
@@ -45,7 +49,8 @@ class Places[Call: Hashable]:
         if call in self._calls:
             return None
         running = self._running.get(session_id, 0)
-        if len(self._calls) >= self.max_calls:
+        reserved = self.max_calls // SHARE if running >= FEW_CALLS else 0
+        if len(self._calls) >= self.max_calls - reserved:
             return Deny(Reason.CAPACITY, "too many requests are running", retry_after=1.0)
         if running >= self.max_session_calls:
             return Deny(Reason.CONCURRENCY_LIMITED, f"{running} requests of the session run", retry_after=1.0)
@@ -61,7 +66,9 @@ class Places[Call: Hashable]:
         self.buffered += count
         self._kept[call] = self._kept.get(call, 0) + count
         room = self._room[session_id] = self._room.get(session_id, 0) + count
-        if self.buffered > self.max_buffered or room > self.max_buffered // SHARE:
+        share = self.max_buffered // SHARE
+        reserved = share if room > LITTLE else 0
+        if self.buffered > self.max_buffered - reserved or room > share:
             return Deny(Reason.CAPACITY, "too many bodies are being buffered", retry_after=1.0)
         return None
 

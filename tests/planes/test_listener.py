@@ -336,6 +336,27 @@ async def test_one_source_address_cannot_take_all_connections(
         writer.transport.abort()
 
 
+async def test_greedy_sandboxes_together_leave_connections_for_the_others(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last ones are for who has few, and the greedy one is told so."""
+    monkeypatch.setattr(listener, "MAX_CONNECTIONS", 8)
+    monkeypatch.setattr(listener, "RESERVED", 3)
+
+    async def open_from(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", shared.port, local_addr=(address, 0))
+
+    opened = [await open_from("127.0.0.2") for _ in range(6)]
+    async with asyncio.timeout(5):
+        assert (await opened[5][0].read()).startswith(b"HTTP/1.1 503")
+    shared.session(OriginClass.BEARER, hashlib.sha256(b"pa55").hexdigest())
+    for _ in range(3):
+        async with shared.client(Proxy_Authorization="Bearer pa55") as client:
+            assert (await client.get("http://upstream.example/")).status_code == 200
+    for _, writer in opened:
+        writer.transport.abort()
+
+
 # --- bearer ----------------------------------------------------------------------------------------------
 
 

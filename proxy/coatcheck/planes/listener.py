@@ -44,6 +44,10 @@ HANDSHAKE_SECONDS = 10.0
 """For TLS with the proxy itself; asyncio's own 60 s would let silent clients hold six times as many."""
 MAX_PER_SESSION = 256
 """One sandbox cannot take them all."""
+RESERVED = 512
+"""Of all connections, for sandboxes that have FEW: eight that take what they can would lock out the rest."""
+FEW = 4
+"""Enough to go on working while others are greedy."""
 
 type Evidence = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[OriginalDestination | None]]
 """Says where a connection was going; None where it was meant for us. Raises NotRedirected."""
@@ -220,7 +224,8 @@ class Listeners:
         # On a shared listener who it is may only be known later: then one source address is one sandbox.
         key = origins[0].value if origins else f"{listener}|{writer.get_extra_info('peername')[0]}"
         taken = self._counts.get(key, 0)
-        if self._open >= MAX_CONNECTIONS or taken >= MAX_PER_SESSION:
+        room = MAX_CONNECTIONS - self._open - (RESERVED if taken >= FEW else 0)
+        if room <= 0 or taken >= MAX_PER_SESSION:
             writer.write(refusal_bytes(Deny(Reason.CAPACITY, retry_after=1.0)))
             writer.close()
             return
