@@ -114,7 +114,8 @@ class Connection:
         )
         status = int(words[1])
         body, whole = b"", True
-        if status >= 200 and status not in (204, 304) and self._method not in ("HEAD", "CONNECT"):
+        bodiless = self._method == "HEAD" or (self._method == "CONNECT" and status < 300)
+        if status >= 200 and status not in (204, 304) and not bodiless:
             body, whole = await self._body(dict(headers))
         return Answer(status, headers, body, whole)
 
@@ -230,6 +231,14 @@ async def _tls(driver: Driver, asked: Mapping[str, Any], step: Mapping[str, Any]
     await connection.tls(asked.get("sni"), asked.get("alpn", ["http/1.1"]))
 
 
+async def _tunnel(driver: Driver, host: str, step: Mapping[str, Any]) -> None:
+    """CONNECT and TLS to `host` with its own name, as every client does it."""
+    connection = await driver.connection(step.get("on", "main"))
+    if await connect(driver, connection, f"{host}:443"):
+        connection.tunnel = True
+        await connection.tls(host, ["http/1.1"])
+
+
 async def _bytes(driver: Driver, text: str, step: Mapping[str, Any]) -> None:
     connection = await driver.connection(step.get("on", "main"))
     if not connection.ended:
@@ -310,6 +319,7 @@ STEPS: Final[dict[str, Any]] = {
     "open": _open,
     "connect": _connect,
     "tls": _tls,
+    "tunnel": _tunnel,
     "bytes": _bytes,
     "read": _read,
     "pause": _pause,

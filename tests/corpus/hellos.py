@@ -1,14 +1,17 @@
 """TLS hellos that no library would send: `hello: {names: [[…], …], extensions: [{type, body}]}`.
 
-Each list is one server_name extension. Nothing follows the hello: who answers it with a handshake has taken
-it for what it is not."""
+Each list is one server_name extension. Nothing follows the hello: whoever answers it with a handshake has
+taken it.
+"""
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tests.corpus.driver import STEPS, Driver
+from tests.corpus.driver import PATIENCE, STEPS, Driver
 
 _SERVER_NAME = 0
+_HANDSHAKE = b"\x16"
 _REST = (
     (10, b"\0\2\0\x17"),  # supported groups: secp256r1
     (11, b"\1\0"),  # point formats: uncompressed
@@ -36,8 +39,20 @@ def _names(names: Iterable[str]) -> bytes:
 async def _hello(driver: Driver, asked: Mapping[str, Any], step: Mapping[str, Any]) -> None:
     connection = await driver.connection(step.get("on", "main"))
     further = [(int(each["type"]), driver.expand(each["body"])) for each in asked.get("extensions", [])]
-    if not connection.ended:
-        await connection.send(hello(asked["names"], further))
+    if connection.ended:
+        return
+    await connection.send(hello(asked["names"], further))
+    try:
+        async with asyncio.timeout(PATIENCE):
+            answer = await connection.reader.read(65_536)
+    except TimeoutError:
+        driver.outcome.hung = True
+        return
+    except ConnectionError:
+        answer = b""
+    driver.outcome.seen += answer
+    if not answer.startswith(_HANDSHAKE):
+        driver.outcome.tls_refused = connection.ended = True
 
 
 STEPS["hello"] = _hello

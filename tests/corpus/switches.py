@@ -21,8 +21,12 @@ class Stale(Exception):
 def off(check: Check) -> Iterator[None]:
     """The program without `check`, for as long as the block lasts."""
     with ExitStack() as stack:
-        for each in check.off:
-            stack.enter_context(_edited(each) if each.within is not None else _set(each))
+        for where in dict.fromkeys(each.within for each in check.off):
+            edits = [each for each in check.off if each.within == where]
+            for each in edits if where is None else ():
+                stack.enter_context(_set(each))
+            if where is not None:
+                stack.enter_context(_edited(where, edits))
         _forget()
         try:
             yield
@@ -32,10 +36,10 @@ def off(check: Check) -> Iterator[None]:
 
 
 @contextmanager
-def _edited(edit: Off) -> Iterator[None]:
-    function = _function(str(edit.within))
+def _edited(where: str, edits: list[Off]) -> Iterator[None]:
+    function = _function(where)
     before = function.__code__
-    function.__code__ = _compiled(function, edit)
+    function.__code__ = _compiled(function, where, edits)
     try:
         yield
     finally:
@@ -54,11 +58,13 @@ def _function(where: str) -> FunctionType:
     return found
 
 
-def _compiled(function: FunctionType, edit: Off) -> CodeType:
+def _compiled(function: FunctionType, where: str, edits: list[Off]) -> CodeType:
     source = textwrap.dedent(inspect.getsource(function))
-    if (count := source.count(edit.replace)) != 1:
-        raise Stale(f"{edit.within}: {edit.replace!r} stands there {count} times, not once")
-    tree = ast.parse(source.replace(edit.replace, edit.by))
+    for edit in edits:
+        if (count := source.count(edit.replace)) != 1:
+            raise Stale(f"{where}: {edit.replace!r} stands there {count} times, not once")
+        source = source.replace(edit.replace, edit.by)
+    tree = ast.parse(source)
     definition = tree.body[0]
     assert isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef)
     definition.decorator_list = []
@@ -67,10 +73,10 @@ def _compiled(function: FunctionType, edit: Off) -> CodeType:
         outer = ast.parse(f"def outer({', '.join(free)}):\n    pass\n    return {definition.name}")
         outer.body[0].body[0] = definition  # type: ignore[attr-defined]
         tree = outer
-    module = compile(ast.fix_missing_locations(tree), f"<{edit.within} without a check>", "exec")
+    module = compile(ast.fix_missing_locations(tree), f"<{where} without a check>", "exec")
     made = _code_of(module, definition.name)
     if made.co_freevars != free:
-        raise Stale(f"{edit.within}: the edit changes what it closes over")
+        raise Stale(f"{where}: the edit changes what it closes over")
     return made
 
 
