@@ -53,7 +53,7 @@ _CHUNK_HEADER = re.compile(
 
 
 class StrictChunkedReader(ChunkedReader):
-    """h11's, which takes any bytes for a chunk's extension, and whose trailers may end at a bare line feed."""
+    """h11's, which takes any bytes for an extension, and whose trailers may end at a bare line feed."""
 
     @override
     def __call__(self, buf: ReceiveBuffer) -> h11.Data | h11.EndOfMessage | None:
