@@ -5,8 +5,8 @@ import gc
 import logging
 import signal
 import time
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 from coatcheck.certificates.authority import Authority
 from coatcheck.certificates.leaf import LeafIssuer
@@ -16,6 +16,7 @@ from coatcheck.decision.policy import Policy
 from coatcheck.decision.session import alive
 from coatcheck.decision.verdict import Reason
 from coatcheck.exchange import Exchange
+from coatcheck.gauges import wire_gauges
 from coatcheck.inspection.daemon import inspector_of
 from coatcheck.launcher.service import Sandboxes
 from coatcheck.planes.configured import (
@@ -30,10 +31,12 @@ from coatcheck.planes.listener import Listeners
 from coatcheck.planes.mitm import MitmPlane
 from coatcheck.planes.tls import ClientTls, UpstreamTls
 from coatcheck.planes.upstream import Upstream
-from coatcheck.policyfile import PolicyError, load_directory, load_file
+from coatcheck.policyfile import PolicyError
+from coatcheck.policyfile.watch import PolicyWatch
 from coatcheck.process_memory import protect_process as protect_process
 from coatcheck.process_memory import raise_file_limit
 from coatcheck.settings import Settings, notify_socket
+from coatcheck.state.clock import awake
 from coatcheck.state.errors import StateError
 from coatcheck.state.registry import Taken
 from coatcheck.state.sessions import SANDBOX_SOCKETS, StateSettings
@@ -48,7 +51,7 @@ from coatcheck.telemetry.audit import AuditLog
 from coatcheck.telemetry.audit_tail import records
 from coatcheck.telemetry.checkpoint import CheckpointSigner
 from coatcheck.telemetry.events import DaemonEvent, PolicyEvent
-from coatcheck.telemetry.metrics import Metrics
+from coatcheck.telemetry.metrics import FetchFailure, Metrics
 from coatcheck.telemetry.sinks import Telemetry
 from coatcheck.telemetry.usage import UsageLedger
 
@@ -96,12 +99,18 @@ class Daemon:
         self.authority = Authority.load_or_create(self.directory.ca)
         self.trust: TrustFiles = self._write_trust()
         self._session_cas = session_cas(settings, self.trust.ca.parent)
-        self._policy_stamp: object = None
+        self._watch = PolicyWatch(settings.policy)
+        self._last_complaint = ""
         self.last_refused = ""
+        self.stores = Stores(
+            stores if stores is not None else make_stores(settings),
+            failed=lambda kind: self.metrics.fetch_failed(FetchFailure(kind)),
+        )
         self.store = CachedStore(
-            Stores(stores if stores is not None else make_stores(settings)),
+            self.stores,
             ttl=settings.secret_ttl,
             max_stale=settings.secret_max_stale,
+            clock=awake,
         )
         self.exchange = Exchange(self.state, self.store, self.telemetry.emit)
         self.exchange.revoke_for_theft = self._revoke_for_theft
@@ -114,7 +123,7 @@ class Daemon:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.ready = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._wire_metrics()
+        wire_gauges(self)
 
     # --- starting ------------------------------------------------------------------------------------
 
@@ -122,7 +131,7 @@ class Daemon:
         """Load the policies (PolicyError if they are bad: a daemon does not start on a bad policy),
         start the plane and open the listeners."""
         self.loop = asyncio.get_running_loop()
-        self._install(self._read_policies())
+        self._install(self._watch.read())
         upstream = Upstream(upstream_settings(self.settings))
         self.plane = MitmPlane(
             self.exchange,
@@ -178,7 +187,7 @@ class Daemon:
     def reload(self) -> bool:
         """Read the policies again. A bad one changes nothing: the old ones stay, loudly (I6)."""
         try:
-            policies = self._read_policies()
+            policies = self._watch.read()
         except (PolicyError, OSError) as error:
             if str(error) != self.last_refused:  # told once, not once a second
                 self.last_refused = str(error)
@@ -194,14 +203,6 @@ class Daemon:
         if self.control is not None:
             self.control.reload()
 
-    def _read_policies(self) -> Mapping[str, Policy]:
-        path = self.settings.policy
-        self._policy_stamp = _stamp(path)
-        if path.is_dir():
-            return load_directory(path)
-        policy = load_file(path)
-        return {policy.name: policy}
-
     def _install(self, policies: Mapping[str, Policy]) -> None:
         for policy in policies.values():
             old = self.state.policies.get(policy.name)
@@ -213,17 +214,32 @@ class Daemon:
     # --- living --------------------------------------------------------------------------------------
 
     async def _keep_house(self) -> None:
-        loop = asyncio.get_running_loop()
+        """A chore that fails keeps no other from being done: while the disk of the state is full, a
+        tightened policy must take effect all the same."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            try:
-                await loop.run_in_executor(None, self.state.sweep)
-                await loop.run_in_executor(None, self.sandboxes.sweep)
-                self.telemetry.settle(self.state.clock.now().wall)
-                if _stamp(self.settings.policy) != self._policy_stamp:
-                    self.reload()
-            except Exception:
-                logger.exception("housekeeping failed; it will be tried again")
+            await self._chore(self._sweep)
+            await self._chore(lambda: asyncio.to_thread(self.sandboxes.sweep))
+            await self._chore(self._look_after)
+
+    async def _sweep(self) -> None:
+        await asyncio.to_thread(self.state.sweep)
+        self._last_complaint = ""
+
+    async def _look_after(self) -> None:
+        self.telemetry.settle(self.state.clock.now().wall)
+        if self._watch.due():
+            self.reload()
+
+    async def _chore(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        try:
+            await work()
+        except StateError as error:
+            if str(error) != self._last_complaint:  # told once, not once a second
+                logger.error("%s %s", error.message, error.hint)
+            self._last_complaint = str(error)
+        except Exception:
+            logger.exception("housekeeping failed; it will be tried again")
 
     def _revoked(self, taken: Taken) -> None:
         """Called in the revoker's thread, after the revocation is visible: end what runs, now (I5)."""
@@ -329,27 +345,6 @@ class Daemon:
         if live:  # reads all files of the log: only where somebody depends on it
             self.usage.replay(records(self.directory.audit / "audit.jsonl", last=None))
 
-    def _wire_metrics(self) -> None:
-        pulled = self.metrics.pulled
-        pulled.sessions = lambda: float(
-            sum(not self.exchange.is_over(session_id) for session_id in self.state.sessions.by_id)
-        )
-        pulled.active_connections = lambda: float(len(self.plane.connections)) if self.plane else 0.0
-        pulled.ca_expiry = lambda: self.authority.not_after.timestamp()
-        pulled.credentials = lambda: {
-            name for policy in self.state.policies.values() for name in policy.credentials
-        }
-        pulled.secret_ages = self._secret_ages
-
-    def _secret_ages(self) -> dict[str, float]:
-        ages = self.store.ages()
-        return {
-            credential.name: ages[str(credential.secret)]
-            for policy in self.state.policies.values()
-            for credential in policy.credentials.values()
-            if str(credential.secret) in ages
-        }
-
 
 async def run(settings: Settings, stores: Mapping[str, SecretStore] | None = None) -> None:
     """The daemon as a process: until SIGTERM or SIGINT; SIGHUP reloads the policies.
@@ -381,12 +376,3 @@ async def run(settings: Settings, stores: Mapping[str, SecretStore] | None = Non
         draining.cancel()
     finally:
         await daemon.stop()
-
-
-def _stamp(path: Path) -> object:
-    """What changes when a policy file does: names, sizes, inodes and times."""
-    try:
-        files = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
-        return [(file.name, s.st_mtime_ns, s.st_size, s.st_ino) for file in files for s in (file.stat(),)]
-    except OSError as error:
-        return str(error)

@@ -50,6 +50,6 @@ OPERATIONS = (
         revoke_many,
         models.Revoked,
         body=models.Revocations,
-        reasons=frozenset({Problem.BAD_VALUE, Problem.NOT_DURABLE}),
+        reasons=frozenset({Problem.BAD_VALUE, Problem.NOT_DURABLE, Problem.NOT_RECORDED}),
     ),
 )

@@ -232,7 +232,7 @@ OPERATIONS = (
         kill,
         models.SandboxShown,
         body=models.Killing,
-        reasons=UNKNOWN | {Problem.NOT_DURABLE},
+        reasons=UNKNOWN | {Problem.NOT_DURABLE, Problem.NOT_RECORDED},
     ),
     Operation(
         "pause_sandbox",

@@ -18,9 +18,16 @@ from coatcheck.state.errors import Problem
 
 GONE: Final[frozenset[Reason]] = frozenset({Problem.UNKNOWN_SESSION})
 GIVING: Final[frozenset[Reason]] = frozenset(
-    {Problem.BAD_VALUE, Problem.CAPACITY, Problem.NOT_DURABLE, Problem.UNKNOWN_CREDENTIAL, Refusal.DRAINING}
+    {
+        Problem.BAD_VALUE,
+        Problem.CAPACITY,
+        Problem.NOT_DURABLE,
+        Problem.NOT_RECORDED,
+        Problem.UNKNOWN_CREDENTIAL,
+        Refusal.DRAINING,
+    }
 )
-TAKING: Final[frozenset[Reason]] = GONE | {Problem.NOT_DURABLE}
+TAKING: Final[frozenset[Reason]] = GONE | {Problem.NOT_DURABLE, Problem.NOT_RECORDED}
 
 
 def caller_of(ask: Ask) -> Caller:

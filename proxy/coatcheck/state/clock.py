@@ -7,6 +7,12 @@ from threading import Lock
 from coatcheck.decision.session import Now
 
 
+def awake() -> float:
+    """Seconds on a clock that never steps, and that goes on while the machine is suspended: a lease whose
+    keeper fell silent hours ago must not live on because we slept, too. `time.monotonic` stops there."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class Clock:
     """The wall clock that only goes forward, and the monotonic one.
 
@@ -20,7 +26,7 @@ class Clock:
         high_water: float = 0.0,
         *,
         wall: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = awake,
     ) -> None:
         self._wall = wall
         self._monotonic = monotonic

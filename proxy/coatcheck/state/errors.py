@@ -13,6 +13,7 @@ class Problem(StrEnum):
     BAD_VALUE = "bad_value"
     CAPACITY = "capacity"
     NOT_DURABLE = "not_durable"
+    NOT_RECORDED = "not_recorded"
     DIRECTORY = "directory"
 
 

@@ -12,6 +12,7 @@ from coatcheck.state.errors import Problem, StateError
 from coatcheck.state.issued import IssuedHandles
 from coatcheck.state.journal import Journal
 from coatcheck.state.sessions import Sessions
+from coatcheck.telemetry.audit_file import AuditUnavailable
 from coatcheck.telemetry.events import DaemonEvent, Event, Revocation, SessionChange, SessionEvent
 
 
@@ -97,12 +98,7 @@ class Registry:
         for session in dead:
             self._journal.owe(partial(self._database.close_session, session.id, status, now.wall))
         self.forget(len(self.closed) - self._max_closed)
-        events: list[SessionEvent] = []
-        try:
-            self._journal.settle(now)
-        finally:
-            events += [self.tell(now, _CHANGES[status], session, caller, why) for session in dead]
-        return events
+        return self.settle_and_tell(now, _CHANGES[status], dead, caller, why)
 
     def take_credential(
         self, sessions: Sequence[Session], credential: str, now: Now, caller: str, why: str
@@ -113,12 +109,8 @@ class Registry:
         self.notify(left, Revocation.CREDENTIAL, now)
         for session in left:
             self._journal.owe(partial(self._database.set_credentials, session.id, session.credentials))
-        try:
-            self._journal.settle(now)
-        finally:
-            for session in left:
-                detail = f"{credential} {why}".rstrip()
-                self.tell(now, SessionChange.CREDENTIAL_REVOKED, session, caller, detail)
+        detail = f"{credential} {why}".rstrip()
+        self.settle_and_tell(now, SessionChange.CREDENTIAL_REVOKED, left, caller, detail)
 
     def forget(self, count: int) -> None:
         """Drop the longest closed sessions: they are only kept for the wording of refusals."""
@@ -144,7 +136,7 @@ class Registry:
     def tell(
         self, now: Now, change: SessionChange, session: Session, caller: str, detail: str = ""
     ) -> SessionEvent:
-        """Report a change that is visible and, if the disk works, written."""
+        """Report a change that is visible and, if the disk works, written. StateError(NOT_RECORDED)."""
         event = SessionEvent(
             at=now.wall,
             change=change,
@@ -156,8 +148,35 @@ class Registry:
             detail=detail,
             state_version=self._database.version,
         )
-        self._emit(event)
+        try:
+            self._emit(event)
+        except AuditUnavailable as error:
+            raise StateError(
+                Problem.NOT_RECORDED,
+                f"session {session.id}: {change}, but the audit log does not tell of it ({error})",
+                "Make room on the disk that holds the audit log.",
+            ) from error
         return event
+
+    def settle_and_tell(
+        self, now: Now, change: SessionChange, sessions: Sequence[Session], caller: str, detail: str
+    ) -> list[SessionEvent]:
+        """What was taken is visible: now the disk and the log, as much of it as they take. The first
+        StateError is raised when everything was tried."""
+        failures: list[StateError] = []
+        try:
+            self._journal.settle(now)
+        except StateError as error:
+            failures.append(error)
+        events: list[SessionEvent] = []
+        for session in sessions:
+            try:
+                events.append(self.tell(now, change, session, caller, detail))
+            except StateError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        return events
 
     def _load(self, now: Now) -> list[Session]:
         """Closed sessions first: an origin belongs to the live session that has it now."""

@@ -9,6 +9,7 @@ they see values that are replaced whole. The order within a change follows from 
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -178,7 +179,14 @@ class State:
             for _, issued in made:
                 self._issued.add(issued)
             self._registry.sessions = self.sessions.having(session)
-            self._registry.tell(now, SessionChange.OPENED, session, caller, f"origin {session.origin.kind}")
+            try:
+                self._registry.tell(
+                    now, SessionChange.OPENED, session, caller, f"origin {session.origin.kind}"
+                )
+            except StateError:
+                with suppress(StateError):  # nobody was given it, and it must not hold its origin
+                    self._registry.close([session], Status.ENDED, now, caller, "it could not be recorded")
+                raise
             return session, tuple(minted for minted, _ in made)
 
     def renew(self, session_id: str, caller: str, lease_seconds: float | None = None) -> Session:
@@ -190,7 +198,10 @@ class State:
             with self._journal.giving(now, flush=False):
                 self._database.set_lease(session_id, session.lease_seconds, now.wall + left)
             self._registry.sessions = self.sessions.having(session)
-            self._registry.tell(now, SessionChange.RENEWED, session, caller)
+            with suppress(StateError):
+                # A full audit log refuses every request; it need not end every sandbox, too. The log says
+                # how many records it lost.
+                self._registry.tell(now, SessionChange.RENEWED, session, caller)
             return session
 
     def note_listener(self, session_id: str, port: int) -> None:
@@ -258,7 +269,8 @@ class State:
     def revoke(self, session_id: str, caller: str, why: str = "") -> Session:
         """Kill a session: refused everywhere at once, and on disk when this returns. Again is no error.
 
-        StateError(NOT_DURABLE): it is revoked, but a crash right now would revive it.
+        StateError(NOT_DURABLE): it is revoked, but a crash right now would revive it. NOT_RECORDED: it is
+        revoked, on disk, and the audit log does not tell of it.
         """
         return self._take(session_id, Status.REVOKED, caller, why)
 
@@ -282,11 +294,9 @@ class State:
             self._registry.sessions = self.sessions.having(revoked, epoch=True)
             self._registry.notify([session], Revocation.HANDLE, now)
             self._journal.owe(partial(self._database.revoke_handle, jti))
-            try:
-                self._journal.settle(now)
-            finally:
-                detail = f"{jti} {why}".rstrip()
-                self._registry.tell(now, SessionChange.HANDLE_REVOKED, revoked, caller, detail)
+            self._registry.settle_and_tell(
+                now, SessionChange.HANDLE_REVOKED, [revoked], caller, f"{jti} {why}".rstrip()
+            )
 
     def revoke_where(
         self, chosen: Callable[[Session], bool], credential: str | None, caller: str, why: str = ""

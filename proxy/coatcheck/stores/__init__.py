@@ -3,7 +3,7 @@
 Implementations: `vault` (Vault/OpenBao), `file`, `memory`. This file imports none of them.
 """
 
-from typing import NoReturn, Protocol
+from typing import ClassVar, NoReturn, Protocol
 
 from coatcheck.decision.policy import SecretRef
 
@@ -42,9 +42,14 @@ class SecretUnavailable(Exception):
     The message is for operators and holds no secret and no response body.
     """
 
+    kind: ClassVar[str] = "unavailable"
+    """For metrics: one of `telemetry.metrics.FetchFailure`."""
+
 
 class SecretMissing(SecretUnavailable):
     """The store answered that there is no such secret or field. Retrying will not help."""
+
+    kind = "missing"
 
 
 class SecretStore(Protocol):

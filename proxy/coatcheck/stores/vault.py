@@ -107,6 +107,11 @@ class VaultStore:
         entry = await self._flights.join(key, lambda: self._read(key))
         return Secret(ref, _text(ref, entry.fields), entry.version)
 
+    @property
+    def breaker_open(self) -> bool:
+        """Whether a breaker, the server's or a path's, keeps requests from it now."""
+        return any(breaker.is_open for breaker in (self._server, *tuple(self._failing.values())))
+
     async def ready(self) -> VaultToken:
         """Log in, unless we are. For readiness: a daemon that cannot log in should say so at its start.
         The token tells how long it will last.

@@ -17,13 +17,19 @@ from coatcheck.stores.deadline import Deadline
 class VaultDenied(SecretUnavailable):
     """401 or 403: the token is dead, or its policies do not allow this."""
 
+    kind = "denied"
+
 
 class VaultUnreachable(SecretUnavailable):
     """Not one path's fault: no connection, sealed, not initialised."""
 
+    kind = "unreachable"
+
 
 class VaultBusy(SecretUnavailable):
     """Every thread was busy until the time was up: nobody's fault that we know."""
+
+    kind = "busy"
 
 
 def ask[V](deadline: Deadline, doing: str, work: Callable[[], V]) -> V:
