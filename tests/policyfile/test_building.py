@@ -1,5 +1,6 @@
 """What is written is what is built."""
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from coatcheck.decision.policy import (
 )
 from coatcheck.decision.session import DEFAULT_ORIGIN_CLASSES, Isolation
 from coatcheck.policyfile import load_policy
-from coatcheck.policyfile.building import build_injection
+from coatcheck.policyfile.building import DEFAULT_REQUESTS, build_injection
 from coatcheck.policyfile.models import InjectSpec
 
 FILE = Path(__file__).parent / "working_everything.yaml"
@@ -85,6 +86,22 @@ def test_limits_are_one_value_a_kind() -> None:
         Limit(LimitKind.BYTES_UP, 10 << 20, 3600.0, 10 << 20, tenant),
         Limit(LimitKind.BYTES_DOWN, 1 << 30, 86400.0, 1 << 30, tenant),
     )
+
+
+def test_a_rule_that_says_nothing_of_requests_has_a_generous_limit() -> None:
+    """Also one that limits something else; what is written stands as it is, however high."""
+    document = """
+    version: 1
+    owner: security
+    rules:
+      - {name: free, hosts: [a.example], methods: [GET]}
+      - {name: few at once, hosts: [b.example], methods: [GET], limits: {concurrent: 2}}
+      - {name: more, hosts: [c.example], methods: [GET], limits: {requests: 1000000/second}}
+    """
+    free, few, more = load_policy("limits", textwrap.dedent(document).encode()).rules
+    assert free.limits == (DEFAULT_REQUESTS,)
+    assert few.limits == (Limit(LimitKind.CONCURRENT, 2, 1.0, 2, LimitScope.SESSION), DEFAULT_REQUESTS)
+    assert more.limits == (Limit(LimitKind.REQUESTS, 1_000_000, 1.0, 1_000_000, LimitScope.SESSION),)
 
 
 def test_places_of_the_file_system_are_kept_as_written() -> None:

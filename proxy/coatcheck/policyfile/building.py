@@ -1,6 +1,8 @@
 """Reviewed models -> decision values. Nothing can go wrong here that `review` did not look at."""
 
+from collections.abc import Iterable
 from types import MappingProxyType
+from typing import Final
 
 from coatcheck.decision.filesystem import Filesystem
 from coatcheck.decision.policy import (
@@ -11,6 +13,7 @@ from coatcheck.decision.policy import (
     InjectionKind,
     Limit,
     LimitKind,
+    LimitScope,
     PathInjection,
     Policy,
     QueryInjection,
@@ -28,6 +31,10 @@ from coatcheck.policyfile.models import (
     LimitsSpec,
     RuleSpec,
 )
+
+DEFAULT_REQUESTS: Final = Limit(LimitKind.REQUESTS, 6000, 60.0, 10_000, LimitScope.SESSION)
+"""Of a rule that says nothing of requests: an agent that installs a large project stays below the burst,
+and one that loops writes some 70 KB/s into the audit log, not a disk full."""
 
 
 def build_policy(name: str, sha256: str, document: Document) -> Policy:
@@ -94,7 +101,7 @@ def build_rule(spec: RuleSpec) -> Rule:
         paths=tuple(spec.paths),
         ports=frozenset(rule_ports(spec)),
         credentials=tuple(spec.credentials),
-        limits=tuple(limit for limits in spec.limits for limit in build_limits(limits)),
+        limits=build_all_limits(spec.limits),
         plain_http=spec.plain_http,
         websocket=spec.websocket,
         http2=spec.http2,
@@ -107,6 +114,13 @@ def build_rule(spec: RuleSpec) -> Rule:
 
 def rule_ports(spec: RuleSpec) -> list[int]:
     return spec.ports or ([80, 443] if spec.plain_http else [443])
+
+
+def build_all_limits(specs: Iterable[LimitsSpec]) -> tuple[Limit, ...]:
+    """As written; requests are always limited (ADR 25)."""
+    limits = tuple(limit for spec in specs for limit in build_limits(spec))
+    limited = any(limit.kind is LimitKind.REQUESTS for limit in limits)
+    return limits if limited else (*limits, DEFAULT_REQUESTS)
 
 
 def build_limits(spec: LimitsSpec) -> list[Limit]:
