@@ -6,7 +6,14 @@ import struct
 import pytest
 import zstandard
 
-from coatcheck.launcher.image.kernel import MODULES, bootable, dependencies, load_order, plain_module
+from coatcheck.launcher.image.kernel import (
+    MODULES,
+    bootable,
+    dependencies,
+    lean_module,
+    load_order,
+    plain_module,
+)
 from coatcheck.launcher.image.problem import ImageError
 from tests.launcher.image.caches import users_kernel
 
@@ -65,8 +72,15 @@ def test_debians_kernel_is_an_elf_with_its_modules_in_order() -> None:
     for name in order:
         content = (kernel_part / f"{name}.ko").read_bytes()
         assert content.startswith(b"\x7fELF") and not content.endswith(_MAGIC)
+        assert b".BTF\0" not in content and b".orc_unwind" not in content
         assert {need.replace("-", "_") for need in dependencies(content)} - {"crc32c"} <= seen
         seen.add(name.replace("-", "_"))
+
+
+def test_what_is_no_module_is_told() -> None:
+    """By objcopy's own words, before an image is made of it."""
+    with pytest.raises(ImageError, match="objcopy"):
+        lean_module(b"no ELF at all")
 
 
 def test_what_is_no_kernel_is_refused_and_an_odd_one_boots_as_it_is() -> None:

@@ -13,6 +13,7 @@ PACKAGES = {
     "mkfs.ext4": "e2fsprogs",
     "debugfs": "e2fsprogs",
     "lz4": "lz4",
+    "objcopy": "binutils",
     "dpkg-deb": "dpkg",
     "dpkg": "dpkg",
     "apt-get": "apt",
