@@ -208,6 +208,8 @@ SESSION = Session(
     [
         (SESSION, CREDENTIAL, 1_999.9, None, False),
         (SESSION, CREDENTIAL, 2_000.0, Reason.HANDLE_EXPIRED, False),
+        (SESSION, CREDENTIAL, 1_000.0, None, False),
+        (SESSION, CREDENTIAL, 999.9, Reason.HANDLE_UNKNOWN, True),
         (replace(SESSION, id="ses_b"), CREDENTIAL, 1_500, Reason.HANDLE_STOLEN, True),
         (replace(SESSION, id="ses_b"), CREDENTIAL, 9_999, Reason.HANDLE_STOLEN, True),
         (replace(SESSION, generation=2), CREDENTIAL, 1_500, Reason.HANDLE_STALE, False),

@@ -135,6 +135,9 @@ def judge(claims: Claims, session: Session, credential: Credential, now: Now) ->
         return Deny(Reason.HANDLE_STALE, detail)
     if now.wall >= claims.expires_at:
         return Deny(Reason.HANDLE_EXPIRED, f"handle {claims.jti}")
+    if now.wall < claims.issued_at:
+        # Our clock never goes back: with our key, but not by us.
+        return Deny(Reason.HANDLE_UNKNOWN, f"handle {claims.jti} is issued in the future", alarm=True)
     if claims.cred != credential.name:
         detail = f"handle {claims.jti} of {claims.cred} stands where {credential.name} belongs"
         return Deny(Reason.HANDLE_MISPLACED, detail, alarm=True)
