@@ -1,6 +1,17 @@
-"""What the faults share: a real OpenBao, and a place whose files are searched for secrets at the end."""
+"""What the faults share: an OpenBao that can be broken, and a place that is searched for secrets at the end."""
 
-from tests.bao import bao
+from collections.abc import Iterator
+
+import pytest
+
 from tests.e2e.conftest import place
+from tests.faults.own_bao import OwnBao, own_bao
 
-__all__ = ["bao", "place"]
+__all__ = ["place"]
+
+
+@pytest.fixture(scope="session")
+def vault(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnBao]:
+    """One for all tests here. A test leaves it running and unsealed."""
+    with own_bao(tmp_path_factory.mktemp("own-bao")) as running:
+        yield running

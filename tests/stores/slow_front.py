@@ -17,6 +17,8 @@ class SlowFront:
         address = urlsplit(upstream)
         self._upstream = (address.hostname, address.port)
         self.stalls = stalls
+        self.answers: dict[str, bytes] = {}
+        """What is said for a path instead of OpenBao's answer."""
         self.url = ""
         self.asked: Counter[str] = Counter()
         """How many requests came for each path."""
@@ -56,6 +58,9 @@ class SlowFront:
         )
         if path in self.stalls:
             await self._stall(path, reader, writer)
+            return
+        if path in self.answers:
+            writer.write(self.answers[path])
             return
         lengths = [int(line[15:]) for line in headers if line.lower().startswith(b"content-length:")]
         body = await reader.readexactly(sum(lengths))

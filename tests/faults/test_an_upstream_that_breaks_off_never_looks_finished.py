@@ -1,0 +1,108 @@
+"""Resets, half-closes, lies about lengths, TLS that ends without close_notify: no clean end, others unharmed."""
+
+import socket
+import ssl
+
+import pytest
+
+from tests.daemon import Sandbox, TestDaemon
+from tests.planes.attack import nothing_is_left, request
+from tests.planes.conftest import plain_origin, raw_daemon, raw_origin, raw_sandbox
+from tests.planes.raw_origin import OK, Behaviour, RawOrigin, Visit, answering
+from tests.planes.wire import Wire, tunnel
+
+__all__ = ["plain_origin", "raw_daemon", "raw_origin", "raw_sandbox"]
+
+UNTIL_CLOSED = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nall that there is"
+
+
+def fin(visit: Visit) -> None:
+    """A TCP end without TLS's own: what somebody on the way can make at any byte (RFC 8446 6.1)."""
+    visit.writer.get_extra_info("socket").shutdown(socket.SHUT_WR)
+
+
+async def cut(visit: Visit, _: bytes) -> None:
+    await visit.send(UNTIL_CLOSED)
+    fin(visit)
+    await visit.until_closed()
+
+
+async def ended(visit: Visit, _: bytes) -> None:
+    await visit.send(UNTIL_CLOSED)
+    visit.writer.close()
+
+
+async def whole_and_cut(visit: Visit, _: bytes) -> None:
+    await visit.send(OK)
+    fin(visit)
+    await visit.until_closed()
+
+
+async def body(raw: Wire) -> tuple[bytes, bool]:
+    """What came until the end, and whether the end was a clean one."""
+    out = b""
+    try:
+        while chunk := await raw.reader.read(65536):
+            out += chunk
+    except (ConnectionError, ssl.SSLError):
+        return out, False
+    return out, b"ransfer-encoding: chunked" not in out or out.endswith(b"0\r\n\r\n")
+
+
+@pytest.mark.parametrize(("behave", "clean"), [(ended, True), (cut, False)], ids=["close_notify", "fin"])
+async def test_a_body_until_the_end_needs_tls_to_say_that_this_is_it(
+    raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, behave: Behaviour, clean: bool
+) -> None:
+    """RFC 9112 9.8: without a length, a connection that was cut is a body that was cut."""
+    raw_origin.behave = behave
+    async with tunnel(raw_daemon, raw_sandbox) as raw:
+        await raw.send(request(raw_sandbox))
+        out, was_clean = await body(raw)
+        assert (b"all that there is" in out, was_clean) == (clean, clean) or not clean and not was_clean
+    await nothing_is_left(raw_daemon)
+    completion = [record for record in raw_daemon.records() if record["type"] == "completion"][-1]
+    assert completion["aborted"] == (None if clean else "upstream_response_refused")
+
+
+async def test_an_answer_of_known_length_needs_no_word_after_it(
+    raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin
+) -> None:
+    """Many servers end TLS abruptly; what is complete by itself is not held against them."""
+    raw_origin.behave = whole_and_cut
+    async with tunnel(raw_daemon, raw_sandbox) as raw:
+        for _ in range(2):
+            await raw.send(request(raw_sandbox))
+            assert await raw.status() == 200
+            assert await raw.reader.readexactly(2) == b"ok"
+    await nothing_is_left(raw_daemon)
+
+
+async def reset_at_once(visit: Visit, _: bytes) -> None:
+    visit.reset()
+
+
+async def half_closed(visit: Visit, _: bytes) -> None:
+    fin(visit)
+    await visit.until_closed()
+
+
+@pytest.mark.parametrize("behave", [reset_at_once, half_closed])
+async def test_an_upstream_that_leaves_before_its_answer_is_told_as_502(
+    raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, behave: Behaviour
+) -> None:
+    """One request, one record, one refusal; a sandbox beside it and the next request are served."""
+    async with (
+        tunnel(raw_daemon, raw_sandbox) as raw,
+        tunnel(raw_daemon, await raw_daemon.sandbox()) as other,
+    ):
+        raw_origin.behave = behave
+        await raw.send(request(raw_sandbox))
+        assert await raw.refused_because() == "upstream_response_refused"
+        raw_origin.behave = answering(OK)
+        await other.send(request(raw_sandbox))
+        assert await other.refused_because() == "handle_stolen"
+    async with tunnel(raw_daemon, raw_sandbox) as raw:
+        await raw.send(request(raw_sandbox))
+        assert await raw.status() == 200
+    decided = [record["outcome"] for record in raw_daemon.decisions()]
+    assert decided.count("inject") == len([head for head in raw_origin.heads if head]) == 2
