@@ -89,11 +89,16 @@ async def wire(sandbox: Sandbox) -> AsyncIterator[Wire]:
 
 @asynccontextmanager
 async def tunnel(
-    daemon: TestDaemon, sandbox: Sandbox, host: str = "api.openai.com", *, sni: str | None = ""
+    daemon: TestDaemon,
+    sandbox: Sandbox,
+    host: str = "api.openai.com",
+    *,
+    sni: str | None = "",
+    alpn: tuple[str, ...] = (),
 ) -> AsyncIterator[Wire]:
     """TLS inside a CONNECT tunnel to `host`, with `sni` (empty: the host) as the name in its hello."""
     async with wire(sandbox) as raw:
         await raw.send(f"CONNECT {host}:443 HTTP/1.1\r\nHost: {host}:443\r\n\r\n".encode())
         assert await raw.status() == 200
-        await raw.start_tls(daemon.trust.ca, host if sni == "" else sni)
+        await raw.start_tls(daemon.trust.ca, host if sni == "" else sni, alpn)
         yield raw

@@ -30,6 +30,7 @@ from coatcheck.planes.flow import EgressContext
 from coatcheck.planes.http2 import has_room
 from coatcheck.planes.sockets import address_of, reset
 from coatcheck.planes.transparent import first_layer
+from coatcheck.planes.turns import Turn
 from coatcheck.planes.upstream import UpstreamRefused
 
 if TYPE_CHECKING:
@@ -102,14 +103,23 @@ class EgressConnection(server.ConnectionHandler):
         self._waiting = 0
         self._unsettled = 0
         self._progress = asyncio.Event()
+        self.turn = Turn(plane.turns)
 
     # --- events and hooks ---------------------------------------------------------------------------
 
     @override
     async def server_event(self, event: events.Event) -> None:
+        await self._handle(event)
+        while (resume := self.turn.take_unfinished()) is not None:
+            async with self.turn.queue:
+                await asyncio.sleep(0)
+                await self._handle(resume)
+
+    async def _handle(self, event: events.Event) -> None:
         async with self._server_event_lock:
             # No await from here on: mitmproxy's layers must not be re-entered (mitmproxy #7027).
             self.timeout_watchdog.register_activity()
+            self.turn.begin()
             try:
                 pending: deque[events.Event] = deque((event,))
                 while pending:
@@ -282,8 +292,8 @@ class EgressConnection(server.ConnectionHandler):
             self.last_activity = time.monotonic()
             if from_client:
                 self._unsettled = self._unsettled + len(data) if self._waiting else 0
-            await self.server_event(events.DataReceived(connection, data))
             try:
+                await self.server_event(events.DataReceived(connection, data))
                 if self._is_behind():
                     await self.drain_writers()  # type: ignore[no-untyped-call]
             except asyncio.CancelledError as error:
@@ -349,6 +359,7 @@ class EgressConnection(server.ConnectionHandler):
 
     def abort(self, reason: Reason) -> None:
         """End everything at once without a clean end of message: reset, not close (I3, I5)."""
+        self.turn.take_unfinished()
         for call in tuple(self.calls):
             call.complete(reason)
         for io in tuple(self.transports.values()):

@@ -23,6 +23,7 @@ from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Connection, Htt
 from coatcheck.decision.head import MAX_HEADER_BYTES
 from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.planes.refusal import refusal_bytes
+from coatcheck.planes.turns import Resume
 
 if TYPE_CHECKING:
     from coatcheck.planes.connection import EgressConnection
@@ -36,6 +37,7 @@ _STATUS_LINE = re.compile(rb"HTTP/1\.[01] [1-9][0-9][0-9](?: [^\r\n]*)?\r?\n")
 """int() would take `+200` and `2_00` for a status."""
 _CONTROLS = bytes(code for code in (*range(0x20), 0x7F) if code not in b"\t\r\n")
 """mitmproxy strips some of them from values, where others see them."""
+
 _WITHOUT_CONTENT = frozenset({"GET", "HEAD", "DELETE"})
 """Servers that do not read the content of these take it for the next request (RFC 9110 9.3.1, CL.0)."""
 
@@ -102,6 +104,9 @@ class _Bounded(Http1Connection):
     def _handle_event(self, event: events.Event) -> Generator:
         if isinstance(event, Release):
             yield from self._with_held()
+        elif isinstance(event, Resume):
+            if self.state == self.read_body:
+                yield from self.read_body(events.DataReceived(self.conn, b""))
         else:
             yield from super()._handle_event(event)
 
@@ -121,6 +126,8 @@ class _Bounded(Http1Connection):
     def read_body(self, event: events.Event) -> Generator:
         assert self.stream_id is not None
         from_client = isinstance(self, Http1Server)
+        gathered: list[bytes] = []
+        """Chunks that are there leave as one: each costs a way through all layers, and may wait there."""
         while True:
             try:
                 if isinstance(event, events.DataReceived):
@@ -139,13 +146,16 @@ class _Bounded(Http1Connection):
                 )
                 yield mitm_http.ReceiveHttp(error)
                 return
+            if isinstance(part, h11.Data):
+                gathered.append(bytes(part.data))
+                if not self.buf or not self._link.turn.is_over(self):
+                    continue
+                part = None
+            if data := b"".join(gathered):
+                yield mitm_http.ReceiveHttp(self.ReceiveData(self.stream_id, data))
+            gathered.clear()
             if part is None:
                 return
-            if isinstance(part, h11.Data):
-                data = bytes(part.data)
-                if data:
-                    yield mitm_http.ReceiveHttp(self.ReceiveData(self.stream_id, data))
-                continue
             assert isinstance(part, h11.EndOfMessage)
             if part.headers and from_client:
                 # A response's are dropped (RFC 9110 6.5.1); a request's might have meant something.

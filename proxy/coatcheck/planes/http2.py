@@ -13,6 +13,8 @@ import h2.errors
 import h2.events
 from h2.config import H2Configuration
 from h2.connection import H2Connection
+from h2.frame_buffer import FrameBuffer
+from hyperframe.frame import Frame
 from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers.http._base import HttpConnection
@@ -20,6 +22,7 @@ from mitmproxy.proxy.layers.http._http2 import Http2Client, Http2Connection, Htt
 from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
 
 from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.planes.turns import Resume
 
 if TYPE_CHECKING:
     from coatcheck.planes.connection import EgressConnection
@@ -30,6 +33,8 @@ CONNECTION_WINDOW = 1_048_576
 """The same for all streams of a connection together: what one connection can make us hold at most."""
 FRAME = 16_384
 """The protocol's smallest maximum: 64 CONTINUATION frames, as many as h2 takes, are then 1 MiB of head."""
+FRAMES = 16
+"""Handled before the time is looked at; the smallest ones take a twentieth of a millisecond each."""
 RESETS = 200
 """Streams that a client may cancel before it has finished as many: rapid resets (CVE-2023-44487) cost the
 client nothing and us a decision and a connection each."""
@@ -54,6 +59,26 @@ def has_room(receivers: Iterable[HttpConnection], stream_id: int, room: int) -> 
     return not own or everything <= room
 
 
+class _Frames(FrameBuffer):
+    """Hands out FRAMES at most each time it is gone through; `more` says whether some may be left."""
+
+    more = False
+    _left = 0
+
+    @override
+    def __iter__(self) -> "_Frames":
+        self._left, self.more = FRAMES, False
+        return self
+
+    @override
+    def __next__(self) -> Frame:
+        if not self._left:
+            self.more = bool(self._data)
+            raise StopIteration
+        self._left -= 1
+        return super().__next__()
+
+
 class WindowedConnection(BufferedH2Connection):
     """Gives credit for received data only when `has_room(stream_id)`; what it owes stands in `owed`."""
 
@@ -61,6 +86,7 @@ class WindowedConnection(BufferedH2Connection):
         super().__init__(config)
         self._has_room = has_room
         self.owed: dict[int, int] = {}
+        self.incoming_buffer = self.frames = _Frames(server=not config.client_side)
         self.local_settings.initial_window_size = STREAM_WINDOW
         self.local_settings.max_frame_size = FRAME
         self.max_inbound_frame_size = FRAME
@@ -77,6 +103,24 @@ class WindowedConnection(BufferedH2Connection):
             super().acknowledge_received_data(acknowledged_size, stream_id)
         else:
             self.owed[stream_id] = self.owed.get(stream_id, 0) + acknowledged_size
+
+    @override
+    def receive_data(self, data: bytes) -> list[h2.events.Event]:
+        """Data of one stream in one piece: each costs a way through all layers, and may wait in a queue."""
+        pieces: list[h2.events.Event] = []
+        for event in super().receive_data(data):
+            last = pieces[-1] if pieces else None
+            if (
+                isinstance(event, h2.events.DataReceived)
+                and isinstance(last, h2.events.DataReceived)
+                and event.stream_id == last.stream_id
+            ):
+                last.data += event.data
+                last.flow_controlled_length += event.flow_controlled_length
+                last.stream_ended = event.stream_ended
+            else:
+                pieces.append(event)
+        return pieces
 
     def settle(self) -> None:
         """Give the credit that there is room for now. That of closed streams counts for the connection."""
@@ -96,6 +140,8 @@ class _Windowed(Http2Connection):
             data = self.h2_conn.data_to_send()
             if data:
                 yield commands.SendData(self.conn, data)
+        elif isinstance(event, events.DataReceived | Resume):
+            yield from self._read(event.data if isinstance(event, events.DataReceived) else b"")
         else:
             yield from super()._handle_event(event)
         if self.h2_conn.owed:
@@ -103,9 +149,15 @@ class _Windowed(Http2Connection):
         else:
             self._link.indebted.discard(self)
 
+    def _read(self, data: bytes) -> layer.CommandGenerator[None]:
+        yield from super()._handle_event(events.DataReceived(self.conn, data))
+        while self.h2_conn.frames.more and not self._link.turn.is_over(self):
+            yield from super()._handle_event(events.DataReceived(self.conn, b""))
+
     @override
     def close_connection(self, msg: str) -> layer.CommandGenerator[None]:
         self.h2_conn.owed.clear()
+        self.h2_conn.frames.more = False
         self._link.indebted.discard(self)
         yield from super().close_connection(msg)
 

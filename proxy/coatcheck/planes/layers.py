@@ -15,6 +15,7 @@ from coatcheck.planes.http2 import BoundedHttp2Client, BoundedHttp2Server, Credi
 from coatcheck.planes.stream import EgressStream
 from coatcheck.planes.tls_layers import EgressClientTls, EgressServerTls
 from coatcheck.planes.tunnel import OpaqueTunnel
+from coatcheck.planes.turns import Resume
 
 if TYPE_CHECKING:
     from coatcheck.planes.connection import EgressConnection
@@ -68,13 +69,24 @@ class EgressHttpLayer(mitm_http.HttpLayer):
             return
         if isinstance(event, events.ConnectionEvent) and event.connection not in self.connections:
             return  # closed and forgotten
-        yield from super()._handle_event(event)
+        if isinstance(event, Resume):
+            yield from self._resume(event)
+        else:
+            yield from super()._handle_event(event)
         for holding in tuple(self._link.holding):
             if holding.conn in self.connections:
                 yield from self.event_to_child(self.connections[holding.conn], Release())
         for indebted in tuple(self._link.indebted):
             if indebted.conn in self.connections:  # through its TLS layer, where it has one
                 yield from self.event_to_child(self.connections[indebted.conn], Credit())
+
+    def _resume(self, event: Resume) -> Generator:
+        for stream in tuple(self.streams.values()):
+            if stream.child_layer in event.unfinished:
+                yield from self.event_to_child(stream, event)
+        for connection, child in tuple(self.connections.items()):
+            if self._link.parsers.get(connection) in event.unfinished:
+                yield from self.event_to_child(child, event)  # through its TLS layer, where it has one
 
     @override
     def make_stream(self, stream_id: int) -> Generator:

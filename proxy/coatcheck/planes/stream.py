@@ -244,7 +244,7 @@ class EgressStream(HttpStream):
         self.server_state = self.state_done
         yield mitm_http.SendHttp(ResponseHeaders(self.stream_id, self.flow.response), self.context.client)
         self.flow.websocket = mitm_http.WebSocketData()
-        self.child_layer = EgressWebsocket(self.context, self.flow, self.call)
+        self.child_layer = EgressWebsocket(self.context, self.flow, self.call, self.link.turn)
         self._handle_event = self.passthrough
         yield from self.child_layer.handle_event(events.Start())
         yield mitm_http.SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)

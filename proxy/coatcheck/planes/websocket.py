@@ -18,6 +18,7 @@ from wsproto.utilities import ProtocolError
 
 from coatcheck.decision.scrub import Scrubber
 from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.planes.turns import Resume, Turn
 
 if TYPE_CHECKING:
     from coatcheck.call import Call
@@ -77,8 +78,9 @@ class _Side:
 class EgressWebsocket(layer.Layer):
     """Relays between the two sides until one closes, or the session's right to it ends."""
 
-    def __init__(self, context: Context, flow: http.HTTPFlow, call: "Call") -> None:
+    def __init__(self, context: Context, flow: http.HTTPFlow, call: "Call", turn: Turn) -> None:
         super().__init__(context)
+        self._turn = turn
         self._flow = flow
         self._call = call
         self._client = _Side(wsproto.ConnectionType.SERVER, context.client)
@@ -86,6 +88,11 @@ class EgressWebsocket(layer.Layer):
 
     @override
     def _handle_event(self, event: events.Event) -> Generator:
+        if isinstance(event, Resume):
+            for side in (self._client, self._server):
+                if self._handle_event != self._done:
+                    yield from self._read(side, b"")
+            return
         if not isinstance(event, (events.DataReceived, events.ConnectionClosed)):
             return
         from_client = event.connection is self.context.client
@@ -93,9 +100,13 @@ class EgressWebsocket(layer.Layer):
             # Without a Close frame: passing one on would say that all was said (I3, RFC 6455 7.1.5).
             yield from self._end(Reason.CLIENT_GONE if from_client else Reason.UPSTREAM_RESPONSE_REFUSED)
             return
-        source, target = (self._client, self._server) if from_client else (self._server, self._client)
+        yield from self._read(self._client if from_client else self._server, event.data)
+
+    def _read(self, source: _Side, data: bytes) -> Generator:
+        from_client = source is self._client
+        target = self._server if from_client else self._client
         try:
-            source.ws.receive_data(event.data)
+            source.ws.receive_data(data)
             for received in source.ws.events():
                 sent = self._relay(received, source, from_client)
                 if isinstance(sent, Deny):
@@ -107,6 +118,8 @@ class EgressWebsocket(layer.Layer):
                     answer = CloseConnection(code=received.code)
                     yield commands.SendData(source.conn, source.ws.send(answer))
                     yield from self._end(None)
+                    return
+                if self._turn.is_over(self):
                     return
         except (ProtocolError, UnicodeError):
             yield from self._end(Reason.PROTOCOL_REFUSED)
