@@ -242,7 +242,7 @@ async def _tunnel(driver: Driver, host: str, step: Mapping[str, Any]) -> None:
 async def _bytes(driver: Driver, text: str, step: Mapping[str, Any]) -> None:
     connection = await driver.connection(step.get("on", "main"))
     if not connection.ended:
-        await connection.send(driver.expand(text))
+        await connection.send(driver.expand(text) * int(step.get("times", 1)))
 
 
 async def _read(driver: Driver, what: str, step: Mapping[str, Any]) -> None:

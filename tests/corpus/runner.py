@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.corpus import hellos, switches, transparent
+from tests.corpus import hellos, http2_frames, switches, transparent
 from tests.corpus.driver import Driver, Outcome
 from tests.corpus.expand import expander
 from tests.corpus.judge import asked_for, judge, safe
@@ -13,7 +13,7 @@ from tests.corpus.proxies import Coatchecks, UnderTest
 from tests.corpus.schema import Run, checks
 from tests.corpus.world import World
 
-KINDS_OF_STEPS: Final = (hellos, transparent)
+KINDS_OF_STEPS: Final = (hellos, http2_frames, transparent)
 """Modules that add to the driver's."""
 SETTLE: Final = 0.02
 """Seconds between looks for a record that is still to be written."""

@@ -22,6 +22,8 @@ TLS_PORTS: Final = (443, 8443)
 PLAIN_PORTS: Final = (80, 22, 8080, 8200)
 PATIENCE: Final = 5.0
 """Seconds that an origin waits for a request that does not come."""
+SERVERS: Final[dict[str, Any]] = {}
+"""What serves a connection whose TLS chose that protocol, in place of HTTP/1.1; modules add theirs."""
 OK: Final = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n{"ok":true}'
 
 
@@ -101,6 +103,11 @@ class World:
     async def _serve(
         self, arrival: Arrival, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        tls = writer.get_extra_info("ssl_object")
+        server = SERVERS.get(tls.selected_alpn_protocol()) if tls is not None else None
+        if server is not None:
+            await server(arrival, reader, writer, self._origin.script, self._expand)
+            return
         while await self._head(arrival, reader):
             draining = asyncio.create_task(self._body(arrival, reader))
             try:
