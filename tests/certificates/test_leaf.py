@@ -146,6 +146,17 @@ def test_a_leaf_is_kept_until_shortly_before_its_end() -> None:
     assert second.not_after > first.not_after and len(made) == 1
 
 
+def test_a_leaf_of_the_future_is_not_shown() -> None:
+    """A clock that was ahead for a moment must not leave leaves which no client accepts until then."""
+    clock = Clock()
+    authority = Authority.ephemeral("CA", timedelta(days=365), clock=clock)
+    made = LeafIssuer(authority, clock)
+    clock.now += 90 * 86_400
+    ahead = made.issue("a.example")
+    clock.now = NOW
+    assert made.issue("a.example").certificate.not_valid_before_utc.timestamp() <= NOW < ahead.not_before
+
+
 def test_a_ca_near_its_end_is_used_to_the_end_and_not_beyond() -> None:
     """No leaf is minted again for each request on the CA's last day, and none after it."""
     clock = Clock()

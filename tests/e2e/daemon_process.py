@@ -154,6 +154,7 @@ async def daemon_process(
     key: str,
     upstream_tls: UpstreamTls,
     port: int,
+    environment: Mapping[str, str] | None = None,
     **settings: str,
 ) -> AsyncIterator[DaemonProcess]:
     """A ready daemon whose one secret is the file `openai/key` below `secrets`, which holds `key`."""
@@ -174,7 +175,8 @@ async def daemon_process(
             "COATCHECK_CONNECT_TO": json.dumps({"api.openai.com:443": f"127.0.0.1:{port}"}),
             "PATH": "/usr/bin:/bin",
         }
-        | {f"COATCHECK_{name.upper()}": value for name, value in settings.items()},
+        | {f"COATCHECK_{name.upper()}": value for name, value in settings.items()}
+        | dict(environment or {}),
     )
     daemon.policy.write_text(policy)
     daemon.policy.chmod(0o644)

@@ -1,4 +1,4 @@
-"""What the faults share: an OpenBao that can be broken, and a place that is searched for secrets at the end."""
+"""What the faults share: an OpenBao that can be broken, and a place that is searched for secrets."""
 
 from collections.abc import Iterator
 

@@ -42,7 +42,9 @@ class OwnBao:
     def client(self) -> Any:
         session = requests.Session()
         session.trust_env = False
-        return hvac.Client(url=self.url, token=self.root_token, session=session, timeout=PATIENCE)
+        return hvac.Client(  # type: ignore[no-untyped-call]
+            url=self.url, token=self.root_token, session=session, timeout=PATIENCE
+        )
 
     def start(self) -> None:
         """Returns when it listens; it is sealed."""

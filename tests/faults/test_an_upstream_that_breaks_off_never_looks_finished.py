@@ -1,4 +1,4 @@
-"""Resets, half-closes, lies about lengths, TLS that ends without close_notify: no clean end, others unharmed."""
+"""Resets, half-closes, TLS without close_notify, handshakes that hang: no clean end, others unharmed."""
 
 import socket
 import ssl

@@ -1,7 +1,7 @@
-"""The wall clock is set back and forward, the machine sleeps, certificates run out: a real daemon, real curl."""
+"""The wall clock is set back and forward, the machine sleeps, certificates run out."""
 
 import asyncio
-import json
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from tests.planes.raw_origin import RawOrigin, running_origin
 from tests.upstreams import UpstreamTls
 
 DAY = 86_400
+LEASE = 600
 
 
 @dataclass
@@ -27,17 +28,99 @@ class World:
     origin: RawOrigin
     secret: Path
 
-    async def ask(self, session: OpenedSession) -> tuple[str, str]:
-        """The status that curl, whose clocks are the daemon's, got inside of the tunnel or for it; why not."""
+    async def ask(self, session: OpenedSession) -> int:
+        """The status that curl, whose clocks are the daemon's, was told; 0 when there was no listener, 60
+        when it did not accept our certificate."""
         process = await asyncio.create_subprocess_exec(
-            "curl", "--silent", "--output", "/dev/null", "--max-time", "60",
-            "--write-out", "%{http_connect} %{http_code} %header{coatcheck-reason} %{exitcode}",
-            "--unix-socket", session.url.removeprefix("unix://"),
-            *("--proxytunnel", "--proxy", "http://localhost"), "--cacert", str(session.ca),
+            "curl", "--silent", "--output", "/dev/null", "--max-time", "60", "--proxy", session.url,
+            "--write-out", "%{http_connect} %{http_code} %{exitcode}", "--cacert", str(session.ca),
             "--header", f"Authorization: Bearer {session.handle}", "https://api.openai.com/v1/models",
-            env=self.clocks.environment | {"PATH": "/usr/bin:/bin"},
-            stdout=asyncio.subprocess.PIPE,
+            env=self.clocks.environment | {"PATH": "/usr/bin:/bin"}, stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
         out, _ = await process.communicate()
-        connect, code, *rest = out.decode().split()
-        return (code if code != "000" else connect), " ".join(rest)
+        tunnel, status, code = (int(word) for word in out.split())
+        return 60 if code == 60 else status or (tunnel if tunnel != 200 else 502)
+
+    async def over(self, session: OpenedSession) -> None:
+        """It is refused, nothing of it leaves, and its listener goes away by itself."""
+        before = len(self.origin.visits)
+        assert await self.ask(session) in (0, 401, 403)
+        assert len(self.origin.visits) == before
+        await until(lambda: self.ask(session), lambda status: status == 0)
+
+    def doctor(self) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "coatcheck", "doctor"],
+            env=dict(self.daemon.settings), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        return done.stdout
+
+    async def missing(self) -> list[str]:
+        missing: list[str] = (await self.daemon.control("GET", "/readyz")).json()["missing"]
+        return missing
+
+
+@pytest.fixture
+async def world(
+    place: Path, tmp_path: Path, upstream_tls: UpstreamTls, real_keys: dict[str, str]
+) -> AsyncIterator[World]:
+    """It begins a month ago, so that its CA is older than any jump back."""
+    debian.need("curl")
+    moved = clocks(tmp_path)
+    moved.set(-30 * DAY)
+    async with (
+        running_origin(upstream_tls) as origin,
+        daemon_process(
+            place,
+            tmp_path / "secrets",
+            policy(secret="file:openai/key#value"),
+            key=real_keys["openai"],
+            upstream_tls=upstream_tls,
+            port=origin.port,
+            environment=moved.environment,
+            session_lease=str(LEASE),
+            secret_ttl=str(LEASE),
+        ) as daemon,
+    ):
+        yield World(daemon, moved, origin, tmp_path / "secrets/openai/key")
+
+
+async def test_jumps(world: World) -> None:
+    """Forward by a month, back by a day, a night's sleep, beyond the CA's end, and to where it began."""
+    daemon, clocks = world.daemon, world.clocks
+    old = await daemon.open_session("tcp")
+    assert await world.ask(old) == 200
+
+    clocks.set(0)
+    await world.over(old)  # older than any session may get
+    live = await daemon.open_session("tcp")
+    assert await world.ask(live) == 200, "the certificate of a month ago was shown again"
+
+    clocks.set(-DAY)
+    assert await world.ask(live) == 200, "the certificate that was shown is of tomorrow"
+    assert await world.ask(old) == 0
+    assert await world.ask(await daemon.open_session("tcp")) == 200
+
+    rotated = known_secret("a key after a rotation")
+    world.secret.write_text(rotated)
+    assert await world.ask(live) == 200
+    assert rotated.encode() not in b"".join(world.origin.heads), "it is not yet time to read it again"
+    clocks.suspend(DAY)
+    await world.over(live)  # its keeper did not renew it
+    live = await daemon.open_session("tcp")
+    assert await world.ask(live) == 200
+    assert rotated.encode() in world.origin.heads[-1]
+
+    clocks.set(3700 * DAY)
+    await world.over(live)
+    late = await daemon.open_session("tcp")
+    before = len(world.origin.visits)
+    assert await world.ask(late) == 503
+    assert len(world.origin.visits) == before
+    assert await world.missing() == ["certificate authority"]
+    assert "expired on" in world.doctor()
+
+    clocks.set(0)
+    assert await world.missing() == []
+    assert await world.ask(await daemon.open_session("tcp")) == 200
+    assert len(world.origin.visits) == len([r for r in daemon.records() if r.get("outcome") == "inject"])

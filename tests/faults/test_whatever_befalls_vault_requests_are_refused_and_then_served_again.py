@@ -124,7 +124,9 @@ async def world(
     """Nothing is kept for long, so that each request asks Vault."""
     vault.put("openai", api_key=real_keys["openai"])
     async with SlowFront.start(vault.url) as front:
-        settings = Settings(**vault.login(tmp_path) | {"vault_url": front.url, "vault_timeout": 2.0})
+        settings = Settings.model_validate(
+            vault.login(tmp_path) | {"vault_url": front.url, "vault_timeout": 2.0}
+        )
         stores = make_stores(settings) | {
             "memory": MemoryStore({"memory:secret/anthropic#api_key": real_keys["anthropic"]})
         }

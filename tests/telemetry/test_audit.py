@@ -4,6 +4,7 @@ import asyncio
 import errno
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -139,10 +140,30 @@ def test_a_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
         log.write(DECISION)
         log.close()
         resumed = [record for record in records(path) if record.get("what") == "resumed"]
-        assert [record["lost"] for record in resumed] == [2]
+        assert sum(record["lost"] for record in resumed) == 2
         assert verify(path).ok
     finally:
         subprocess.run(["umount", "-l", mount], check=True)
+
+
+def test_a_log_that_failed_is_tried_again_by_itself(tmp_path: Path) -> None:
+    """Who takes us out of service until we are ready again sends nothing that would try it."""
+    path = tmp_path / "audit" / "audit.jsonl"
+    log = AuditLog(path, flush_seconds=0.01)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, limits[1]))
+    try:
+        with pytest.raises(AuditUnavailable):
+            log.write(DECISION)
+        assert log.failing == "1 records could not be written" and not log.broken
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    end = time.monotonic() + 30
+    while log.failing and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not log.failing
+    log.close()
+    assert [record["lost"] for record in records(path) if record.get("what") == "resumed"] == [1]
 
 
 def test_a_file_at_its_size_limit_refuses(tmp_path: Path) -> None:

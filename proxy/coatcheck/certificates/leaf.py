@@ -33,8 +33,9 @@ class Leaf:
     host: str
     certificate: x509.Certificate
     certificate_der: bytes
+    not_before: float
     not_after: float
-    """Unix seconds."""
+    """Unix seconds, as the one above."""
     renew_at: float
     """Unix seconds from when on `issue` makes a new one: what was prepared from this one is then stale."""
 
@@ -85,7 +86,8 @@ class LeafIssuer:
         """
         now = self._clock()
         known = self._leaves.get(host)
-        if known is not None and now < known.renew_at:
+        # A clock that was ahead and was set right leaves leaves that no client accepts yet.
+        if known is not None and known.not_before <= now < known.renew_at:
             self._leaves.move_to_end(host)
             return known
         leaf = self._mint(host, now)
@@ -139,7 +141,9 @@ class LeafIssuer:
         # On a CA's last days no later leaf can be had, and making one for each request would only cost.
         renew_at = not_after if not_after == authority.not_after else not_after - RENEW_BEFORE
         der = certificate.public_bytes(serialization.Encoding.DER)
-        return Leaf(host, certificate, der, not_after.timestamp(), renew_at.timestamp())
+        return Leaf(
+            host, certificate, der, not_before.timestamp(), not_after.timestamp(), renew_at.timestamp()
+        )
 
 
 _LEAF_KEY_USAGE = x509.KeyUsage(

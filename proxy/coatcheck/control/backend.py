@@ -1,6 +1,7 @@
 """What the control API needs of the daemon, and what it makes of it. No plane is known here."""
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -43,7 +44,12 @@ class SessionListeners(Protocol):
 
 class Audit(Protocol):
     @property
-    def broken(self) -> str: ...
+    def failing(self) -> str: ...
+
+
+class Authority(Protocol):
+    @property
+    def not_after(self) -> datetime: ...
 
 
 class Addresses(Protocol):
@@ -102,6 +108,9 @@ class Daemon(Protocol):
 
     @property
     def audit(self) -> Audit: ...
+
+    @property
+    def authority(self) -> Authority: ...
 
     @property
     def listeners(self) -> SessionListeners | None: ...
@@ -172,7 +181,8 @@ class Backend:
             ("started", self._daemon.ready or self.draining),
             ("accepting requests", not self.draining),
             ("policies", bool(self.state.policies)),
-            ("audit log", not self._daemon.audit.broken),
+            ("audit log", not self._daemon.audit.failing),
+            ("certificate authority", datetime.now(UTC) < self._daemon.authority.not_after),
         )
         return tuple(what for what, good in checks if not good)
 

@@ -274,9 +274,22 @@ class MitmPlane:
             link.opaque = allowed
             link.calls.add(allowed)
             allowed.on_end(link.calls.discard)
+        elif (no_certificate := self._no_certificate(link, target)) is not None:
+            return no_certificate
         session = allowed.session if isinstance(allowed, Call) else allowed
         link.tunnel, link.tunnel_session = target, session.id if session else ""
         link.await_head()
+        return None
+
+    def _no_certificate(self, link: EgressConnection, target: tuple[str, int]) -> Deny | None:
+        """Inside of the tunnel nothing could be told to a client that gets no certificate."""
+        try:
+            self._tls_towards(link).prepare(target[0])
+        except CertificateError as error:
+            denial = Deny(Reason.INTERNAL_ERROR, f"no certificate: {error}")
+            head = RequestHead("CONNECT", "", ())
+            link.refusal = self.exchange.refused(link.peer, Destination("https", *target), head, denial)
+            return denial
         return None
 
     def requestheaders(self, flow: EgressFlow) -> Coroutine[Any, Any, None] | None:

@@ -67,6 +67,10 @@ class ClientTls:
         """Another one of the same CA, for names that are refused: with little room, which is all theirs."""
         return ClientTls(LeafIssuer(self._issuer.authority, max_entries=REFUSED), REFUSED)
 
+    def prepare(self, host: str) -> None:
+        """Raises CertificateError when there can be no certificate for `host`, which policy has allowed."""
+        self._issuer.issue(host)
+
     def connection(self, host: str, *, http2: bool) -> SSL.Connection:
         """A server-side connection for `host`, which policy has allowed, or which is to be told that it is
         refused. Raises CertificateError."""

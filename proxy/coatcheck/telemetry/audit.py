@@ -31,6 +31,9 @@ CHECKPOINT_RECORDS = 1000
 CHECKPOINT_SECONDS = 5.0
 """… and at the latest so long after a record: what can be cut off unseen is at most this much."""
 
+RETRY_SECONDS = 1.0
+"""Between two attempts to write while nothing can be written."""
+
 MAX_BYTES = 256 * 1024 * 1024
 """A file is rotated at about this size: some 400,000 requests, which a reader still opens."""
 
@@ -77,6 +80,7 @@ class AuditLog:
         self._lock = threading.Lock()
         self._waiters: list[tuple[int, Future[None]]] = []
         self._lost = 0
+        self._tried_at = 0.0
         self._complained = False
         try:
             audit_file.open_directory(path.parent)
@@ -143,8 +147,8 @@ class AuditLog:
                 chain.state_version = event.state_version
 
     def _tell_of_the_gap(self) -> None:
-        """How many records were refused before this one. Written after it: on a disk with room for this
-        small record and for no other, each refused attempt would leave one."""
+        """How many records were refused before. Written after one that was not, or once a second: on a disk
+        with room for this small record and for no other, each refused attempt would leave one."""
         try:
             self._chain.append_own("resumed", lost=self._lost)
         except AuditUnavailable:
@@ -189,6 +193,11 @@ class AuditLog:
         """Why nothing can be written until a restart; empty while it can."""
         return self._chain.broken
 
+    @property
+    def failing(self) -> str:
+        """Why the last record could not be written, for now or until a restart; empty when it could."""
+        return self.broken or (f"{self._lost} records could not be written" if self._lost else "")
+
     def close(self) -> None:
         """Sign, flush and close. Nothing can be written afterwards."""
         if self._closing:
@@ -225,6 +234,7 @@ class AuditLog:
         with self._lock:
             if self._chain.broken:
                 return
+            self._try_again()
             if changed := self._chain.changed_beneath():
                 full = False
             else:
@@ -242,6 +252,12 @@ class AuditLog:
             self._sink.offer(checkpoint)
         if full and not closing:
             self._rotate()
+
+    def _try_again(self) -> None:
+        """Whoever waits until we are ready again sends no request, and without one no record is tried."""
+        if self._lost and time.monotonic() - self._tried_at >= RETRY_SECONDS:
+            self._tried_at = time.monotonic()
+            self._tell_of_the_gap()
 
     def _checkpoint(self, closing: bool) -> bytes:
         chain = self._chain
