@@ -18,11 +18,14 @@ from coatcheck.decision.policy import Policy
 from coatcheck.decision.session import Isolation, Now, Session
 from coatcheck.decision.verdict import Deny, Inject, Reason
 from coatcheck.policyfile.checking import load_file
+from tests.corpus import handles
 from tests.corpus.driver import request_bytes
 from tests.corpus.expand import expander
 from tests.corpus.proxies import Inside, secrets
 from tests.corpus.schema import HERE, Run
 
+IN_BRACES: Final = handles
+"""It adds to what may stand in braces."""
 NOW: Final = Now(1_800_000_000.0, 1000.0)
 _KEY: Final = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 _KEYS: Final = HandleKeys("k1", {"k1": _KEY.public_key()})
@@ -128,7 +131,8 @@ def _world(policy: Policy) -> World:
 
 
 def _inside(policy: Policy) -> Inside:
-    return Inside("ses_a", ("", 0), HERE, _handles(policy, "ses_a"), {}, _handles(policy, "ses_b"))
+    own, foreign = _handles(policy, "ses_a"), _handles(policy, "ses_b")
+    return Inside("ses_a", ("", 0), HERE, own, {}, foreign, ("k1", _KEY), lambda: NOW.wall)
 
 
 def _handles(policy: Policy, session: str) -> dict[str, str]:

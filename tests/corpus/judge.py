@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tests.corpus.driver import Outcome
+from tests.corpus.echoes import found_in
 from tests.corpus.namespace import NAMES
 from tests.corpus.schema import Case, Expect, Seen
 from tests.corpus.world import Arrival
-from tests.secret_grep import leaks_in
 
 MAY_SEE = {"vendor": "api.vendor.example", "second": "second.example", "third": "second.example"}
 """Whose origin may see which secret; nobody else may, whatever a case says."""
@@ -55,11 +55,8 @@ def safe(
 
 
 def _never(outcome: Outcome, arrivals: list[Arrival], secrets: Mapping[str, str]) -> Iterator[str]:
-    needles = {value.encode(): name for name, value in secrets.items()}
-    for name in sorted(
-        leaks_in(bytes(outcome.seen) + "".join(outcome.printed).encode(), needles) - {"a handle"}
-    ):
-        yield f"the sandbox saw the secret {name}"
+    for name in sorted(found_in(bytes(outcome.seen) + "".join(outcome.printed).encode(), secrets)):
+        yield f"the sandbox saw {name}"
     for arrival in arrivals:
         for name, value in secrets.items():
             if value.encode() in arrival.data and arrival.address not in NAMES[MAY_SEE[name]]:
@@ -92,6 +89,8 @@ def _answered(expect: Expect, outcome: Outcome) -> Iterator[str]:
     wanted = expect.status if expect.status is not None else (None if expect.verdict == "deny" else 200)
     if wanted not in (None, last.status):
         yield f"status {last.status}, not {wanted}"
+    if expect.whole not in (None, last.whole):
+        yield "the answer came to a clean end" if last.whole else "the answer broke off"
 
 
 def _recorded(expect: Expect, records: list[dict[str, Any]]) -> Iterator[str]:

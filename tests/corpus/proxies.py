@@ -3,12 +3,16 @@
 import asyncio
 import json
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from coatcheck.decision.session import Isolation
 from coatcheck.planes.original_destination import from_proxy_header
 from coatcheck.planes.session_sockets import TRANSPARENT
 from coatcheck.settings import Settings
@@ -32,6 +36,10 @@ class Inside:
     environment: Mapping[str, str] = field(default_factory=dict)
     foreign: Mapping[str, str] = field(default_factory=dict)
     """Handles of another live session of the same policy."""
+    signing: tuple[str, Ed25519PrivateKey] | None = None
+    """The key that the proxy signs handles with, and its name: for forgeries that only claims betray."""
+    now: Callable[[], float] = time.time
+    """The proxy's clock, Unix seconds."""
 
 
 class UnderTest(Protocol):
@@ -73,9 +81,10 @@ class Coatcheck:
         self._foreign: dict[str, Mapping[str, str]] = {}
 
     async def open(self, policy: str, wanted: Mapping[str, Any]) -> Inside:
-        made = await self.daemon.sandbox(policy=policy, **wanted)
+        made = await self.daemon.sandbox(policy=policy, **_as_asked(wanted))
         if policy not in self._foreign:
             self._foreign[policy] = (await self.daemon.sandbox(policy=policy, subject="another")).handles
+        keys = self.daemon.state._keys
         return Inside(
             made.session.id,
             made.address,
@@ -83,6 +92,8 @@ class Coatcheck:
             made.handles,
             made.environment,
             self._foreign[policy],
+            (keys.current.active_kid, keys._active),
+            lambda: self.daemon.state.clock.now().wall,
         )
 
     async def redirects_to(self, inside: Inside) -> Path:
@@ -102,6 +113,16 @@ class Coatcheck:
         with self._log.open("rb") as file:
             file.seek(self._offset)
             return [json.loads(line) for line in file.read().splitlines()]
+
+
+def _as_asked(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """A case's words for a session, as values."""
+    made = dict(wanted)
+    if "credentials" in made:
+        made["credentials"] = frozenset(made["credentials"])
+    if "isolation" in made:
+        made["isolation"] = Isolation(made["isolation"])
+    return made
 
 
 class Coatchecks:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.corpus import hellos, http2_frames, switches, transparent
+from tests.corpus import handles, hellos, http2_frames, operator, switches, transparent
 from tests.corpus.driver import Driver, Outcome
 from tests.corpus.expand import expander
 from tests.corpus.judge import asked_for, judge, safe
@@ -13,8 +13,8 @@ from tests.corpus.proxies import Coatchecks, UnderTest
 from tests.corpus.schema import Run, checks
 from tests.corpus.world import World
 
-KINDS_OF_STEPS: Final = (hellos, http2_frames, transparent)
-"""Modules that add to the driver's."""
+KINDS_OF_STEPS: Final = (handles, hellos, http2_frames, operator, transparent)
+"""Modules that add to the driver's, and to what may stand in braces."""
 SETTLE: Final = 0.02
 """Seconds between looks for a record that is still to be written."""
 LOOKS: Final = 15
@@ -44,8 +44,8 @@ async def once(run: Run, proxy: UnderTest, world: World, *, ours: bool = True) -
     for _ in range(LOOKS):
         wrong = judge(run.case, outcome, world.arrivals, proxy.records(), proxy.secrets, expand)
         wrong += asked_for(run.case, world.asked)
-        if not any("record" in each for each in wrong):
-            break
+        if not wrong or any("record" not in each for each in wrong):
+            break  # nothing that a later look could mend
         await asyncio.sleep(SETTLE)
     return wrong
 

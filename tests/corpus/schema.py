@@ -62,6 +62,7 @@ class Expect(Strict):
     status: int | None = None
     statuses: list[int] | None = Field(None, description="Of all answers, in order, but for CONNECT's 200.")
     origin: Literal["nothing"] | Seen | None = None
+    whole: bool | None = Field(None, description="Whether the last answer came to the end it announced.")
     sandbox: Seen = Seen()
     dns: list[str] | None = Field(None, description="All names that were resolved, in any order.")
     audit: dict[str, Any] = Field({}, description="Fields of the last decision record.")

@@ -1,0 +1,69 @@
+"""What our operator does in the middle of a case: `control: {call: revoke_handle, credential: vendor}`."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from coatcheck.decision.session import Session
+from tests.corpus.driver import STEPS, Driver
+from tests.corpus.proxies import Coatcheck
+
+type Call = Callable[[Coatcheck, str, Mapping[str, Any]], None]
+"""(the proxy, the session's id, what the step says). May block on the disk."""
+
+
+def revoke_session(proxy: Coatcheck, session: str, _: Mapping[str, Any]) -> None:
+    proxy.daemon.state.revoke(session, "the corpus")
+
+
+def mark_revoked(proxy: Coatcheck, session: str, _: Mapping[str, Any]) -> None:
+    """The first instant of a revocation: it is visible, and nobody was told yet."""
+    _changed(proxy, session, revoked=True)
+
+
+def revoke_handle(proxy: Coatcheck, session: str, asked: Mapping[str, Any]) -> None:
+    """Every handle of one credential."""
+    state = proxy.daemon.state
+    for each in state.handles(session):
+        if each.claims.cred == asked["credential"]:
+            state.revoke_handle(session, each.claims.jti, "the corpus")
+
+
+def new_generation(proxy: Coatcheck, session: str, _: Mapping[str, Any]) -> None:
+    """Restored or forked: what was held before is another life's."""
+    proxy.daemon.state.bump_generation(session, "the corpus")
+
+
+def lapse(proxy: Coatcheck, session: str, _: Mapping[str, Any]) -> None:
+    """Nobody renewed the lease: as if its time had passed."""
+    _changed(proxy, session, lease_deadline=0.0)
+
+
+def grow_old(proxy: Coatcheck, session: str, _: Mapping[str, Any]) -> None:
+    """The session has reached its maximum age."""
+    _changed(proxy, session, expires_at=proxy.daemon.state.clock.now().wall - 1.0)
+
+
+def _changed(proxy: Coatcheck, session: str, **values: float) -> None:
+    registry = proxy.daemon.state._registry
+    changed: Session = replace(registry.sessions.by_id[session], **values)  # type: ignore[arg-type]
+    registry.sessions = registry.sessions.having(changed)
+
+
+CALLS: Final[dict[str, Call]] = {
+    "revoke_session": revoke_session,
+    "mark_revoked": mark_revoked,
+    "revoke_handle": revoke_handle,
+    "new_generation": new_generation,
+    "lapse": lapse,
+    "grow_old": grow_old,
+}
+
+
+async def _control(driver: Driver, asked: Mapping[str, Any], _: Mapping[str, Any]) -> None:
+    assert isinstance(driver.proxy, Coatcheck)
+    await asyncio.to_thread(CALLS[asked["call"]], driver.proxy, driver.inside.session, asked)
+
+
+STEPS["control"] = _control
