@@ -314,6 +314,7 @@ class Daemon:
         self.exchange.tell(DaemonEvent(time.time(), "stopped"))
         self.state.close()
         self.telemetry.close(time.time())
+        self.loop = None  # what is queued there still finds nothing to do
 
     # --- wiring --------------------------------------------------------------------------------------
 
