@@ -198,7 +198,7 @@ async def upstream(directory: Path) -> AsyncIterator[tuple[UpstreamTls, int]]:
 
 
 @asynccontextmanager
-async def running_fleet(directory: Path) -> AsyncIterator[Fleet]:
+async def running_fleet(directory: Path, max_sessions: int = 20_000) -> AsyncIterator[Fleet]:
     """A daemon whose shared listener trusts source addresses; without sessions yet."""
     directory.mkdir(exist_ok=True)
     async with AsyncExitStack() as stack:
@@ -214,7 +214,7 @@ async def running_fleet(directory: Path) -> AsyncIterator[Fleet]:
                 proxy_port="0",
                 proxy_trust_addresses="true",
                 session_lease="43200",
-                max_sessions="20000",
+                max_sessions=str(max_sessions),
             )
         )
         yield Fleet(daemon, ControlClient(directory / "d/run/control.sock"))
