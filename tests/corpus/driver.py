@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -172,6 +172,8 @@ class Driver:
         """For steps of our operator; a sandbox has no part in it."""
         self.outcome = Outcome()
         self.connections: dict[str, Connection] = {}
+        self.undo: list[tuple[str, Callable[[], Awaitable[None]]]] = []
+        """What must be done once the case is over, by what it is about."""
 
     async def run(self, steps: list[dict[str, Any]]) -> Outcome:
         """All steps; then, unless the last one read, one answer."""
@@ -183,6 +185,8 @@ class Driver:
         finally:
             for each in self.connections.values():
                 each.writer.transport.abort()
+            for _, restore in reversed(self.undo):
+                await restore()
         return self.outcome
 
     async def steps(self, steps: list[dict[str, Any]]) -> None:

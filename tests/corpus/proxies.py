@@ -1,6 +1,7 @@
 """The proxy under test, as a runner sees it: an address, a CA, handles; and, if it is ours, its records."""
 
 import asyncio
+import hashlib
 import json
 import tempfile
 import time
@@ -23,6 +24,7 @@ from tests.daemon import TestDaemon
 from tests.known_secrets import known_secret
 
 CREDENTIALS = ("vendor", "second", "third")
+CALLERS = ("launcher", "operator", "auditor")
 
 
 @dataclass(slots=True)
@@ -65,6 +67,20 @@ class UnderTest(Protocol):
 def secrets() -> dict[str, str]:
     """The run's secrets, by credential."""
     return {name: known_secret(f"the corpus's {name}", prefix=f"sk-{name}-") for name in CREDENTIALS}
+
+
+def token_of(role: str) -> str:
+    return f"a-token-of-the-corpus-for-its-{role}"
+
+
+def grants() -> str:
+    """The file of callers for daemons whose control API has a port."""
+    return "".join(
+        f'[[caller]]\nname = "{role}"\nrole = "{role}"\ntenants = ["acme"]\n'
+        f'token_sha256 = "{hashlib.sha256(token_of(role).encode()).hexdigest()}"\n'
+        + ('policies = ["vendor"]\nisolation = ["none"]\n' if role == "launcher" else "")
+        for role in CALLERS
+    )
 
 
 class Coatcheck:
@@ -159,6 +175,11 @@ async def _running(
         (policies / path.name).chmod(0o644)
     values = {f"memory:corpus/{name}#key": value for name, value in secrets().items()}
     with tempfile.TemporaryDirectory(prefix="cch-") as short:
+        if "control_port" in settings:
+            callers = directory / "grants.toml"
+            callers.write_text(grants())
+            callers.chmod(0o600)
+            settings = {**settings, "control_grants": callers}
         made = Settings(
             **{
                 "state_dir": directory / "state",

@@ -5,7 +5,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.corpus import handles, hellos, http2_frames, operator, switches, transparent
+from tests.corpus import (
+    handles,
+    hellos,
+    http2_frames,
+    operator,
+    policy_files,
+    surfaces,
+    switches,
+    transparent,
+)
 from tests.corpus.driver import Driver, Outcome
 from tests.corpus.expand import expander
 from tests.corpus.judge import asked_for, judge, safe
@@ -13,7 +22,7 @@ from tests.corpus.proxies import Coatchecks, UnderTest
 from tests.corpus.schema import Run, checks
 from tests.corpus.world import World
 
-KINDS_OF_STEPS: Final = (handles, hellos, http2_frames, operator, transparent)
+KINDS_OF_STEPS: Final = (handles, hellos, http2_frames, operator, policy_files, surfaces, transparent)
 """Modules that add to the driver's, and to what may stand in braces."""
 SETTLE: Final = 0.02
 """Seconds between looks for a record that is still to be written."""
@@ -35,7 +44,8 @@ async def once(run: Run, proxy: UnderTest, world: World, *, ours: bool = True) -
     driver = Driver(inside, expand, run.mode, proxy)
     try:
         async with asyncio.timeout(60):
-            outcome = await driver.run(run.case.steps)
+            with switches.bounds(run.case.bounds):
+                outcome = await driver.run(run.case.steps)
     except TimeoutError:
         return ["the case did not end"]
     if not ours:

@@ -83,6 +83,7 @@ class Case(Strict):
     parameters: list[dict[str, Any]] = []
     session: dict[str, Any] = Field({}, description="What the session is opened with, over the defaults.")
     settings: dict[str, Any] = Field({}, description="Of the daemon, if it needs one of its own.")
+    bounds: dict[str, Any] = Field({}, description="module:NAME of ours, made small: so that it is quick.")
     resolver: dict[str, Answer] = {}
     origin: Origin = Origin()
     steps: list[dict[str, Any]] = Field(min_length=1)

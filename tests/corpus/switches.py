@@ -5,7 +5,7 @@ import importlib
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from types import CodeType, FunctionType
 from typing import Any
@@ -33,6 +33,15 @@ def off(check: Check) -> Iterator[None]:
         finally:
             stack.close()
             _forget()
+
+
+@contextmanager
+def bounds(small: Mapping[str, Any]) -> Iterator[None]:
+    """The program with other bounds, by `module:NAME`."""
+    with ExitStack() as stack:
+        for name, value in small.items():
+            stack.enter_context(_set(Off(set=name, to=repr(value))))
+        yield
 
 
 @contextmanager
