@@ -3,12 +3,17 @@
 import base64
 import json
 import pickle
+from collections.abc import Callable
+from html import escape
 from itertools import pairwise
-from urllib.parse import quote
+from urllib.parse import quote, unquote, unquote_plus
 
+import httpx
 import pytest
+import requests
 from hypothesis import given
 from hypothesis import strategies as st
+from yarl import URL
 
 from coatcheck.decision.scrub import (
     MIN_SECRET_BYTES,
@@ -154,6 +159,12 @@ def test_base64_is_found_at_every_alignment(length: int, before: int, after: int
         lambda s: json.dumps(s)[1:-1].replace("/", "\\/"),
         lambda s: json.dumps(s)[1:-1].replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),
         lambda s: s.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"),
+        lambda s: escape(s, quote=False).replace('"', "&#34;").replace("'", "&#39;").replace("+", "&#43;"),
+        lambda s: escape(s).replace("+", "&#x2B;"),
+        lambda s: escape(s).replace("/", "&#x2F;").replace("=", "&#x3D;"),
+        lambda s: escape(s, quote=False).replace('"', "&quot;").replace("'", "&#039;"),
+        lambda s: escape(base64.b64encode(b"user:" + s.encode()).decode()).replace("+", "&#43;"),
+        lambda s: s.encode().hex(),
         lambda s: quote(base64.b64encode(b"user:" + s.encode()), safe=""),
         lambda s: json.dumps("Basic " + base64.b64encode(b"u:" + s.encode()).decode()).replace("/", "\\/"),
     ],
@@ -167,12 +178,51 @@ def test_base64_is_found_at_every_alignment(length: int, before: int, after: int
     ],
 )
 def test_an_echo_in_a_usual_encoding_is_taken_out(secret: str, write) -> None:  # type: ignore[no-untyped-def]
-    """Plain, percent (both cases, form), JSON (Python, PHP, Go), HTML, and base64 within them."""
+    """Plain, percent, JSON, HTML (Go, .NET, mustache, PHP), hex, and base64 within them."""
     echo = write(secret).encode()
     out, hits = scrub_bytes(Patterns.of([secret]), b'{"e":"' + echo + b'"}\n')
     assert hits == 1
     assert secret.encode() not in out
     assert out.count(b"*") >= len(echo) - len("Basic dTpz") - 8 - echo.count(b"*")
+
+
+WRITERS_OF_URLS: dict[str, Callable[[str], str]] = {
+    "yarl, a query's value": lambda s: str(URL("https://a.example/").with_query(q=s)),
+    "yarl, a query": lambda s: str(URL(f"https://a.example/?q={s}")),
+    "yarl, a path": lambda s: str(URL(f"https://a.example/{s}")),
+    "httpx, a query": lambda s: str(httpx.URL(f"https://a.example/?q={s}")),
+    "httpx, a path": lambda s: str(httpx.URL(f"https://a.example/{s}")),
+    "httpx, parameters": lambda s: str(httpx.QueryParams({"q": s})),
+    "requests": lambda s: requests.Request("GET", f"https://a.example/?q={s}").prepare().url or "",
+    # as node 18 says them: URLSearchParams, URL's query, path and hash, escape()
+    "URLSearchParams": lambda s: quote(s, safe="*").replace("~", "%7E"),
+    "URL.search": lambda s: quote(s, safe="!$%&()*+,/:;=?@[\\]^`{|}"),
+    "URL.pathname": lambda s: quote(s, safe="!$%&'()*+,/:;=@[]^|"),
+    "URL.hash": lambda s: quote(s, safe="!#$%&'()*+,/:;=?@[\\]^{|}"),
+    "escape": lambda s: quote(s, safe="*+-./@_").replace("~", "%7E"),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS_OF_URLS)
+@pytest.mark.parametrize("secret", ["p@ss!w*rd~(x):y/z=1;2,3$4&5+6'7", '00000000000012;?"<>[]^`{|}\\!(*)'])
+def test_a_secret_in_a_url_is_taken_out_whoever_wrote_the_url(secret: str, writer: str) -> None:
+    """They differ in what they leave unescaped; `;` and `?` in one text came through yarl's way (fuzz)."""
+    url = WRITERS_OF_URLS[writer](secret)
+    out, hits = scrub_bytes(Patterns.of([secret]), url.encode())
+    assert hits == 1
+    assert secret not in unquote_plus(out.decode()) and secret[:12] not in unquote(out.decode())
+
+
+@pytest.mark.parametrize(
+    ("double", "single"),
+    [("&#34;", "&#39;"), *(("&quot;", single) for single in ("'", "&#x27;", "&#39;", "&#039;", "&apos;"))],
+)
+def test_a_secret_with_quotes_is_taken_out_of_any_page(double: str, single: str) -> None:
+    """Writers of HTML and XML mix the ways of writing the two (fuzz)."""
+    echo = "p'a\"ss<word>&0123456789".replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    echo = echo.replace('"', double).replace("'", single)
+    out, hits = scrub_bytes(Patterns.of(["p'a\"ss<word>&0123456789"]), f"<p t='{echo}'>".encode())
+    assert (out, hits) == (b"<p t='" + b"*" * len(echo) + b"'>", 1)
 
 
 def test_lower_case_percent_hex_is_found() -> None:

@@ -1,8 +1,8 @@
 """In which forms a secret can come back: every verbatim echo that the scrubber must find (I1).
 
 Plain, base64 (as in Basic), percent-encoded, JSON- and HTML-escaped; base64 also inside the other
-three, because an echoed header ends up in a URL or in a JSON error. Deeper nesting and any other
-transformation need an upstream that colludes, which the threat model names as out of reach.
+three, because an echoed header ends up in a URL or in a JSON error; hex, as dumps have it. Deeper nesting
+and any other transformation need an upstream that colludes, which the threat model names as out of reach.
 """
 
 import base64
@@ -12,12 +12,47 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from urllib.parse import quote
 
-# What the common writers leave unescaped besides letters, digits and `_.-~`: strict RFC 3986,
-# Python's default, ECMAScript's encodeURIComponent, a path segment (sub-delims, RFC 3986 3.3), encodeURI.
-_PERCENT_SAFE = ("", "/", "!'()*", "!$&'()*+,;=:@", "!#$&'()*+,/:;=?@")
+_PERCENT_SAFE = (
+    "",  # RFC 3986's unreserved characters alone
+    "/",  # Python's quote
+    "*",  # forms: URLSearchParams, Java's URLEncoder
+    "!'()*",  # encodeURIComponent, node's querystring
+    "*+/@",  # escape()
+    "!$'()*,/:?@",  # yarl, and so aiohttp, for a query's value
+    "!$&'()*+,;=:@",  # a path's segment (sub-delims, RFC 3986 3.3)
+    "!$&'()*+,/:;=@",  # a path
+    "!$&'()*+,/:;=?@",  # a query: urllib3, requests, yarl
+    "!#$&'()*+,/:;=?@",  # encodeURI
+    "!$%&()*+,/:;=?@[\\]^`{|}",  # WHATWG URL: a query of http(s), a path, a fragment
+    "!$%&'()*+,/:;=@[]^|",
+    "!#$%&'()*+,/:;=?@[\\]^{|}",
+    "!$%&'()*+,/:;=?@[\\]^`{|}",  # httpx: a query, a path
+    "!$%&'()*+,/:;=?@[\\]^|",
+)
+"""What the common writers leave unescaped besides letters, digits and `_.-~`. Each was asked."""
 
 # What is written as \uXXXX besides what JSON demands: nothing, Go's encoding/json, .NET's System.Text.Json.
 _JSON_ESCAPED = ("", "<>&", "<>&'\"+`")
+
+_MORE_OF_PAGES: tuple[dict[int, str], ...] = (
+    {},
+    {ord("+"): "&#43;"},  # Go's html/template
+    {ord("+"): "&#x2B;"},  # .NET
+    {ord("/"): "&#x2F;", ord("`"): "&#x60;", ord("="): "&#x3D;"},  # mustache.js
+    {ord("`"): "&#x60;", ord("="): "&#x3D;"},  # handlebars
+)
+"""What some writers of pages escape besides quotes and `&<>`: base64 has all of it."""
+
+_QUOTES = (
+    ('"', "'"),  # outside of attributes
+    ("&quot;", "'"),  # PHP until 8.0
+    ("&quot;", "&#x27;"),  # Python's html, React
+    ("&quot;", "&#39;"),  # .NET, lodash, XML writers
+    ("&quot;", "&#039;"),  # PHP
+    ("&quot;", "&apos;"),  # XML, PHP for HTML 5
+    ("&#34;", "&#39;"),  # Go, MarkupSafe
+)
+"""How pages and XML write the two quotes."""
 
 # Most API keys and their base64: no writer escapes any of it, so it has one form.
 _UNESCAPED = re.compile(rb"[A-Za-z0-9_.-]+")
@@ -32,6 +67,8 @@ def named_encodings(secret: bytes, basic_usernames: Iterable[str] = ()) -> Itera
     """The same, each with its name (`plain`, `base64`, `percent`, `escaped`, …); some more than once."""
     for raw in {secret, *_other_charset(secret)}:
         forms = [("plain", raw), *(("base64", form) for form in set(_base64_forms(raw, basic_usernames)))]
+        yield "hex", raw.hex().encode()
+        yield "hex", raw.hex().upper().encode()
         for name, form in forms:
             yield name, form
             if _UNESCAPED.fullmatch(form):
@@ -72,7 +109,8 @@ def _base64_forms(raw: bytes, basic_usernames: Iterable[str]) -> Iterator[bytes]
 
 def _percent_forms(form: bytes) -> Iterator[bytes]:
     """Percent-encoded by the common writers, with upper- and lower-case hex, and as a form field."""
-    for safe in _PERCENT_SAFE:
+    specials = {char for char in form.decode("latin-1") if not char.isalnum()}
+    for safe in {"".join(sorted(specials & set(safe))) for safe in _PERCENT_SAFE}:
         upper = quote(form, safe=safe).encode("ascii")
         # application/x-www-form-urlencoded: `+` for space; the WHATWG writer escapes `~` as well.
         plus = upper.replace(b"%20", b"+")
@@ -97,10 +135,11 @@ def _escaped_forms(form: bytes) -> Iterator[bytes]:
             for slashes in {plain, plain.replace("/", "\\/")}:
                 yield slashes.encode("utf-8")
                 yield re.sub(r"\\u[0-9a-f]{4}", _upper_hex, slashes).encode("utf-8")
-    page = escape(text)
-    yield page.encode("utf-8")
-    yield page.replace("&#x27;", "&#39;").replace("&quot;", "&#34;").encode("utf-8")
-    yield escape(text, quote=False).encode("utf-8")
+    bare = escape(text, quote=False)
+    for double, single in _QUOTES:
+        quoted = bare.replace('"', double).replace("'", single)
+        for more in _MORE_OF_PAGES:
+            yield quoted.translate(more).encode("utf-8")
 
 
 def _upper_hex(found: re.Match[str]) -> str:
