@@ -44,7 +44,7 @@ def _furnish() -> None:
     subprocess.run([ip, "-batch", "-"], input="\n".join(lines), text=True, check=True)
     resolver = Path("/etc/resolv.conf").resolve()
     with tempfile.NamedTemporaryFile("w", prefix="resolv-", delete=False) as file:
-        file.write("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
+        file.write("nameserver 127.0.0.1\nsearch corp.example\noptions timeout:1 attempts:1\n")
     os.chmod(file.name, 0o644)
     subprocess.run([find("mount") or "mount", "--bind", file.name, resolver], check=True)
     os.unlink(file.name)

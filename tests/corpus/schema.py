@@ -22,7 +22,9 @@ class Strict(BaseModel):
 class Answer(Strict):
     """What the world's DNS says for one name, over its defaults."""
 
-    answers: list[list[str]] = Field(description="Successive answers; the last one repeats. Empty: no data.")
+    answers: list[list[str]] = Field(
+        description="Successive answers; the last one repeats. Empty: no data. A name: an alias of it."
+    )
     delay: float = 0.0
     code: int = Field(0, description="RCODE; 2 is SERVFAIL, 3 NXDOMAIN.")
 

@@ -196,7 +196,11 @@ class World:
         answers = said.answers[min(number, len(said.answers) - 1)] if said.answers else []
         records = []
         for text in answers:
-            address = ip_address(text)
+            try:
+                address = ip_address(text)
+            except ValueError:
+                records.append(dns.ResourceRecord.CNAME(asked.name, text, ttl=0))
+                continue
             if (address.version, kind) == (4, "A"):
                 records.append(dns.ResourceRecord.A(asked.name, address, ttl=0))  # type: ignore[arg-type]
             elif (address.version, kind) == (6, "AAAA"):
