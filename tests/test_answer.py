@@ -53,9 +53,10 @@ def test_a_secret_that_is_served_in_the_middle_of_an_echo_is_masked_whole() -> N
 
 def test_a_coded_stream_from_before_cannot_go_on_where_secrets_go() -> None:
     """Its coding cannot be undone from the middle, so its end is not clean (I3)."""
-    for gets_secrets in (True, False):
+    utf_16 = ("content-type", "text/plain; charset=utf-16")
+    for gets_secrets, header in ((True, ("content-encoding", "gzip")), (True, utf_16), (False, utf_16)):
         secrets = SessionSecrets()
-        made = answer(secrets, ("content-encoding", "gzip"), gets_secrets=gets_secrets)
+        made = answer(secrets, header, gets_secrets=gets_secrets)
         secrets.add("a", FIRST, "")
         assert isinstance(made.feed(gzip.compress(b"x")), Deny) is gets_secrets
 

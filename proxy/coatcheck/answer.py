@@ -5,7 +5,13 @@ from collections.abc import Callable
 from coatcheck.decision.body_scrubber import BodyScrubber
 from coatcheck.decision.content_coding import CodingRefused
 from coatcheck.decision.message import Headers, RequestHead, ResponseHead
-from coatcheck.decision.response import Framing, ResponsePlan, plan_response, plan_trailers
+from coatcheck.decision.response import (
+    Framing,
+    ResponsePlan,
+    plan_response,
+    plan_trailers,
+    readable_charset,
+)
 from coatcheck.decision.scrub import Patterns, scrub_bytes
 from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.session_secrets import SessionSecrets
@@ -68,7 +74,7 @@ class Answer:
         if isinstance(plan, Deny):
             return plan
         self._hits += plan.hits
-        self._coded = response.get("content-encoding") is not None
+        self._coded = response.get("content-encoding") is not None or not readable_charset(response)
         self._media = response.get("content-type") or ""
         self._bodiless = plan.framing is Framing.NONE and response.status != 101
         if plan.scrub_body and self._patterns is not None and not end_stream:

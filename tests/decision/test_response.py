@@ -256,6 +256,33 @@ def test_what_hides_a_body_from_the_scrubber_is_refused() -> None:
     refused(plan(("content-encoding", "gzip"), status=206, injected=False))
 
 
+@pytest.mark.parametrize("charset", ["utf-16", '"UTF-16LE"', "utf-7", "ibm037", "utf-32", "iso-2022-kr", "x"])
+def test_a_charset_in_which_no_secret_would_be_found_is_refused(charset: str) -> None:
+    """A sandbox that asks for it (`Accept: text/plain;charset=utf-16`) gets it from honest servers."""
+    content_type = (("content-type", f"text/plain; Charset = {charset}; x=y"),)
+    for injected in (True, False):
+        planned = plan_response(
+            RequestHead("GET", "/", ()), ResponseHead(200, content_type), injected=injected, patterns=PATTERNS
+        )
+        assert isinstance(planned, Deny)
+    free = plan_response(
+        RequestHead("GET", "/", ()), ResponseHead(200, content_type), injected=False, patterns=None
+    )
+    assert isinstance(free, ResponsePlan)
+
+
+@pytest.mark.parametrize(
+    "charset", ["utf-8", '"UTF-8"', "us-ascii", "ISO-8859-1", "windows-1252", "Shift_JIS", ""]
+)
+def test_charsets_that_hold_ascii_pass(charset: str) -> None:
+    """What is in use."""
+    content_type = (("content-type", f"text/plain;charset={charset}"),)
+    planned = plan_response(
+        RequestHead("GET", "/", ()), ResponseHead(200, content_type), injected=True, patterns=PATTERNS
+    )
+    assert isinstance(planned, ResponsePlan)
+
+
 def test_an_unknown_length_goes_out_chunked() -> None:
     """So that an abort is not taken for the end (I3), also after an upstream that ends by closing."""
     for headers in ((("transfer-encoding", "chunked"),), ()):
@@ -361,12 +388,13 @@ def test_an_injected_request_asks_for_no_range() -> None:
         ("if-range", '"v1"'),
         ("te", "trailers"),
         ("grpc-accept-encoding", "gzip"),
+        ("accept-charset", "utf-16"),
         ("accept-encoding", "gzip"),
     )
     edits = plan_request_for_scrubbing(RequestHead("GET", "/", headers), injected=True)
-    assert edits.remove_headers == ("grpc-accept-encoding", "if-range", "range", "te")
+    assert edits.remove_headers == ("accept-charset", "grpc-accept-encoding", "if-range", "range", "te")
     assert edits.set_headers == (("accept-encoding", "gzip"),)
     edits = plan_request_for_scrubbing(RequestHead("GET", "/", headers, "HTTP/2.0"), injected=False)
-    assert edits.remove_headers == ("grpc-accept-encoding",)
+    assert edits.remove_headers == ("accept-charset", "grpc-accept-encoding")
     assert edits.set_headers == (("accept-encoding", "identity"),)
     assert plan_request_for_scrubbing(RequestHead("GET", "/", ()), injected=True).set_headers == ()

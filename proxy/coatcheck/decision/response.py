@@ -56,6 +56,14 @@ class ResponsePlan:
 # Last-Modified stay: they name the upstream's version, which If-Match and If-None-Match need.
 _BODY_DIGESTS = frozenset({"content-md5", "digest", "content-digest", "repr-digest", "accept-ranges"})
 
+# Charsets in which ASCII stands for itself, so that secrets are found. Servers choose another one when they
+# are asked to (Spring: `Accept: application/json;charset=utf-16`): UTF-16, UTF-7, EBCDIC.
+_CHARSET = re.compile(
+    r"utf-?8(?:mb4)?|(?:us-)?ascii|iso-?8859-[0-9]{1,2}(?:-[ie])?|latin-?[0-9]|windows-(?:[0-9]{3,4}|31j)"
+    r"|cp(?:125[0-8]|9(?:32|36|49|50))|koi8-[a-z]{1,2}|gbk|gb2312|gb18030|big5(?:-hkscs)?|euc-(?:jp|kr|tw)"
+    r"|(?:x-|shift_)s?jis|ks_c_5601-1987|tis-620|macintosh|binary|"
+)
+
 _TRACES = frozenset({"TRACE", "TRACK"})
 
 # A coding and its weight (RFC 9110 12.4.2).
@@ -124,6 +132,8 @@ def _plan(
     if patterns is None:
         return ResponsePlan(headers, framing, False, (), hits)
     codings = _readable_codings(response)
+    if not readable_charset(response):
+        raise HeaderRefused("a charset in which secrets could not be found")
     headers = without(headers, _BODY_DIGESTS)
     if codings:
         headers = _decoded(headers)
@@ -178,6 +188,16 @@ def _readable_codings(response: ResponseHead) -> tuple[str, ...]:
     return codings
 
 
+def readable_charset(response: ResponseHead) -> bool:
+    """Whether ASCII stands for itself in the body, as far as its head says."""
+    for content_type in response.get_all("content-type"):
+        for parameter in content_type.lower().split(";")[1:]:
+            name, _, value = parameter.partition("=")
+            if name.strip(" \t") == "charset" and not _CHARSET.fullmatch(value.strip(" \t\"'")):
+                return False
+    return True
+
+
 def _decoded(headers: Headers) -> Headers:
     """Headers of a body whose codings are undone. Its ETag becomes weak, as a strong one would claim
     the coded bytes (RFC 9110 8.8.3.3; nginx's gzip filter does the same the other way)."""
@@ -193,8 +213,9 @@ def plan_request_for_scrubbing(request: RequestHead, *, injected: bool) -> Edits
 
     An injected one loses Range and If-Range, since a range may begin inside an echo. Accept-Encoding is
     narrowed to what we can undo, in the client's order; if it offered nothing, nothing is added.
+    Accept-Charset goes: what it may ask for could not be scrubbed, and it is deprecated (RFC 9110 12.5.2).
     """
-    gone = {"a-im", "grpc-accept-encoding"}
+    gone = {"a-im", "grpc-accept-encoding", "accept-charset"}
     if injected:
         gone |= {"range", "if-range"}
     if not request.http_version.startswith("HTTP/2") or tokens(request.get_all("te")) != ("trailers",):
