@@ -13,6 +13,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 import brotli
 import httpx
+import requests
 import zstandard
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
@@ -39,6 +40,10 @@ WRITERS: dict[str, Callable[[str], str]] = {
     "form of a library": lambda text: urlencode({"q": text}),
     "query of httpx": lambda text: str(httpx.QueryParams({"q": text})),
     "query of yarl": lambda text: str(URL("https://a.example/").with_query(q=text)),
+    "query of requests": lambda text: str(
+        requests.Request("GET", "https://a.example/?q=" + text).prepare().url
+    ),
+    "form of a browser": lambda text: quote_plus(text, safe="*").replace("~", "%7E"),
     "json": json.dumps,
     "json, raw": lambda text: json.dumps(text, ensure_ascii=False),
     "json of PHP": lambda text: json.dumps(text).replace("/", "\\/"),
@@ -48,6 +53,8 @@ WRITERS: dict[str, Callable[[str], str]] = {
     "html": html.escape,
     "html, text": lambda text: html.escape(text, quote=False),
     "xml": escape,
+    "html of PHP": lambda text: html.escape(text).replace("&#x27;", "&#039;"),
+    "xml of lxml": lambda text: escape(text, {"'": "&apos;", '"': "&quot;"}),
     "xml attribute": lambda text: quoteattr(text, {"'": "&#39;", '"': "&quot;"}),
     "base64 in json": lambda text: json.dumps(base64.b64encode(f"{USER}:{text}".encode()).decode()),
     "base64 in a URL": lambda text: quote(base64.b64encode(f"{USER}:{text}".encode()).decode(), safe=""),
