@@ -185,8 +185,9 @@ class MitmPlane:
         chosen = next_layer(next_.context, next_.data_client(), link)
         if isinstance(chosen, Reason):
             self.refuse_connection(link, Deny(chosen, "neither HTTP nor TLS where it may be"))
-            raise ConnectionError(chosen.value)
-        next_.layer = chosen
+            link.abort(chosen)
+        else:
+            next_.layer = chosen
 
     def tls_clienthello(self, data: tls.ClientHelloData) -> None:
         """SNI and CONNECT target must be one name (I7): domain fronting ends here, without a handshake."""
