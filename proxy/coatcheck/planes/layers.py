@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 type Generator = layer.CommandGenerator[None]
+MAX_KEPT = 8
+"""Upstream connections of one client connection that wait for a next request; one is what most need."""
 
 
 class EgressHttpClient(layer.Layer):
@@ -126,6 +128,7 @@ class EgressHttpLayer(mitm_http.HttpLayer):
                 if event.connection_spec_matches(connection):
                     self.waiting_for_establishment[connection].append(event)
                     return
+        yield from self._close_spare()
         context = self.context.fork()
         context.server = Server(address=event.address)
         stack = tunnel.LayerStack()
@@ -137,6 +140,18 @@ class EgressHttpLayer(mitm_http.HttpLayer):
         self.waiting_for_establishment[context.server].append(event)
         self._link.waiting_for_upstream(+1)
         yield from self.event_to_child(stack[0], events.Start())
+
+    def _close_spare(self) -> Generator:
+        """Room for one more: each is a descriptor of ours, and a host with a wildcard, or many hosts, would
+        give a sandbox as many as it likes on one connection of its own."""
+        kept = [each for each in self.connections if each is not self.context.client]
+        if len(kept) < MAX_KEPT:
+            return
+        used = {stream.context.server for stream in self.streams.values()}
+        for each in kept:
+            if each not in used and each not in self.waiting_for_establishment:
+                del self.connections[each]
+                yield commands.CloseConnection(each)
 
     @override
     def register_connection(self, command: mitm_http.RegisterHttpConnection) -> Generator:
