@@ -28,6 +28,8 @@ class DaemonProcess:
 
     directory: Path
     settings: Mapping[str, str]
+    wrapper: tuple[str, ...] = ()
+    """The program that becomes the daemon, and its arguments; empty: it is started as it is."""
     process: asyncio.subprocess.Process | None = field(default=None, repr=False)
 
     @property
@@ -54,8 +56,9 @@ class DaemonProcess:
         """Returns at once."""
         with (self.directory / "stderr").open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "coatcheck", "serve", env=dict(self.settings), stdout=log, stderr=log
-            )
+                *self.wrapper, sys.executable, "-m", "coatcheck", "serve",
+                env=dict(self.settings), stdout=log, stderr=log,
+            )  # fmt: skip
 
     async def ready(self) -> bool:
         assert self.process is not None
@@ -155,6 +158,7 @@ async def daemon_process(
     upstream_tls: UpstreamTls,
     port: int,
     environment: Mapping[str, str] | None = None,
+    wrapper: tuple[str, ...] = (),
     **settings: str,
 ) -> AsyncIterator[DaemonProcess]:
     """A ready daemon whose one secret is the file `openai/key` below `secrets`, which holds `key`."""
@@ -177,6 +181,7 @@ async def daemon_process(
         }
         | {f"COATCHECK_{name.upper()}": value for name, value in settings.items()}
         | dict(environment or {}),
+        wrapper,
     )
     daemon.policy.write_text(policy)
     daemon.policy.chmod(0o644)

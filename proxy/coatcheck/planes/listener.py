@@ -23,6 +23,7 @@ from coatcheck.decision.message import (
 )
 from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.planes.connection import EgressConnection
+from coatcheck.planes.descriptors import is_spare
 from coatcheck.planes.dns import Datagrams, Resolver
 from coatcheck.planes.dns_message import MAX_QUERY
 from coatcheck.planes.mitm import MitmPlane
@@ -225,7 +226,8 @@ class Listeners:
         key = origins[0].value if origins else f"{listener}|{writer.get_extra_info('peername')[0]}"
         taken = self._counts.get(key, 0)
         room = MAX_CONNECTIONS - self._open - (RESERVED if taken >= FEW else 0)
-        if room <= 0 or taken >= MAX_PER_SESSION:
+        number = writer.get_extra_info("socket").fileno()
+        if room <= 0 or taken >= MAX_PER_SESSION or not is_spare(number, greedy=taken >= FEW):
             writer.write(refusal_bytes(Deny(Reason.CAPACITY, retry_after=1.0)))
             writer.close()
             return

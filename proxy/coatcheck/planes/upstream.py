@@ -6,6 +6,7 @@ once connected. `Server.address` stays the *name*, so that upstream keep-alive w
 """
 
 import asyncio
+import errno
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,8 +17,10 @@ from mitmproxy_rs.dns import DnsResolver
 
 from coatcheck.decision.address import Network, screen
 from coatcheck.decision.verdict import Reason
+from coatcheck.planes.descriptors import is_spare
 from coatcheck.planes.parent_proxy import ParentProxy, UpstreamRefused, open_tunnel
 
+OUT_OF_DESCRIPTORS = "the daemon has no descriptor left for it: see `coatcheck doctor`, open files"
 STREAM_LIMIT = 65_536
 """asyncio's read buffer a connection: bounds what a fast upstream can pile up here (I9)."""
 
@@ -132,7 +135,12 @@ class Upstream:
         except TimeoutError:
             raise UpstreamRefused(Reason.UPSTREAM_TIMEOUT, f"connecting to {host} took too long") from None
         except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise UpstreamRefused(Reason.CAPACITY, OUT_OF_DESCRIPTORS) from None
             raise UpstreamRefused(Reason.UPSTREAM_UNREACHABLE, f"cannot connect to {host}: {error}") from None
+        if not is_spare(sock.fileno()):
+            sock.close()
+            raise UpstreamRefused(Reason.CAPACITY, OUT_OF_DESCRIPTORS)
         peer = sock.getpeername()[0]
         if peer not in {address for address, _ in addresses}:
             sock.close()
