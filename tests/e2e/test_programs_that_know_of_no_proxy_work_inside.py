@@ -93,6 +93,16 @@ async def test_javas_http_client(namespace: Sandbox) -> None:
     await asks(namespace, "sh", "-c", without)
 
 
+@pytest.mark.needs_debian("chromium-headless-shell", "certutil")
+async def test_a_browser(namespace: Sandbox) -> None:
+    """Chromium: its own TLS and its own list of roots, which no variable changes. Its own sandbox wants user
+    namespaces, which are not to be had in ours."""
+    browser = ["chromium-headless-shell", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000"]
+    for at, said in ((ASK, "handle_missing"), (ELSEWHERE, "host_not_allowed")):
+        done = await namespace.run([*WITHOUT, *browser, "--dump-dom", at], timeout=120)
+        assert said in done.stdout.decode(), done.stderr.decode()
+
+
 @pytest.mark.needs_debian("qemu-system-x86_64")
 async def test_curl_and_python_in_a_microvm(where: Place) -> None:
     """The same inside a real guest, whose kernel has no other interface than loopback."""

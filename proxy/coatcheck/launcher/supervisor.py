@@ -11,6 +11,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import PurePosixPath
 from typing import Any, Final, Protocol, runtime_checkable
 
 from coatcheck.control_client import ControlError
@@ -21,7 +22,7 @@ from coatcheck.launcher.machine import Machine, MachineError
 from coatcheck.launcher.metadata import MetadataService
 from coatcheck.launcher.refusal import of_agent, refusal
 from coatcheck.launcher.spec import Identity, SupervisorSpec
-from coatcheck.launcher.trust import provide
+from coatcheck.launcher.trust import BrowserTrust, for_browsers, provide
 from coatcheck.launcher.ways_out import WaysOut
 
 logger = logging.getLogger("coatcheck.launcher")
@@ -183,15 +184,19 @@ class Supervisor:
             self.end(ending, f"its supervisor failed ({type(error).__name__}); see the daemon's log")
 
     async def _live(self) -> None:
+        volumes = [PurePosixPath(each.at) for each in self.spec.machine.volumes]
+        # While the machine boots.
+        browsers = asyncio.create_task(for_browsers(self.spec.identities, volumes))
         try:
             sock = await (self._starting or self.machine.start())
         except MachineError as error:
+            browsers.cancel()
             self.end(Ending.START_FAILED, f"{error}. {error.hint}" if error.hint else str(error))
             return
         channel = Channel(sock, self._ways.accept, self._hello())
         talking = asyncio.create_task(channel.run())
         try:
-            await self._ready(channel)
+            await self._ready(channel, await browsers)
             await asyncio.shield(talking)
             self.end(Ending.MACHINE_ENDED, await self._last_words())
         except StreamReset as error:
@@ -211,11 +216,11 @@ class Supervisor:
             "identities": ",".join(f"{each.name}:{each.uid}" for each in self.spec.identities),
         }
 
-    async def _ready(self, channel: Channel) -> None:
+    async def _ready(self, channel: Channel, browsers: BrowserTrust) -> None:
         await channel.ready(self.spec.machine.boot_seconds)
         async with asyncio.timeout(CONFIGURE_SECONDS):
             await self._configure(channel)
-            await provide(channel, self.spec.identities)
+            await provide(channel, self.spec.identities, browsers)
         if not self._channel.done():
             self._channel.set_result(channel)
         self._become(SandboxState.RUNNING)

@@ -1,8 +1,15 @@
 """What a guest must trust, put where its clients look for it."""
 
-from pathlib import PurePosixPath
+import asyncio
+import logging
+import tempfile
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 from typing import Final
 
+from coatcheck.certificates.authority import CertificateError
+from coatcheck.certificates.trust import write_nss_database
 from coatcheck.decision.sandbox import trust_inside
 from coatcheck.launcher.channel import Channel, StreamReset
 from coatcheck.launcher.spec import Identity
@@ -12,8 +19,41 @@ SYSTEM_BUNDLE: Final = PurePosixPath("/etc/ssl/certs/ca-certificates.crt")
 WRITER: Final = "root"
 """The agent itself. No caller can name it as an identity."""
 
+type BrowserTrust = Mapping[str, Mapping[str, bytes]]
+"""By identity: the files of Chromium's database of its user's roots, in its home."""
 
-async def provide(channel: Channel, identities: tuple[Identity, ...]) -> None:
+logger = logging.getLogger("coatcheck.launcher")
+
+
+async def for_browsers(identities: tuple[Identity, ...], volumes: Collection[PurePosixPath]) -> BrowserTrust:
+    """What makes Chromium trust each identity's CA; empty where this host has no certutil.
+
+    `volumes`: where they are mounted. A home that lasts is its owner's, and so is such a database in it.
+    """
+    wanted = {
+        each.name: each.ca
+        for each in identities
+        if not {_nss(each.name), *_nss(each.name).parents} & set(volumes)
+    }
+    made = await asyncio.to_thread(lambda: {ca: _database(ca) for ca in set(wanted.values())})
+    return {name: made[ca] for name, ca in wanted.items()}
+
+
+def _nss(identity: str) -> PurePosixPath:
+    return PurePosixPath("/home", identity, ".pki/nssdb")
+
+
+def _database(ca: Path) -> Mapping[str, bytes]:
+    with tempfile.TemporaryDirectory(prefix="coatcheck-nss-") as directory:
+        try:
+            write_nss_database(Path(directory), ca.read_bytes())
+        except (CertificateError, OSError, ValueError) as error:  # no reason to have no sandbox
+            logger.info("browsers in the sandbox will not trust its proxy: %s", error)
+            return {}
+        return {each.name: each.read_bytes() for each in Path(directory).iterdir()}
+
+
+async def provide(channel: Channel, identities: tuple[Identity, ...], browsers: BrowserTrust) -> None:
     """Write every identity's trust files into the guest. StreamReset when the guest cannot take them."""
     bundles: list[bytes] = []
     for identity in identities:
@@ -21,6 +61,10 @@ async def provide(channel: Channel, identities: tuple[Identity, ...]) -> None:
         contents = (ca, bundle, identity.java_truststore.read_bytes())
         for path, content in zip(trust_inside(identity.name), contents, strict=True):
             await _write(channel, path, content)
+        for name, content in browsers.get(identity.name, {}).items():
+            # As its owner, in the directory that the agent made: Chromium opens it to write, too.
+            with suppress(StreamReset):  # an image may have other things there
+                await _write(channel, _nss(identity.name) / name, content, identity.name)
         # Sessions may have a CA each; what the whole system trusts is all of them, each once.
         bundles.append(bundle if not bundles else ca)
     try:
@@ -29,8 +73,8 @@ async def provide(channel: Channel, identities: tuple[Identity, ...]) -> None:
         pass  # a read-only root (namespace backend): the variables say it to those that read them
 
 
-async def _write(channel: Channel, path: PurePosixPath, content: bytes) -> None:
-    stream = await channel.open("write", [("path", str(path)), ("mode", "0644"), ("identity", WRITER)])
+async def _write(channel: Channel, path: PurePosixPath, content: bytes, identity: str = WRITER) -> None:
+    stream = await channel.open("write", [("path", str(path)), ("mode", "0644"), ("identity", identity)])
     async with stream:
         await stream.write(content)
         await stream.end()

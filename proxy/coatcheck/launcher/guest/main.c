@@ -40,6 +40,32 @@ static struct watch signals;
 /* ----------------------------------------------------------------------------------- what the host says */
 
 /* The image has none for a user that it does not know. */
+/* A directory of that identity's own; -1 when it is there already, or cannot be. */
+static int make_own(int at, const char *name, const struct identity *identity)
+{
+    if (mkdirat(at, name, 0700))
+        return -1;
+    int made = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (made >= 0 && identity->switches && fchown(made, identity->uid, identity->gid))
+        die("cannot give %s to its user: %s", name, strerror(errno));
+    return made;
+}
+
+/* Where Chromium looks for roots of its user's, and nowhere else: the host puts a database there (trust.py).
+ * By descriptors that follow no link: a home's owner may be running already when the host greets us again. */
+static void make_browser_trust(const struct identity *identity, const char *home)
+{
+    int at = open(home, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int pki = at < 0 ? -1 : make_own(at, ".pki", identity);
+    int database = pki < 0 ? -1 : make_own(pki, "nssdb", identity);
+    if (database >= 0)
+        close(database);
+    if (pki >= 0)
+        close(pki);
+    if (at >= 0)
+        close(at);
+}
+
 static void make_homes(void)
 {
     char path[64];
@@ -51,6 +77,7 @@ static void make_homes(void)
         if (identity->switches && !lstat(path, &status) && S_ISDIR(status.st_mode) && !status.st_uid &&
             chown(path, identity->uid, identity->gid))
             die("cannot give %s to its user: %s", path, strerror(errno));
+        make_browser_trust(identity, path);
     }
 }
 
