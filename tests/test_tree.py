@@ -82,7 +82,6 @@ COVERED_BY = {
     "launcher/ports.py": "sandbox_client/test_client.py",
     "launcher/run_directory.py": "launcher/test_service.py",
     "launcher/spawning.py": "launcher/test_service.py",
-    "launcher/trust.py": "launcher/test_supervisor.py",
     "outgoing.py": "test_exchange.py",
     "planes/adaptations.py": "planes/test_traps_answers.py",
     "planes/connection.py": "planes/test_traps_connections.py",
