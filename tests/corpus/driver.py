@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -268,10 +269,17 @@ async def _half_close(driver: Driver, _: Any, step: Mapping[str, Any]) -> None:
     connection.writer.write_eof()
 
 
-async def _close(driver: Driver, _: Any, step: Mapping[str, Any]) -> None:
+async def _close(driver: Driver, how: Any, step: Mapping[str, Any]) -> None:
+    """By a reset, or `cleanly`: what was sent before arrives."""
     connection = await driver.connection(step.get("on", "main"))
-    connection.writer.transport.abort()
     connection.ended = True
+    if how != "cleanly":
+        connection.writer.transport.abort()
+        return
+    connection.writer.close()
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(PATIENCE):
+            await connection.writer.wait_closed()
 
 
 async def _repeat(driver: Driver, asked: Mapping[str, Any], _: Mapping[str, Any]) -> None:
