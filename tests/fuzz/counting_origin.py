@@ -13,7 +13,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 class CountingOrigin:
-    """Every host of the policy. `answer` says what it sends; after anything but OK it closes the connection."""
+    """Every host of the policy. `answer` says what it sends; after anything but OK it closes."""
 
     def __init__(self) -> None:
         self.port = 0
