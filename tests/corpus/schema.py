@@ -61,7 +61,7 @@ class Expect(Strict):
 
     verdict: Literal["deny", "pass", "inject", "cut", "silence"]
     reason: str | None = Field(None, description="Coatcheck-Reason, and the last decision record's.")
-    status: int | None = None
+    status: int | Literal["any"] | None = Field(None, description="Default: 200, if nothing is refused.")
     statuses: list[int] | None = Field(None, description="Of all answers, in order, but for CONNECT's 200.")
     origin: Literal["nothing"] | Seen | None = None
     whole: bool | None = Field(None, description="Whether the last answer came to the end it announced.")
@@ -188,7 +188,7 @@ def _filled(case: Case) -> Iterator[Case]:
             if isinstance(value, str):
                 text = text.replace(place, json.dumps(value)[1:-1])
             else:
-                text = text.replace(f'"{place}"', json.dumps(value))
+                text = text.replace(f'"{place}"', json.dumps(value)).replace(place, str(value))
         if "{{" in text:
             raise ValueError(f"{case.name}: a parameter is not given: {text[text.index('{{') :][:40]}")
         yield Case.model_validate_json(text)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from coatcheck.control_client import ControlClient
+from coatcheck.decision.synthetic import synthetic
 from coatcheck.launcher.metadata import MetadataService
 from tests.corpus.driver import PATIENCE, STEPS, Connection, Driver
 from tests.corpus.expand import KINDS
@@ -153,6 +154,8 @@ def _other_metadata_token(inside: Inside, _: str, __: Mapping[str, str]) -> str:
     return _SERVICES[inside.session]._tokens.issue("tool", 60)
 
 
+KINDS["pad"] = lambda _, count, __: "x" * int(count)
+KINDS["synthetic"] = lambda _, name, __: f" {synthetic(name).ipv4}]"
 KINDS["token"] = lambda _, role, __: token_of(role)
 KINDS["metadata_token"] = _metadata_token
 KINDS["other_metadata_token"] = _other_metadata_token
