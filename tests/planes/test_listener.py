@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.session import Session
 from coatcheck.demo.server import TlsServer
-from coatcheck.planes import listener
+from coatcheck.planes import listener, pace
 from coatcheck.state.sessions import NewSession
 from tests.daemon import TestDaemon, running_daemon
 from tests.planes.platform import AUDIENCE, ISSUER, Platform
@@ -355,6 +355,29 @@ async def test_greedy_sandboxes_together_leave_connections_for_the_others(
             assert (await client.get("http://upstream.example/")).status_code == 200
     for _, writer in opened:
         writer.transport.abort()
+
+
+async def test_a_sandbox_that_opens_connection_after_connection_waits_for_itself_alone(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Past its burst each connection is looked at later, and answered all the same; others are at once."""
+    monkeypatch.setattr(pace, "BURST", 3)
+
+    async def refused_from(address: str) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", shared.port, local_addr=(address, 0))
+        writer.write(b"CONNECT nobody.example:443 HTTP/1.1\r\nHost: nobody.example:443\r\n\r\n")
+        try:
+            return (await reader.readline()).split()[1]
+        finally:
+            writer.transport.abort()
+
+    assert {await refused_from("127.0.0.2") for _ in range(10)} == {b"407"}
+    monkeypatch.setattr(pace, "PER_SECOND", 1 / 600)
+    assert {await refused_from("127.0.0.4") for _ in range(3)} == {b"407"}
+    late = asyncio.create_task(refused_from("127.0.0.4"))
+    assert await refused_from("127.0.0.3") == b"407"
+    assert not late.done()
+    late.cancel()
 
 
 # --- bearer ----------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import hashlib
 import logging
 import socket
 import ssl
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from coatcheck.planes.dns import Datagrams, Resolver
 from coatcheck.planes.dns_message import MAX_QUERY
 from coatcheck.planes.mitm import MitmPlane
 from coatcheck.planes.original_destination import NotRedirected, from_kernel, from_proxy_header
+from coatcheck.planes.pace import Pace
 from coatcheck.planes.refusal import refusal_bytes
 from coatcheck.planes.session_sockets import DNS, TRANSPARENT, Accept, SessionSockets, directory_of
 from coatcheck.planes.sockets import reset, say_and_close
@@ -80,6 +82,7 @@ class Listeners:
         self._datagrams: list[asyncio.DatagramTransport] = []
         self._sessions: dict[str, SessionSockets] = {}
         self._counts: dict[str, int] = {}
+        self._pace = Pace()
         self._open = 0
 
     async def open_shared(self, listener: SharedListener) -> tuple[str, int]:
@@ -241,6 +244,8 @@ class Listeners:
             peer = Peer(listener, origins, await evidence(reader, writer))
             link = EgressConnection(self._plane, reader, writer, peer)
             self._plane.register(link)
+            if wait := self._pace.wait(key, time.monotonic()):
+                await asyncio.sleep(wait)
             await link.handle_client()
         except NotRedirected as why:
             denial = Deny(Reason.OWN_SURFACE, str(why))
