@@ -6,18 +6,28 @@ import pytest
 
 from coatcheck.decision.decide import Identified, NeedBody, World, decide, decide_body, decide_connect
 from coatcheck.decision.handle import Claims
-from coatcheck.decision.message import Destination, Origin, OriginClass, Peer, RequestHead
+from coatcheck.decision.message import (
+    Destination,
+    Origin,
+    OriginalDestination,
+    OriginClass,
+    Peer,
+    RequestHead,
+)
 from coatcheck.decision.policy import (
     BasicInjection,
     BodyInjection,
     Credential,
     HeaderInjection,
     HostPattern,
+    PathPattern,
     Policy,
     Rule,
     SecretRef,
+    Shape,
 )
 from coatcheck.decision.session import Isolation, Now, Session
+from coatcheck.decision.synthetic import synthetic
 from coatcheck.decision.verdict import Deny, Inject, Pass, Reason
 
 ORIGIN = Origin(OriginClass.SOCKET, "ses_a")
@@ -53,8 +63,6 @@ CREDENTIALS = {
 
 
 def rule(name: str, path: str, *names: str, **changes: object) -> Rule:
-    from coatcheck.decision.policy import PathPattern
-
     pattern = PathPattern(tuple(path.split("/")[1:]))
     hosts = (HostPattern("api.example.org"),)
     return Rule(name, hosts, frozenset({"GET", "POST"}), (pattern,), credentials=names, **changes)  # type: ignore[arg-type]
@@ -250,3 +258,170 @@ def test_a_tunnel_is_opened_only_to_hosts_that_a_rule_names() -> None:
     assert isinstance(decide_connect(PEER, "pinned.example.org", 443, world()), Pass)
     assert reason(decide_connect(PEER, "evil.example", 443, world())) is Reason.HOST_NOT_ALLOWED
     assert reason(decide_connect(PEER, "api.example.org", 22, world())) is Reason.PORT_NOT_ALLOWED
+
+
+# --- what mutation testing found to be untested ---------------------------------------------------------
+
+
+def varied(rules: tuple[Rule, ...], **changes: Credential) -> World:
+    """The world with other rules, and some credentials changed or added."""
+    return replace(world(), policies={"default": Policy("default", "o", "h", CREDENTIALS | changes, rules)})
+
+
+def denied(verdict: object) -> Deny:
+    denial = verdict.denial if isinstance(verdict, Identified) else verdict
+    assert isinstance(denial, Deny)
+    return denial
+
+
+@pytest.mark.parametrize(("host", "port"), [("other.example.org", 443), ("api.example.org", 8443)])
+def test_a_connection_that_contradicts_itself_is_refused(host: str, port: int) -> None:
+    """It was made to another name's synthetic address, or to another port (I7)."""
+    made = synthetic(host)
+    assert made is not None
+    peer = replace(PEER, original=OriginalDestination(str(made.ipv4), port))
+    for verdict in (
+        decide(peer, API, RequestHead("GET", "/open", ()), world()),
+        decide_connect(peer, "api.example.org", 443, world()),
+    ):
+        assert reason(verdict) is Reason.AUTHORITY_MISMATCH
+    right = replace(PEER, original=OriginalDestination(str(synthetic("api.example.org").ipv4), 443))  # type: ignore[union-attr]
+    assert isinstance(decide(right, API, RequestHead("GET", "/open", ()), world()), Pass)
+
+
+REFERENCE = "ghp_" + "aB3" * 12
+
+
+def test_an_issued_reference_is_a_handle_in_heads_and_bodies() -> None:
+    """It is found by its shape and by being known, and by both only."""
+    there = replace(
+        world(),
+        references=(Shape("ghp_", 36),),
+        known=lambda text: text == REFERENCE,
+        claims_of=lambda text: Claims("ses_a", "body" if text == REFERENCE else "", 1, 0, 900, "j"),
+    )
+    leak = RequestHead("GET", "/open", (("x-leak", REFERENCE),))
+    assert reason(decide(PEER, API, leak, there)) is Reason.HANDLE_WRONG_HOST
+    need = ask("/slack", body=True)
+    assert isinstance(need, NeedBody)
+    verdict = decide_body(need, f"token={REFERENCE}".encode(), there)
+    assert isinstance(verdict, Inject) and verdict.injections[0].handle == REFERENCE
+
+
+def test_a_body_may_hold_handles_that_do_not_count_before_the_one_that_does() -> None:
+    """An agent's notes beside the field: the unknown ones are inert text (I4)."""
+    need = ask("/slack", body=True)
+    assert isinstance(need, NeedBody)
+    verdict = decide_body(need, b"cch_eyJnobody cch_eyJapi cch_eyJbody", world())
+    assert isinstance(verdict, Inject)
+
+
+def test_only_credentials_that_stand_in_bodies_wait_for_one() -> None:
+    """A request without its handle is refused at once, body or not, and told the rule."""
+    assert denied(ask("/v1", body=True)) == Deny(Reason.HANDLE_MISSING, rule="model calls")
+    assert denied(ask("/slack")).reason is Reason.HANDLE_MISSING
+    with_both = varied((rule("both", "/v1", "api", "body"),))
+    need = decide(PEER, API, RequestHead("POST", "/v1", (BEARER,), end_stream=False), with_both)
+    assert isinstance(need, NeedBody)
+    assert [c.name for c in need.credentials] == ["body"] and [i.handle for i in need.injections] == [
+        BEARER[1][7:]
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"methods": frozenset({"GET"})},
+        {"paths": (PathPattern(("elsewhere",)),)},
+        {"hosts": (HostPattern("else.example.org"),)},
+    ],
+)
+@pytest.mark.parametrize("name", ["body", "api", "free"])
+def test_a_credential_goes_nowhere_but_to_its_own_hosts_methods_and_paths(
+    name: str, changes: dict[str, object]
+) -> None:
+    """In a body, with its handle or without one, where the rule itself would allow it."""
+    narrow = replace(CREDENTIALS[name], **changes)  # type: ignore[arg-type]
+    there = varied((rule("all", "/x", name),), **{name: narrow})
+    shown = (BEARER,) if name == "api" else ()
+    verdict = decide(PEER, API, RequestHead("POST", "/x", shown, end_stream=name != "body"), there)
+    expected = Reason.HANDLE_MISSING if name == "free" else Reason.HANDLE_WRONG_HOST
+    assert denied(verdict).reason in (expected, Reason.HANDLE_OUT_OF_SCOPE)
+    wide = replace(
+        narrow, paths=(PathPattern(("x",)),), methods=frozenset({"POST"}), hosts=CREDENTIALS[name].hosts
+    )
+    there = varied((rule("all", "/x", name),), **{name: wide})
+    verdict = decide(PEER, API, RequestHead("POST", "/x", shown, end_stream=name != "body"), there)
+    assert isinstance(verdict, NeedBody if name == "body" else Inject)
+
+
+def test_the_same_credential_twice_is_an_alarm() -> None:
+    """In two places where it may stand, each in its form."""
+    twice = replace(CREDENTIALS["api"], also=(HeaderInjection("X-Key"),))
+    head = RequestHead("GET", "/v1", (BEARER, ("x-key", "cch_eyJapi")))
+    denial = denied(decide(PEER, API, head, varied((rule("r", "/v1", "api"),), api=twice)))
+    assert (denial.reason, denial.alarm, denial.rule) == (Reason.HANDLE_MISPLACED, True, "r")
+
+
+def test_a_misplaced_handle_is_an_alarm_under_the_rules_name() -> None:
+    """Own handle, right rule, wrong place."""
+    denial = denied(ask("/v1", ("x-other", "cch_eyJapi")))
+    assert (denial.reason, denial.alarm, denial.rule) == (Reason.HANDLE_MISPLACED, True, "model calls")
+
+
+def test_the_first_optional_credential_that_fits_is_taken() -> None:
+    """Those that need a handle, were not granted or are for elsewhere are passed over."""
+    elsewhere = replace(CREDENTIALS["free"], name="elsewhere", paths=(PathPattern(("y",)),))
+    ungranted = replace(CREDENTIALS["free"], name="ungranted")
+    there = varied(
+        (rule("r", "/x", "api", "ungranted", "elsewhere", "free"),), elsewhere=elsewhere, ungranted=ungranted
+    )
+    there = replace(
+        there, by_origin={ORIGIN: replace(SESSION, credentials=SESSION.credentials | {"elsewhere"})}
+    )
+    verdict = decide(PEER, API, RequestHead("GET", "/x", ()), there)
+    assert isinstance(verdict, Inject)
+    assert [(i.credential.name, i.handle) for i in verdict.injections] == [("free", None)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"origins": frozenset({OriginClass.MTLS})}, Reason.ORIGIN_CLASS_REFUSED),
+        ({"isolation": Isolation.HARDWARE}, Reason.ISOLATION_REFUSED),
+    ],
+)
+def test_an_optional_handle_needs_its_origin_class_and_isolation_all_the_same(
+    changes: dict[str, object], why: Reason
+) -> None:
+    """Without a handle there is nothing but the origin to go by."""
+    strict = replace(CREDENTIALS["free"], **changes)  # type: ignore[arg-type]
+    verdict = decide(PEER, API, RequestHead("GET", "/x", ()), varied((rule("r", "/x", "free"),), free=strict))
+    assert (denied(verdict).reason, denied(verdict).rule) == (why, "r")
+
+
+EVIL = Destination("https", "evil.example", 443)
+
+
+@pytest.mark.parametrize(
+    ("text", "why", "detail"),
+    [
+        ("cch_eyJforged", Reason.HOST_NOT_ALLOWED, "not ours"),
+        (STOLEN, Reason.HANDLE_STOLEN, "handle jti-stolen of session ses_b, used by session ses_a"),
+        ("cch_eyJapi", Reason.HANDLE_WRONG_HOST, "credential api: host_not_allowed"),
+    ],
+)
+def test_a_handle_on_a_refused_request_says_whose_it_was(text: str, why: Reason, detail: str) -> None:
+    """All of them are alarms: forged, of another session, our own."""
+    denial = denied(decide(PEER, EVIL, RequestHead("GET", "/", (("x", text),)), world()))
+    assert denial == Deny(why, detail, alarm=True)
+
+
+def test_a_refused_request_keeps_its_own_detail_and_rule_beside_a_handle() -> None:
+    """The policy's reader must find the rule that came closest."""
+    denial = denied(decide(PEER, API, RequestHead("GET", "/a/../b", (("x", "cch_eyJforged"),)), world()))
+    assert (denial.reason, denial.detail) == (Reason.PATH_FORM_REFUSED, "a dot segment in the path")
+    foreign = replace(CREDENTIALS["git"], hosts=(HostPattern("git.example.org"),))
+    there = varied((rule("closest", "/x", "git"),), git=foreign)
+    denial = denied(decide(PEER, API, RequestHead("PUT", "/x", (("x", "cch_eyJgit"),)), there))
+    assert (denial.reason, denial.rule) == (Reason.HANDLE_WRONG_HOST, "closest")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coatcheck.decision.head import MAX_HEADER_BYTES, MAX_HEADERS, check_head
+from coatcheck.decision.head import MAX_HEADER_BYTES, MAX_HEADERS, check_connect, check_head
 from coatcheck.decision.message import RequestHead
 from coatcheck.decision.verdict import Deny, Reason
 
@@ -110,3 +110,55 @@ def test_a_length_that_no_body_follows_is_refused(http2: bool) -> None:
     for length, end_stream in (("0", True), ("5", False)):
         sound = RequestHead("POST", "/", (("content-length", length),), version, end_stream=end_stream)
         assert check_head(sound, http2=http2) is None
+
+
+LONG = (("x", "a" * 40_000), ("y", "b" * (MAX_HEADER_BYTES - 40_002)))
+
+
+@pytest.mark.parametrize(
+    ("request_head", "why"),
+    [
+        (head(version="HTTP/1.0"), None),
+        (head(method="A" * 32), None),
+        (head(*((f"x-{n}", "") for n in range(MAX_HEADERS))), None),
+        (head(*LONG), None),
+        (head(*LONG, ("z", "")), Reason.HEADER_FORM_REFUSED),
+        (RequestHead("POST", "/", (("content-length", "9" * 15),), end_stream=False), None),
+        (RequestHead("POST", "/", (("content-length", "9" * 16),), end_stream=False), Reason.FRAMING_REFUSED),
+        (
+            RequestHead(
+                "POST", "/", (("transfer-encoding", "chunked"), ("content-length", "5")), end_stream=False
+            ),
+            Reason.FRAMING_REFUSED,
+        ),
+        (
+            RequestHead("POST", "/", (("transfer-encoding", "chunked"),), "HTTP/1.0", end_stream=False),
+            Reason.FRAMING_REFUSED,
+        ),
+    ],
+)
+def test_bounds_are_exact_and_no_other_rule_hides_them(request_head: RequestHead, why: Reason | None) -> None:
+    """What is allowed to the last byte, and what would be framed twice with a body behind it."""
+    assert reason(check_head(request_head, http2=False)) is why
+
+
+@pytest.mark.parametrize(
+    ("request_head", "why"),
+    [
+        (head(("host", "a:443"), method="CONNECT"), None),
+        (head(("host", "a:443"), method="CONNECT", version="HTTP/1.0"), None),
+        (head(method="connect"), Reason.FRAMING_REFUSED),
+        (head(method="CONNECT", version="HTTP/2.0"), Reason.FRAMING_REFUSED),
+        (head(("content-length", "0"), method="CONNECT"), Reason.FRAMING_REFUSED),
+        (head(("transfer-encoding", "chunked"), method="CONNECT"), Reason.FRAMING_REFUSED),
+        (head(*((f"x-{n}", "") for n in range(MAX_HEADERS)), method="CONNECT"), None),
+        (
+            head(*((f"x-{n}", "") for n in range(MAX_HEADERS + 1)), method="CONNECT"),
+            Reason.HEADER_FORM_REFUSED,
+        ),
+        (head(("host", "a"), ("host", "a"), method="CONNECT"), Reason.HEADER_FORM_REFUSED),
+    ],
+)
+def test_connect_has_no_body_and_one_reading(request_head: RequestHead, why: Reason | None) -> None:
+    """A body could be taken for the tunnel's first bytes (RFC 9110 9.3.6)."""
+    assert reason(check_connect(request_head)) is why

@@ -21,6 +21,10 @@ GOOD = {
     "[::1]": "::1",
     "2001:DB8:0:0:0::1": "2001:db8::1",
     "a" * 63 + ".example": "a" * 63 + ".example",
+    ".".join(["a" * 62] * 4) + "b": ".".join(["a" * 62] * 4) + "b",
+    "example.de": "example.de",
+    "a.0xg1": "a.0xg1",
+    "255.255.255.255": "255.255.255.255",
 }
 
 BAD = [
@@ -111,6 +115,30 @@ def test_a_refusal_suggests_the_a_label_and_the_name_without_its_dot() -> None:
     with pytest.raises(HostRefused) as mapped:
         canonical_host("::ffff:10.0.0.1")
     assert mapped.value.instead == "10.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("text", "instead"),
+    [("a.", "a"), ("api..", "api"), ("..", ""), ("b\u00fc cher", ""), ("\u0661.example", "")],
+)
+def test_a_refusal_suggests_only_what_would_be_accepted(text: str, instead: str) -> None:
+    """Nothing rather than another odd form; without a suggestion it is empty."""
+    with pytest.raises(HostRefused) as refused:
+        canonical_host(text)
+    assert refused.value.instead == instead
+    assert HostRefused("because").instead == "" and str(HostRefused("because")) == "because"
+
+
+def test_the_longest_name_and_authority_are_accepted() -> None:
+    """253 characters (RFC 1035 2.3.4), and a port of five digits behind them."""
+    name = ".".join(["a" * 62] * 4) + "b"
+    assert len(name) == 252
+    longest = "a" + name
+    assert canonical_host(longest) == longest
+    assert split_authority(longest + ":65535", None) == (longest, 65535)
+    for text in ("ab" + name, "ab" + name + ":1"):
+        with pytest.raises(HostRefused, match="longer"):
+            split_authority(text, 443)
 
 
 HOSTISH = st.text(alphabet="abxX019.-:[]%@_\x00é。*/ ", max_size=24) | st.text(max_size=40)
