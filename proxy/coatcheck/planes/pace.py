@@ -1,7 +1,7 @@
 """How fast one sandbox's connections may follow each other (I9).
 
-A TLS handshake takes milliseconds of the plane's core, and the plane serves whoever has connections ready: who
-opens most would get most of it.
+A TLS handshake takes milliseconds of the plane's core, and the plane serves whoever has connections ready:
+who opens most would get most of it.
 """
 
 from typing import Final
