@@ -87,6 +87,7 @@ COVERED_BY = {
     "planes/connection.py": "planes/test_traps_connections.py",
     "planes/destination.py": "planes/test_traps_parsing.py",
     "planes/flow.py": "planes/test_stream.py",
+    "planes/handshake.py": "faults/test_an_upstream_that_breaks_off_never_looks_finished.py",
     "planes/hooks.py": "planes/test_traps_fail_closed.py",
     "planes/http1.py": "planes/test_traps_parsing.py",
     "planes/layers.py": "planes/test_traps_connections.py",

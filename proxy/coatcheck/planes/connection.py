@@ -27,6 +27,7 @@ from mitmproxy.proxy.layers.http._http2 import Http2Connection
 from coatcheck.decision.message import Peer
 from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.planes.flow import EgressContext
+from coatcheck.planes.handshake import limit_handshake
 from coatcheck.planes.http2 import has_room
 from coatcheck.planes.sockets import address_of, reset
 from coatcheck.planes.transparent import first_layer
@@ -240,20 +241,20 @@ class EgressConnection(server.ConnectionHandler):
 
     async def _dial_and_serve(self, command: commands.OpenConnection) -> None:
         connection = command.connection
-        host, port = connection.address  # type: ignore[misc]
         connection.timestamp_start = time.time()
-        reader, writer = await self.plane.upstream.connect(host, port)
+        reader, writer = await self.plane.upstream.connect(*connection.address)  # type: ignore[misc]
         connection.timestamp_tcp_setup = time.time()
         connection.state = ConnectionState.OPEN
         connection.peername = writer.get_extra_info("peername")
         connection.sockname = writer.get_extra_info("sockname")
-        self.transports[connection] = server.ConnectionIO(
-            handler=asyncio.current_task(), reader=reader, writer=writer
-        )
+        io = server.ConnectionIO(handler=asyncio.current_task(), reader=reader, writer=writer)
+        self.transports[connection] = io
+        deadline = limit_handshake(connection, io, self.upstream_failure)
         await self.server_event(events.OpenConnectionCompleted(command, None))
         try:
             await self.handle_connection(connection)
         finally:
+            deadline.cancel()
             connection.timestamp_end = time.time()
             parser = self.parsers.pop(connection, None)
             if isinstance(parser, Http2Connection):
@@ -286,6 +287,7 @@ class EgressConnection(server.ConnectionHandler):
                 cancelled = error
                 break
             except OSError:
+                connection.error = "reset"  # no clean end, whatever came before
                 break
             if not data:
                 break

@@ -6,10 +6,10 @@ answer without telling anybody; here it is recorded.
 """
 
 import re
-from typing import TYPE_CHECKING, override
+from typing import TYPE_CHECKING, Any, override
 
 import h11
-from h11._readers import ChunkedReader
+from h11._readers import ChunkedReader, Http10Reader
 from h11._receivebuffer import ReceiveBuffer
 from mitmproxy import http
 from mitmproxy.connection import ConnectionState
@@ -133,7 +133,7 @@ class _Bounded(Http1Connection):
                 if isinstance(event, events.DataReceived):
                     part = self.body_reader(self.buf)
                 else:
-                    part = self.body_reader.read_eof()
+                    part = self._end_of_input()
                 if part is None and len(self.buf) > MAX_HEADER_BYTES:
                     raise h11.RemoteProtocolError("endless chunk header or trailers")
             except h11.ProtocolError:
@@ -163,6 +163,9 @@ class _Bounded(Http1Connection):
                 yield mitm_http.ReceiveHttp(mitm_http.RequestTrailers(self.stream_id, trailers))
             yield from self._end_of_message(from_client)
             return
+
+    def _end_of_input(self) -> Any:
+        return self.body_reader.read_eof()
 
     def _end_of_message(self, from_client: bool) -> Generator:
         assert self.request is not None
@@ -295,6 +298,13 @@ class BoundedHttp1Client(_Bounded, Http1Client):
             self._alone = not event.end_stream and event.request.method in _WITHOUT_CONTENT
         else:
             yield from self._with_held()
+
+    @override
+    def _end_of_input(self) -> Any:
+        """A body that has no length ends with its connection: with a whole one, not with one that was cut."""
+        if self.conn.error and isinstance(self.body_reader, Http10Reader):
+            raise h11.RemoteProtocolError("cut off (RFC 9112 9.8)")
+        return super()._end_of_input()
 
     @override
     def read_headers(self, event: events.ConnectionEvent) -> Generator:

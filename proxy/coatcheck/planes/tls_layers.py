@@ -72,3 +72,10 @@ class EgressClientTls(_Frugal, tls.ClientTLSLayer):
 
 class EgressServerTls(_Frugal, tls.ServerTLSLayer):
     """TLS with an upstream."""
+
+    @override
+    def receive_close(self) -> layer.CommandGenerator[None]:
+        """An end that TLS does not vouch for, anybody on the way can make (RFC 8446 6.1): `conn.error`."""
+        if not self.tls.get_shutdown() & SSL.RECEIVED_SHUTDOWN:
+            self.conn.error = "closed without close_notify"
+        yield from super().receive_close()
