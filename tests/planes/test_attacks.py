@@ -123,6 +123,27 @@ async def test_a_reverse_request_without_a_host_gets_the_credentials_host(
     assert b"host: api.openai.com\r\n" in raw_origin.heads[0].lower()
 
 
+@pytest.mark.parametrize(
+    ("headers", "reason"),
+    [
+        ("Host: 127.0.0.1\r\nOrigin: https://evil.example\r\n", "own_surface"),
+        ("Host: 127.0.0.1\r\nSec-Fetch-Site: cross-site\r\n", "own_surface"),
+        ("Host: evil.example\r\n", "authority_mismatch"),
+        ("Host: localhost\r\n", ""),
+        ("Host: host.docker.internal:3128\r\nSec-Fetch-Mode: cors\r\n", ""),
+    ],
+)
+async def test_a_page_in_a_browser_cannot_ask_the_sessions_own_port(
+    raw_sandbox: Sandbox, raw_origin: RawOrigin, headers: str, reason: str
+) -> None:
+    """Origin and Sec-Fetch-Site betray pages, a Host that strangers can have betrays a rebound name."""
+    handle = f"Authorization: Bearer {raw_sandbox.handles['openai']}\r\n"
+    async with wire(raw_sandbox) as raw:
+        await raw.send(f"GET /openai/v1 HTTP/1.1\r\n{headers}{handle}\r\n".encode())
+        assert await raw.refused_because() == reason
+    assert raw_origin.saw_nothing is bool(reason)
+
+
 async def test_a_connection_does_not_pass_from_an_ended_session_to_the_next_of_its_address(
     tmp_path: Path, all_output: Path, plain_origin: RawOrigin, upstream_tls: UpstreamTls
 ) -> None:

@@ -1,5 +1,6 @@
 """Where a request goes, read once from all the places that could say so, which must agree (I7)."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -8,7 +9,7 @@ from mitmproxy import http
 
 from coatcheck.decision.head import check_connect
 from coatcheck.decision.host import HostRefused, split_authority
-from coatcheck.decision.message import Destination, RequestHead
+from coatcheck.decision.message import Destination, OriginClass, RequestHead
 from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.planes.translate import request_head
 
@@ -113,6 +114,9 @@ def _reverse(
     reverse_host: Callable[["EgressConnection", str], str | None],
 ) -> tuple[Destination, RequestHead] | Deny:
     """`/NAME/rest` on the proxy itself. The Host that reaches the upstream is the upstream's."""
+    page = _asked_by_a_page(head, link)
+    if page is not None:
+        return page
     name, _, rest = head.target.removeprefix("/").partition("/")
     host = reverse_host(link, name)
     if host is None:
@@ -124,3 +128,25 @@ def _reverse(
     if head.get("host") is None:  # without one the upstream chooses whose name the secret is for
         headers = (("host", host), *headers)
     return Destination("https", host, 443), replace(head, target="/" + rest, headers=headers)
+
+
+_PAGES = ("origin", "sec-fetch-site")
+"""What a page cannot leave out where it changes something, or at all. `fetch` of node says Sec-Fetch-Mode."""
+_OURS = re.compile(r"[0-9.]+|[0-9a-f:.]*:[0-9a-f:.]*|[^.]+|(.*\.)?(localhost|internal)")
+"""An address, or a name that no stranger can have: of one label, or below what is nobody's (RFC 6761; ICANN
+reserves `internal`, as in host.docker.internal)."""
+
+
+def _asked_by_a_page(head: RequestHead, link: "EgressConnection") -> Deny | None:
+    """A session's own port proves the session by itself, and a browser on that machine reaches it. A page has
+    no handle, but needs none where policy says so; and after DNS rebinding it could read the answer, too."""
+    own_port = any(origin.kind is OriginClass.SOCKET for origin in link.peer.origins)
+    if not own_port or link.client.sockname[0] == "unix":
+        return None
+    if any(head.get(name) is not None for name in _PAGES):
+        return Deny(Reason.OWN_SURFACE, "a page in a browser asks the session's own port", alarm=True)
+    for named in head.get_all("host"):
+        host, _ = split_authority(named, 80)
+        if not _OURS.fullmatch(host):
+            return Deny(Reason.AUTHORITY_MISMATCH, "Host is not a name of the session's own port", alarm=True)
+    return None
