@@ -83,3 +83,23 @@ def test_nothing_the_standard_library_calls_local_is_dialled(ip: object) -> None
     parsed = ip_address(str(ip))
     if not parsed.is_global or parsed.is_multicast:
         assert screen(str(parsed)) is not None
+
+
+def test_an_opened_translation_prefix_is_judged_by_what_it_translates_to() -> None:
+    """NAT64 and a private range, both opened, lead there; the prefix alone does not."""
+    nat64 = parse_networks(("64:ff9b::/96",))
+    assert screen("64:ff9b::a00:5", (*nat64, *parse_networks(("10.0.0.0/8",)))) is None
+    assert screen("64:ff9b::a00:5", nat64) == "private (RFC 1918)"
+    assert screen("64:ff9b::808:808", nat64) is None
+
+
+@pytest.mark.parametrize("address", ["2606:4700::a9fe:a9fe", "2a00::a83f:8110"])
+def test_the_last_bytes_of_an_ordinary_address_are_no_ipv4_address(address: str) -> None:
+    """Only the schemes that carry one do: 169.254.169.254 in the end of a public address is chance."""
+    assert screen(address) is None
+
+
+def test_a_range_with_bits_behind_its_prefix_is_a_mistake() -> None:
+    """10.1.2.3/8 may mean one address or sixteen million."""
+    with pytest.raises(ValueError, match="host bits"):
+        parse_networks(("10.1.2.3/8",))

@@ -236,3 +236,48 @@ def test_a_theft_names_both_sessions() -> None:
     """Whoever reads the alarm must know whose handle it was and who used it."""
     denied = judge(CLAIMS, replace(SESSION, id="ses_b"), CREDENTIAL, Now(1_500, 0))
     assert denied is not None and "ses_a" in denied.detail and "ses_b" in denied.detail
+
+
+@pytest.mark.parametrize("tail", ["=", "==", ".", " ", "\n", "+"])
+def test_a_tail_that_base64_would_drop_makes_no_second_spelling(tail: str) -> None:
+    """PyJWT takes `=`: a handle revoked by its text's digest would come back with one."""
+    text = sign(CLAIMS, KEY, "k1")
+    malformed = Deny(Reason.HANDLE_MALFORMED, "not three segments of base64url")
+    assert verify(text + tail, KEYS) == malformed
+    first, second, third = text.split(".")
+    for disguised in (
+        f"{first}.{second}=.{third}",
+        f"{first}..{third}",
+        f"{first}.{second}.",
+        f"{first}.{third}",
+    ):
+        assert verify(disguised, KEYS) == malformed
+
+
+def test_a_handle_may_be_exactly_as_long_as_the_bound_and_say_zero() -> None:
+    """Generation and times may be zero: another handle than one without them."""
+    longest = next(
+        text
+        for text in (_text_of(length) for length in range(400, 700))
+        if isinstance(text, str) and len(text) == MAX_CHARS
+    )
+    assert isinstance(verify(longest, KEYS), Claims)
+    zero = replace(CLAIMS, generation=0, issued_at=0)
+    assert verify(sign(zero, KEY, "k1"), KEYS) == zero
+
+
+def _text_of(length: int) -> str | None:
+    try:
+        return sign(replace(CLAIMS, cred="c" * length), KEY, "k1")
+    except ValueError:
+        return None
+
+
+def test_keys_are_known_by_the_one_header_that_we_write() -> None:
+    """Whoever made them: two keys, two headers, and nobody changes them afterwards."""
+    given = {"k1": KEY.public_key(), "k2": OTHER_KEY.public_key()}
+    keys = HandleKeys("k2", given)
+    assert verify(sign(CLAIMS, OTHER_KEY, "k2"), keys) == verify(sign(CLAIMS, KEY, "k1"), keys) == CLAIMS
+    del given["k1"]
+    assert set(keys.verify) == {"k1", "k2"} and len(keys.by_header) == 2
+    assert isinstance(verify(sign(CLAIMS, KEY, "k2"), keys), Deny)

@@ -1,6 +1,7 @@
 """Every handle in a head is found, wherever it hides, and nothing else is taken for one."""
 
 import base64
+from dataclasses import replace
 from urllib.parse import quote
 
 import pytest
@@ -224,3 +225,24 @@ def test_a_handle_may_stand_at_any_declared_place_but_nowhere_else() -> None:
         assert there.inject.name.lower() == name
     (found,) = find(RequestHead("GET", "/", (("x-other", HANDLE),)))
     assert placed(found, credential) is None
+
+
+def test_without_issued_references_nothing_of_their_shape_is_one() -> None:
+    """The default knows none."""
+    assert find(head("/" + REFERENCE), (GHP,)) == ()
+
+
+def test_a_handle_that_is_placed_elsewhere_has_one_place() -> None:
+    """The credential that comes back is for that place alone."""
+    both = replace(credential(BEARER), also=(HeaderInjection("X-Key"),))
+    (found,) = find(head("/", ("x-key", HANDLE)))
+    there = placed(found, both)
+    assert there is not None and there.inject == HeaderInjection("X-Key") and there.also == ()
+
+
+def test_two_rounds_of_decoding_are_looked_behind_and_no_third() -> None:
+    """`mask` reads latin-1, as `find` does; three rounds are nobody's reading."""
+    thrice = quote(hidden(HANDLE, 2), safe="")
+    assert find(head("/" + thrice)) == ()
+    assert mask(thrice) == thrice
+    assert mask("%E9" + hidden(HANDLE)).startswith("\xe9cch_")

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from tests.hard import equivalent, survivors
 
-ALIVE = 0
 INTRODUCTION = """Of every mutant of `proxy/coatcheck/decision/`: killed by the unit tests of decision/;
 refused by `mypy --strict`; a change of nothing but words for people; alive and listed below with the reason;
 alive without one; not run."""
@@ -61,7 +60,7 @@ def report(mutants: Path, harmless: dict[str, str]) -> tuple[str, bool]:
 def _word(code: int | None) -> str:
     if code is None:
         return "not run"
-    return "alive" if code == ALIVE else "killed"  # by a failed test, a crash or a time-out
+    return "alive" if code in survivors.SURVIVED else "killed"  # by a failed test, a crash or a time-out
 
 
 def _row(module: str, counts: Counter[str]) -> str:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from difflib import unified_diff
 from pathlib import Path
 
-SURVIVED = 0
+SURVIVED = (0, 33)
+"""Exit codes: every test passed; no test runs it at all."""
 TYPE_ERRORS = frozenset(
     {
         *("arg-type", "assignment", "attr-defined", "call-arg", "call-overload", "comparison-overlap"),
@@ -46,7 +47,11 @@ def codes(mutants: Path, module: str) -> dict[str, int | None]:
 
 def unjudged(mutants: Path, module: str) -> list[str]:
     """`module.mutant` of those that were not run, or were not killed: the tests may be better now."""
-    return [f"{module}.{name}" for name, code in codes(mutants, module).items() if code in (None, SURVIVED)]
+    return [
+        f"{module}.{name}"
+        for name, code in codes(mutants, module).items()
+        if code is None or code in SURVIVED
+    ]
 
 
 def not_worth_running(mutants: Path) -> dict[str, str]:
@@ -63,7 +68,7 @@ def not_worth_running(mutants: Path) -> dict[str, str]:
 
 def survivors(mutants: Path, module: str) -> Iterator[Survivor]:
     """Those of a module that are alive."""
-    alive = [name for name, code in codes(mutants, module).items() if code == SURVIVED]
+    alive = [name for name, code in codes(mutants, module).items() if code in SURVIVED]
     functions = _functions(mutants / f"coatcheck/decision/{module}.py") if alive else {}
     for name in alive:
         yield Survivor(module, name, _diff(functions[_original(name)], functions[name]))
@@ -81,7 +86,9 @@ def _functions(path: Path) -> dict[str, ast.FunctionDef]:
 
 
 def _diff(original: ast.FunctionDef, mutant: ast.FunctionDef) -> str:
-    one, other = (ast.unparse(each).splitlines()[1:] for each in (original, mutant))
+    one, other = (
+        [f"{ast.unparse(each.args)})", *ast.unparse(each).splitlines()[1:]] for each in (original, mutant)
+    )
     lines = [line for line in unified_diff(one, other, lineterm="", n=0) if line[:3] not in ("---", "+++")]
     return "\n".join(f"{line[0]} {line[1:].strip()}" for line in lines if line[0] in "+-")
 
@@ -96,6 +103,12 @@ class _Wordless(ast.NodeTransformer):
             position, keyword = WORDED[name]
             node.args = node.args[:position]
             node.keywords = [each for each in node.keywords if each.arg != keyword]
+        return node
+
+    def visit_Return(self, node: ast.Return) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.value, ast.Constant) and " " in str(node.value.value):
+            node.value = ast.Constant("words")
         return node
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
