@@ -5,7 +5,7 @@ import pytest
 
 from tests.daemon import Sandbox, TestDaemon
 from tests.planes.attack import eventually, nothing_is_left
-from tests.planes.raw_origin import RawOrigin
+from tests.planes.raw_origin import OK, RawOrigin, answering
 from tests.planes.wire import Wire, tunnel, wire
 
 GET = b"GET / HTTP/1.1\r\nHost: upstream.example\r\n\r\n"
@@ -79,6 +79,23 @@ async def test_4_1_a_body_that_an_origin_may_not_read_is_its_connections_last(
             if method != "HEAD":
                 await raw.reader.readexactly(2)
     assert raw_origin.accepted == (1 if kept else 2)
+
+
+@pytest.mark.parametrize("option", ["close", "Close", "keep-alive, CLOSE"])
+async def test_4_1_after_close_nothing_is_read(
+    raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, option: str
+) -> None:
+    """In whatever case it is written, and whoever says it: the client here, the upstream on the second."""
+    async with tunnel(raw_daemon, raw_sandbox, "upstream.example") as raw:
+        await raw.send(GET.replace(b"\r\n\r\n", f"\r\nConnection: {option}\r\n\r\n".encode()) + GET)
+        assert (await raw.rest()).count(b"HTTP/1.1") == 1
+    raw_origin.behave = answering(OK.replace(b"\r\n\r\n", f"\r\nConnection: {option}\r\n\r\n".encode()))
+    async with tunnel(raw_daemon, raw_sandbox, "upstream.example") as raw:
+        for _ in range(2):
+            await raw.send(GET)
+            assert await raw.status() == 200
+            await raw.reader.readexactly(2)
+    assert raw_origin.accepted == 3
 
 
 async def h2(daemon: TestDaemon, raw: Wire) -> None:

@@ -38,8 +38,14 @@ _STATUS_LINE = re.compile(rb"HTTP/1\.[01] [1-9][0-9][0-9](?: [^\r\n]*)?\r?\n")
 _CONTROLS = bytes(code for code in (*range(0x20), 0x7F) if code not in b"\t\r\n")
 """mitmproxy strips some of them from values, where others see them."""
 
-_WITHOUT_CONTENT = frozenset({"GET", "HEAD", "DELETE"})
-"""Servers that do not read the content of these take it for the next request (RFC 9110 9.3.1, CL.0)."""
+_WITHOUT_CONTENT = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
+"""Servers that do not read the content of these take it for the next request (RFC 9110 9.3.1; CL.0, TE.0)."""
+
+
+def _says_close(message: http.Message) -> bool:
+    """Whether nothing follows on its connection. mitmproxy wants a lower-case `close` (RFC 9110 7.6.1)."""
+    options = {option.strip() for option in message.headers.get("connection", "").lower().split(",")}
+    return "close" in options or (message.http_version == "HTTP/1.0" and "keep-alive" not in options)
 
 
 class Release(events.Event):
@@ -226,7 +232,7 @@ class BoundedHttp1Server(_Bounded, Http1Server):
             return
         self._link.head_since = None
         self.request = request
-        self._last = http1.connection_close(request.http_version, request.headers)
+        self._last = _says_close(request)
         yield mitm_http.ReceiveHttp(mitm_http.RequestHeaders(self.stream_id, request, size == 0))
         self.body_reader = StrictChunkedReader() if size is None else make_body_reader(size)
         self.state = self.read_body
@@ -318,7 +324,7 @@ class BoundedHttp1Client(_Bounded, Http1Client):
             heard = command.event if isinstance(command, mitm_http.ReceiveHttp) else None
             if isinstance(heard, mitm_http.ResponseHeaders):
                 response = heard.response
-                self._last = self._alone or http1.connection_close(response.http_version, response.headers)
+                self._last = self._alone or _says_close(response)
             yield command
         # `==`, not `is`: bound methods are made anew at each look.
         if self.state == self.read_headers and len(self.buf) > MAX_HEADER_BYTES:
