@@ -253,6 +253,26 @@ async def test_1_5_a_websocket_that_breaks_off_is_not_closed_cleanly(
     assert [r["aborted"] for r in raw_daemon.records() if r["type"] == "completion"] != [None]
 
 
+@pytest.mark.parametrize(
+    "frame", [b"\x81\x82\0\0\0\0hi", b"\xc1\x02hi", b"\x83\x02hi", b"\x09\x02hi", b"\x80\x02hi"]
+)
+async def test_frames_that_break_the_rules_end_a_websocket_and_are_recorded(
+    raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, frame: bytes
+) -> None:
+    """wsproto makes a Close of them: relayed, it would say that the upstream closed, and the record, too."""
+    raw_origin.behave = answering(
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Accept: x\r\n\r\n" + frame
+    )
+    upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    async with tunnel(raw_daemon, raw_sandbox) as raw:
+        await raw.send(request(raw_sandbox, path="/ws", extra=upgrade + "Sec-WebSocket-Key: eA==\r\n"))
+        assert await raw.status() == 101
+        assert await raw.rest() == b""
+    await nothing_is_left(raw_daemon)
+    assert [r["aborted"] for r in raw_daemon.records() if r["type"] == "completion"] == ["protocol_refused"]
+
+
 async def test_2_3_flow_messages_do_not_grow(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin
 ) -> None:

@@ -13,6 +13,7 @@ from mitmproxy import http
 from mitmproxy.connection import Connection
 from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
+from wsproto.connection import ConnectionState
 from wsproto.events import BytesMessage, CloseConnection, Message, Ping, Pong, TextMessage
 from wsproto.utilities import ProtocolError
 
@@ -108,6 +109,8 @@ class EgressWebsocket(layer.Layer):
         try:
             source.ws.receive_data(data)
             for received in source.ws.events():
+                if isinstance(received, CloseConnection) and source.ws.state is ConnectionState.OPEN:
+                    raise ProtocolError("wsproto's word for a frame that breaks the rules, not the peer's")
                 sent = self._relay(received, source, from_client)
                 if isinstance(sent, Deny):
                     yield from self._end(sent.reason)
