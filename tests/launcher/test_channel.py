@@ -321,6 +321,26 @@ async def test_opening_and_dropping_in_a_loop_piles_nothing_up() -> None:
     assert most <= MAX_GUEST_STREAMS
 
 
+async def test_streams_that_were_dropped_before_they_began_are_forgotten() -> None:
+    """OPEN and RESET in one piece: their tasks never take a step, and 512 of them were the last (fuzz)."""
+
+    async def answer(stream: Stream) -> None:
+        await stream.write(b"here")
+
+    async with talking(answer) as (channel, guest, _):
+        await guest.greet()
+        for batch in range(3):
+            numbers = range(2 + 1000 * batch, 2 + 1000 * (batch + 1), 2)
+            await guest.say(*(encode(Kind.OPEN, n, OPEN) + encode(Kind.RESET, n) for n in numbers))
+            async with asyncio.timeout(SECONDS):
+                while channel._mux._last[Side.GUEST] < numbers[-1] or channel._handlers:
+                    await asyncio.sleep(0.01)
+        guest.mux._last[Side.GUEST] = 3998
+        number, wire = guest.mux.open("proxy", [("identity", "agent")])
+        await guest.say(wire)
+        assert await guest.hear_of(Data) == Data(number, b"here", 0)
+
+
 async def test_a_guest_that_talks_and_does_not_listen_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers to it wait in memory, up to a bound."""
     monkeypatch.setattr(channel_module, "MAX_UNSENT", 50_000)

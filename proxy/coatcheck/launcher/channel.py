@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 from coatcheck.launcher.frames import STDERR, WINDOW, Fields, Rule, Violation, first
@@ -308,6 +309,13 @@ class Channel:
         handler = asyncio.create_task(self._handle(stream))
         self._handlers.add(handler)
         self._handler_of[stream.number] = handler
+        handler.add_done_callback(partial(self._handled, stream.number))
+
+    def _handled(self, number: int, handler: asyncio.Task[None]) -> None:
+        # Not in the task itself: one that is cancelled before its first step (OPEN and RESET in one piece)
+        # runs none of it, and 512 that were never forgotten would be all that a guest gets.
+        self._handlers.discard(handler)
+        self._handler_of.pop(number, None)
 
     async def _handle(self, stream: Stream) -> None:
         try:
@@ -321,9 +329,6 @@ class Channel:
             )
         finally:
             stream.reset("closed")
-            self._handler_of.pop(stream.number, None)
-            if (task := asyncio.current_task()) is not None:
-                self._handlers.discard(task)
 
     def _forget_if_over(self, stream: Stream) -> None:
         if stream.is_over:
