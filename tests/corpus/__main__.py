@@ -10,6 +10,9 @@ from collections import Counter
 from pathlib import Path
 
 from tests.corpus import core, namespace, runner
+from tests.corpus.peers.run import PEERS
+from tests.corpus.peers.run import run as run_peers
+from tests.corpus.peers.table import table
 from tests.corpus.proxies import Coatchecks
 from tests.corpus.schema import Run, classes, runs
 from tests.corpus.world import world
@@ -22,6 +25,9 @@ def main() -> int:
     parser.add_argument(
         "--switch-off", action="store_true", help="each check switched off: its cases must fail"
     )
+    parser.add_argument(
+        "--proxy", choices=[*PEERS, "all"], help="by what leaves it and what comes back only: a table"
+    )
     parser.add_argument("--json", type=Path, help="write every result there, and print nothing")
     parser.add_argument(
         "--state", type=Path, help="where daemons keep their state; default: removed afterwards"
@@ -31,7 +37,14 @@ def main() -> int:
     if not asked.core:
         namespace.enter()
     started = time.monotonic()
-    results = _core(todo) if asked.core else asyncio.run(_planes(todo, asked.state, off=asked.switch_off))
+    if asked.core:
+        results = _core(todo)
+    elif asked.proxy is not None:
+        names = list(PEERS) if asked.proxy == "all" else [asked.proxy]
+        print(table(asyncio.run(run_peers(todo, names))))
+        return 0
+    else:
+        results = asyncio.run(_planes(todo, asked.state, off=asked.switch_off))
     if asked.json is not None:
         asked.json.write_text(json.dumps({each.run.id: each.wrong for each in results}))
         return 0

@@ -9,8 +9,16 @@ from tests.corpus.namespace import NAMES
 from tests.corpus.schema import Case, Expect, Seen
 from tests.corpus.world import Arrival
 
-MAY_SEE = {"vendor": "api.vendor.example", "second": "second.example", "third": "second.example"}
+MAY_SEE = {
+    "vendor": "api.vendor.example",
+    "second": "second.example",
+    "third": "second.example",
+    "odd": "second.example",
+}
 """Whose origin may see which secret; nobody else may, whatever a case says."""
+
+LEAKED = "LEAKED: "
+"""What a secret that somebody saw who may not is marked with, of a proxy that is not ours."""
 
 
 def judge(
@@ -46,11 +54,15 @@ def safe(
 ) -> list[str]:
     """The same for a proxy whose words and records are its own: only what left and what came back counts."""
     expect = case.expect
-    wrong = list(_never(outcome, arrivals, secrets))
-    if expect.refuses:
+    wrong = [LEAKED + each for each in _never(outcome, arrivals, secrets)]
+    if not expect.refuses:
+        if not any(answer.status < 400 for answer in outcome.answers):
+            wrong.append("what is allowed was not answered")
+    elif expect.origin in (None, "nothing"):
+        # A connection by itself tells nobody anything: only what came over it counts.
+        wrong += [f"{each.address}:{each.port} saw {len(each.data)} bytes" for each in arrivals if each.data]
+    else:
         wrong += _arrived(expect, arrivals, expand)
-    elif not any(answer.status < 400 for answer in outcome.answers):
-        wrong.append("what is allowed was not answered")
     return wrong
 
 
@@ -73,6 +85,10 @@ def _answered(expect: Expect, outcome: Outcome) -> Iterator[str]:
             yield f"statuses {statuses}, not {expect.statuses}"
         return
     last = outcome.answers[-1] if outcome.answers else None
+    if expect.verdict == "broken":
+        if last is not None and last.whole or last is None and not outcome.cut:
+            yield "the answer came to a clean end, or none was cut off"
+        return
     if expect.verdict in ("cut", "silence"):
         if last is not None:
             yield f"answered with {last.status} {last.get('coatcheck-reason') or ''}"
@@ -87,7 +103,7 @@ def _answered(expect: Expect, outcome: Outcome) -> Iterator[str]:
     if expect.verdict != "deny" and last.get("coatcheck-reason") is not None:
         yield f"refused: {last.get('coatcheck-reason')}"
     wanted = expect.status if expect.status is not None else (None if expect.verdict == "deny" else 200)
-    if wanted not in (None, last.status):
+    if wanted not in (None, "any", last.status):
         yield f"status {last.status}, not {wanted}"
     if expect.whole not in (None, last.whole):
         yield "the answer came to a clean end" if last.whole else "the answer broke off"
@@ -98,7 +114,7 @@ def _recorded(expect: Expect, records: list[dict[str, Any]]) -> Iterator[str]:
     last = decisions[-1] if decisions else None
     outcome = "deny" if expect.refuses else expect.verdict
     wanted: dict[str, Any] = dict(expect.audit)
-    if expect.reason is not None or not expect.refuses:
+    if expect.reason is not None or expect.verdict in ("pass", "inject"):
         wanted = {"outcome": outcome, "reason": expect.reason} | wanted
     if wanted and last is None:
         yield "no decision was recorded"

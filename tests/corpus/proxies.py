@@ -24,6 +24,8 @@ from tests.daemon import TestDaemon
 from tests.known_secrets import known_secret
 
 CREDENTIALS = ("vendor", "second", "third")
+ODD = "sk/odd+<\"&'>=~*-"
+"""How a secret begins of which every writer escapes something."""
 CALLERS = ("launcher", "operator", "auditor")
 
 
@@ -42,6 +44,8 @@ class Inside:
     """The key that the proxy signs handles with, and its name: for forgeries that only claims betray."""
     now: Callable[[], float] = time.time
     """The proxy's clock, Unix seconds."""
+    control_port: int = 0
+    """Of the control API, where it has one."""
 
 
 class UnderTest(Protocol):
@@ -66,7 +70,8 @@ class UnderTest(Protocol):
 
 def secrets() -> dict[str, str]:
     """The run's secrets, by credential."""
-    return {name: known_secret(f"the corpus's {name}", prefix=f"sk-{name}-") for name in CREDENTIALS}
+    made = {name: known_secret(f"the corpus's {name}", prefix=f"sk-{name}-") for name in CREDENTIALS}
+    return made | {"odd": known_secret("the corpus's odd one", prefix=ODD)}
 
 
 def token_of(role: str) -> str:
@@ -91,6 +96,7 @@ class Coatcheck:
     def __init__(self, daemon: TestDaemon, policies: Path) -> None:
         self.daemon = daemon
         self.policies = policies
+        self.as_written = {path.name: path.read_bytes() for path in policies.iterdir()}
         self.secrets: Mapping[str, str] = secrets()
         self._log = daemon.directory.audit / "audit.jsonl"
         self._offset = 0
@@ -110,6 +116,7 @@ class Coatcheck:
             self._foreign[policy],
             (keys.current.active_kid, keys._active),
             lambda: self.daemon.state.clock.now().wall,
+            next((port for _, port in self.daemon.control.addresses), 0) if self.daemon.control else 0,
         )
 
     async def redirects_to(self, inside: Inside) -> Path:
@@ -156,7 +163,7 @@ class Coatchecks:
         if key not in self._made:
             directory = self._directory / f"daemon{len(self._made)}"
             self._made[key] = await self._stack.enter_async_context(
-                _running(directory, self._world.ca, settings)
+                running(directory, self._world.ca, settings)
             )
         return self._made[key]
 
@@ -165,12 +172,16 @@ class Coatchecks:
 
 
 @asynccontextmanager
-async def _running(
+async def running(
     directory: Path, upstream_ca: Path, settings: Mapping[str, Any]
 ) -> AsyncIterator[Coatcheck]:
     policies = directory / "policies"
     policies.mkdir(mode=0o755, parents=True)
+    settings = dict(settings)
+    wanted = settings.pop("policies", None)  # a few, for cases that have them read again and again
     for path in (HERE / "policies").glob("*.yaml"):
+        if wanted is not None and path.stem not in wanted:
+            continue
         (policies / path.name).write_text(path.read_text())
         (policies / path.name).chmod(0o644)
     values = {f"memory:corpus/{name}#key": value for name, value in secrets().items()}
@@ -179,7 +190,7 @@ async def _running(
             callers = directory / "grants.toml"
             callers.write_text(grants())
             callers.chmod(0o600)
-            settings = {**settings, "control_grants": callers}
+            settings["control_grants"] = callers
         made = Settings(
             **{
                 "state_dir": directory / "state",

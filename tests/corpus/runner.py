@@ -87,6 +87,17 @@ async def switched_off(todo: Iterable[Run], daemons: Coatchecks, world: World) -
     return results
 
 
+async def peer_of(todo: Iterable[Run], peer: UnderTest, world: World) -> list[Result]:
+    """What is unsafe with another proxy. A case that asks for what it does not have is left out."""
+    results = []
+    for run in todo:
+        try:
+            results.append(Result(run, await once(run, peer, world, ours=False)))
+        except (LookupError, ValueError):
+            continue  # handles of a kind that only we have
+    return results
+
+
 def _by_check(todo: Iterable[Run]) -> Iterator[tuple[str, list[Run]]]:
     found: dict[str, list[Run]] = {}
     for run in todo:
@@ -95,4 +106,4 @@ def _by_check(todo: Iterable[Run]) -> Iterator[tuple[str, list[Run]]]:
     yield from found.items()
 
 
-__all__ = ["Outcome", "Result", "all_of", "once", "switched_off"]
+__all__ = ["Outcome", "Result", "all_of", "once", "peer_of", "switched_off"]
