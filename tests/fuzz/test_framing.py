@@ -21,7 +21,7 @@ PLAIN = st.lists(st.integers(0, 2000), max_size=4)
 @example(CHUNKED + b"3;a\rb\r\nabc\r\n0\r\n\r\n", [], True)
 @example(CHUNKED + b"3;\r\nabc\r\n0;\r\n\r\n", [], True)
 @example(b"GET / HTTP/1.1\r\nHost: a.example\r\r\n\r\n", [], True)
-@budget(400)
+@budget(250)
 def test_what_goes_on_is_what_a_strict_parser_reads(wire: bytes, places: list[int], tunnelled: bool) -> None:
     """By RFC 9112's grammar alone: method, target, fields, body and where the next request begins."""
     at = 0
@@ -33,7 +33,7 @@ def test_what_goes_on_is_what_a_strict_parser_reads(wire: bytes, places: list[in
 
 
 @given(wires(), PLAIN, st.booleans())
-@budget(300)
+@budget(200)
 def test_what_goes_on_is_what_h11_reads(wire: bytes, places: list[int], tunnelled: bool) -> None:
     """Field by field. It knows nothing of empty lines before a request, nor of requests without Host."""
     at = 0
@@ -60,7 +60,7 @@ def _h11(wire: bytes) -> Reading:
 
 
 @given(wires(), PLAIN, st.booleans())
-@budget(300)
+@budget(150)
 def test_the_split_makes_no_difference(wire: bytes, places: list[int], tunnelled: bool) -> None:
     """The same requests go on however the bytes arrive, one by one at worst."""
     whole = parse([wire], tunnelled=tunnelled)
