@@ -74,11 +74,6 @@ def _count(said: str, passing: Counter[str]) -> None:
 
 
 def _table(passing: Counter[str], rounds: int) -> str:
-    rows = [f"| `{name.removeprefix('tests/')}` | {count:,} |" for name, count in sorted(passing.items())]
     head = f"{passing.total():,} examples of {len(passing)} properties; {rounds} rounds, the last cut short."
-    return head + "
-
-| property | examples |
-|---|---:|
-" + "
-".join(rows)
+    rows = [f"| `{name.removeprefix('tests/')}` | {count:,} |" for name, count in sorted(passing.items())]
+    return "\n".join([head, "", "| property | examples |", "|---|---:|", *rows])
