@@ -14,7 +14,6 @@ from typing import Any
 
 from tests.corpus.driver import STEPS, Driver
 from tests.corpus.proxies import Coatcheck
-from tests.corpus.schema import HERE
 
 
 async def _policy(driver: Driver, asked: Mapping[str, Any], _: Mapping[str, Any]) -> None:
@@ -58,11 +57,10 @@ def _write(path: Path, asked: Mapping[str, Any], driver: Driver) -> None:
 
 
 def _as_they_were(proxy: Coatcheck) -> None:
-    known = {path.name: path for path in (HERE / "policies").glob("*.yaml")}
     for path in proxy.policies.iterdir():
         path.unlink()
-    for name, path in known.items():
-        (proxy.policies / name).write_bytes(path.read_bytes())
+    for name, data in proxy.as_written.items():
+        (proxy.policies / name).write_bytes(data)
         (proxy.policies / name).chmod(0o644)
     assert proxy.daemon.reload(), proxy.daemon.last_refused
 

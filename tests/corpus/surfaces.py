@@ -156,6 +156,7 @@ def _other_metadata_token(inside: Inside, _: str, __: Mapping[str, str]) -> str:
 
 KINDS["pad"] = lambda _, count, __: "x" * int(count)
 KINDS["synthetic"] = lambda _, name, __: f" {synthetic(name).ipv4}]"
+KINDS["control"] = lambda inside, _, __: str(inside.control_port)
 KINDS["token"] = lambda _, role, __: token_of(role)
 KINDS["metadata_token"] = _metadata_token
 KINDS["other_metadata_token"] = _other_metadata_token
