@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 
 import aiohappyeyeballs
-from mitmproxy_rs.dns import DnsResolver
 
 from coatcheck.decision.address import Network, screen
 from coatcheck.decision.verdict import Reason
 from coatcheck.planes.descriptors import is_spare
+from coatcheck.planes.name_servers import NameServers
 from coatcheck.planes.parent_proxy import ParentProxy, UpstreamRefused, open_tunnel
 
 OUT_OF_DESCRIPTORS = "the daemon has no descriptor left for it: see `coatcheck doctor`, open files"
@@ -48,7 +48,7 @@ class Upstream:
 
     def __init__(self, settings: UpstreamSettings) -> None:
         self._settings = settings
-        self._resolver = DnsResolver(name_servers=list(settings.name_servers) or None, use_hosts_file=True)
+        self._resolver = NameServers(settings.name_servers)
         self.own_listeners: set[tuple[str, int]] = set()
 
     async def addresses(self, host: str, port: int) -> list[tuple[str, int]]:
