@@ -1,7 +1,10 @@
 """What is measured, in which order, and what is kept of it."""
 
 import json
+import os
+import signal
 import statistics
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +19,8 @@ SEQUENTIAL = 1000
 """Requests of the one sequential client a round, as many straight to the origin."""
 WARM_UP = 300
 """Requests a connection before memory is looked at for the first time."""
+COUNT_SECONDS = 30.0
+"""For a collection of all that there is, behind what it does just then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,18 @@ class Target:
     proxy: Proxy
     routes: list[world.Route]
     ca: Path
+
+    def blocks(self) -> int:
+        """Blocks of memory that Coatcheck's live objects have (coatcheck_daemon.py)."""
+        said = self.ca.parents[2] / "blocks"
+        said.unlink(missing_ok=True)
+        os.kill(self.proxy.pid, signal.SIGUSR2)
+        deadline = time.monotonic() + COUNT_SECONDS
+        while not said.exists():
+            if time.monotonic() > deadline:
+                raise BenchError("the daemon does not say how much memory it has: see its log")
+            time.sleep(0.02)
+        return int(said.read_text())
 
 
 @dataclass(slots=True)
@@ -108,14 +125,15 @@ class Bench:
         """
         say(f"  warm-up: {requests // 20:,}")
         load.kept(target.routes, self._context, count=max(WARM_UP * len(target.routes), requests // 20))
-        before = target.proxy.memory()
+        before, blocks = target.proxy.memory(), target.blocks()
         batch = max(1000, min(25_000, requests // 4))
         while self.grown_over < requests:
             count = min(batch, requests - self.grown_over)
             load.kept(target.routes, self._context, count=count)
             self.grown_over += count
             self.growth = target.proxy.memory() / before - 1
-            say(f"  {self.grown_over:,} of {requests:,}: {self.growth:+.1%}")
+            live = target.blocks() / blocks - 1
+            say(f"  {self.grown_over:,} of {requests:,}: {self.growth:+.1%}, live objects {live:+.1%}")
 
     def count_audit(self, directory: Path) -> int:
         """Requests so far. BenchError unless each has exactly one decision record on disk, all injected."""
