@@ -4,7 +4,9 @@ Why not mitmproxy's TlsConfig: it builds each client handshake's certificate ane
 name and ALPN from the client's hello, and never resumes upstream sessions (notes/mitmproxy 3.2).
 """
 
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -103,16 +105,19 @@ class UpstreamTls:
     """Verifies upstreams by the name that policy allowed, and resumes sessions under that name only.
 
     A session is kept under (name, ALPN): never across names, because resumption skips verification
-    (Envoy #46243). One trust store and no client certificate an instance, so they are not in the key.
+    (Envoy #46243), and never beyond the end of the certificate that was verified. One trust store and no
+    client certificate an instance, so they are not in the key.
     """
 
-    def __init__(self, ca_file: Path | None = None) -> None:
+    def __init__(self, ca_file: Path | None = None, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
         self._ca_file = str(ca_file) if ca_file else certifi.where()
         self._context = _context(SSL.TLS_CLIENT_METHOD)
         self._context.load_verify_locations(self._ca_file, None)
         self._context.set_verify(SSL.VERIFY_PEER, None)
         self._context.set_session_cache_mode(SSL.SESS_CACHE_CLIENT | SSL._lib.SSL_SESS_CACHE_NO_INTERNAL)
-        self._sessions: OrderedDict[tuple[str, bool], SSL.Session] = OrderedDict()
+        self._sessions: OrderedDict[tuple[str, bool], tuple[SSL.Session, float]] = OrderedDict()
+        """Each with the end of its certificate, Unix seconds."""
 
     def connection(self, server: Server, host: str, *, http2: bool) -> SSL.Connection:
         """A client-side connection that only a certificate for `host` can complete."""
@@ -133,18 +138,18 @@ class UpstreamTls:
         server.alpn_offers = (b"h2", b"http/1.1") if http2 else (b"http/1.1",)
         conn.set_alpn_protos(list(server.alpn_offers))
         conn.set_connect_state()
-        session = self._sessions.get((host, http2))
-        if session is not None:
+        session, until = self._sessions.get((host, http2), (None, 0.0))
+        if session is not None and self._clock() < until:
             conn.set_session(session)
         return conn
 
     def remember(self, host: str, http2: bool, conn: SSL.Connection) -> None:
         """Keep the session of an established, verified connection. TLS 1.3 tickets arrive with the
         first data, so this is called once the first response head is in."""
-        session = conn.get_session()
-        if session is None:
+        session, certificate = conn.get_session(), conn.get_peer_certificate(as_cryptography=True)
+        if session is None or certificate is None:
             return
-        self._sessions[(host, http2)] = session
+        self._sessions[(host, http2)] = (session, certificate.not_valid_after_utc.timestamp())
         self._sessions.move_to_end((host, http2))
         if len(self._sessions) > SESSIONS:
             self._sessions.popitem(last=False)
