@@ -1,5 +1,7 @@
 """Checks, switched off in the running program: a piece of a function's source is replaced, and put back."""
 
+import __future__
+
 import ast
 import importlib
 import inspect
@@ -82,7 +84,8 @@ def _compiled(function: FunctionType, where: str, edits: list[Off]) -> CodeType:
         outer = ast.parse(f"def outer({', '.join(free)}):\n    pass\n    return {definition.name}")
         outer.body[0].body[0] = definition  # type: ignore[attr-defined]
         tree = outer
-    module = compile(ast.fix_missing_locations(tree), f"<{where} without a check>", "exec")
+    future = function.__code__.co_flags & __future__.annotations.compiler_flag
+    module = compile(ast.fix_missing_locations(tree), f"<{where} without a check>", "exec", future, True)
     made = _code_of(module, definition.name)
     if made.co_freevars != free:
         raise Stale(f"{where}: the edit changes what it closes over")
