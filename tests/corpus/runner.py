@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.corpus import (
+    guests,
     handles,
     hellos,
     http2_frames,
@@ -22,7 +23,7 @@ from tests.corpus.proxies import Coatchecks, UnderTest
 from tests.corpus.schema import Run, checks
 from tests.corpus.world import World
 
-KINDS_OF_STEPS: Final = (handles, hellos, http2_frames, operator, policy_files, surfaces, transparent)
+KINDS_OF_STEPS: Final = (guests, handles, hellos, http2_frames, operator, policy_files, surfaces, transparent)
 """Modules that add to the driver's, and to what may stand in braces."""
 SETTLE: Final = 0.02
 """Seconds between looks for what is still to be written, or to arrive."""

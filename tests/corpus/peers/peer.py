@@ -21,7 +21,7 @@ HOSTS: Final = {
 """Host -> the credential that may go there; as in policies/vendor.yaml."""
 PORT: Final = 3128
 START_SECONDS: Final = 60.0
-OURS_ALONE: Final = frozenset({"control", "dns", "policy", "reach", "redirected"})
+OURS_ALONE: Final = frozenset({"archive", "control", "dns", "guest", "policy", "reach", "redirected"})
 """Kinds of steps that need more of a proxy than an address."""
 
 
