@@ -165,3 +165,44 @@ async def test_one_connection_at_a_time_goes_on_with_what_it_has_in_hand(
     assert queue.turns > 4 * PIECES / 2
     assert not queue.locked()
     await nothing_is_left(raw_daemon)
+
+
+CHUNKS = b"".join(b"1\r\n%c\r\n" % (97 + number % 26) for number in range(PIECES))
+
+
+@pytest.mark.parametrize(
+    ("answer", "end"),
+    [
+        (SWITCHING + b"\x81\x02hi" * PIECES + b"\x88\x02\x03\xe8", b"\x88\x02\x03\xe8"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKS + b"0\r\n\r\n", b"0\r\n\r\n"),
+    ],
+    ids=["frames", "chunks"],
+)
+async def test_an_upstreams_end_does_not_overtake_what_it_said(
+    raw_daemon: TestDaemon,
+    raw_sandbox: Sandbox,
+    raw_origin: RawOrigin,
+    queue: Queue,
+    answer: bytes,
+    end: bytes,
+) -> None:
+    """TLS tells the end of the connection together with the last bytes, which are still gone through."""
+
+    async def behave(visit: Visit, _: bytes) -> None:
+        await visit.send(answer)
+        visit.writer.close()
+
+    raw_origin.behave = behave
+    extra = UPGRADE if answer.startswith(SWITCHING) else ""
+    async with tunnel(raw_daemon, raw_sandbox) as raw:
+        await raw.send(request(raw_sandbox, path="/ws", extra=extra))
+        await raw.head()
+        got = b""
+        async with asyncio.timeout(30):
+            while not got.endswith(end):
+                data = await raw.reader.read(65_536)
+                assert data, "ended before its end"
+                got += data
+    await nothing_is_left(raw_daemon)
+    ends = [record["aborted"] for record in raw_daemon.records() if record["type"] == "completion"]
+    assert ends == [None]

@@ -104,17 +104,18 @@ class EgressConnection(server.ConnectionHandler):
         self._waiting = 0
         self._unsettled = 0
         self._progress = asyncio.Event()
-        self.turn = Turn(plane.turns)
+        self.turn, self._in_order = Turn(plane.turns), asyncio.Lock()
 
     # --- events and hooks ---------------------------------------------------------------------------
 
     @override
     async def server_event(self, event: events.Event) -> None:
-        await self._handle(event)
-        while (resume := self.turn.take_unfinished()) is not None:
-            async with self.turn.queue:
-                await asyncio.sleep(0)
-                await self._handle(resume)
+        async with self._in_order:  # a side's next word must not overtake what is left of the one before
+            await self._handle(event)
+            while (resume := self.turn.take_unfinished()) is not None:
+                async with self.turn.queue:
+                    await asyncio.sleep(0)
+                    await self._handle(resume)
 
     async def _handle(self, event: events.Event) -> None:
         async with self._server_event_lock:

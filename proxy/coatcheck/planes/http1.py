@@ -113,8 +113,16 @@ class _Bounded(Http1Connection):
         elif isinstance(event, Resume):
             if self.state == self.read_body:
                 yield from self.read_body(events.DataReceived(self.conn, b""))
+            if self._end is not None and not self._link.turn.has_left(self):
+                end, self._end = self._end, None
+                yield from super()._handle_event(end)
+        elif isinstance(event, events.ConnectionClosed) and self._link.turn.has_left(self):
+            self._end = event
         else:
             yield from super()._handle_event(event)
+
+    _end: events.ConnectionClosed | None = None
+    """The connection's, while something from before it is in hand."""
 
     _last = False
     """The message asked for the connection's end. Remembered, as headers are edited on their way."""

@@ -132,6 +132,8 @@ class WindowedConnection(BufferedH2Connection):
 class _Windowed(Http2Connection):
     h2_conn: WindowedConnection
     _link: "EgressConnection"
+    _end: events.ConnectionClosed | None = None
+    """The connection's, while something from before it is in hand."""
 
     @override
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
@@ -142,6 +144,11 @@ class _Windowed(Http2Connection):
                 yield commands.SendData(self.conn, data)
         elif isinstance(event, events.DataReceived | Resume):
             yield from self._read(event.data if isinstance(event, events.DataReceived) else b"")
+            if self._end is not None and not self._link.turn.has_left(self):
+                end, self._end = self._end, None
+                yield from super()._handle_event(end)
+        elif isinstance(event, events.ConnectionClosed) and self._link.turn.has_left(self):
+            self._end = event
         else:
             yield from super()._handle_event(event)
         if self.h2_conn.owed:

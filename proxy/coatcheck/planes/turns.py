@@ -41,6 +41,11 @@ class Turn:
         self._unfinished.add(who)
         return True
 
+    def has_left(self, who: layer.Layer) -> bool:
+        """Whether `who` left something in hand. Then its connection's end, which TLS tells with the last
+        bytes, waits until that is gone through: what was said before it must not be lost."""
+        return who in self._unfinished
+
     def take_unfinished(self) -> Resume | None:
         """What is next, if something was left."""
         unfinished, self._unfinished = frozenset(self._unfinished), set()

@@ -82,6 +82,8 @@ class EgressWebsocket(layer.Layer):
     def __init__(self, context: Context, flow: http.HTTPFlow, call: "Call", turn: Turn) -> None:
         super().__init__(context)
         self._turn = turn
+        self._ends: list[events.ConnectionClosed] = []
+        """The connections', while frames from before them are in hand."""
         self._flow = flow
         self._call = call
         self._client = _Side(wsproto.ConnectionType.SERVER, context.client)
@@ -93,10 +95,15 @@ class EgressWebsocket(layer.Layer):
             for side in (self._client, self._server):
                 if self._handle_event != self._done:
                     yield from self._read(side, b"")
+            while self._ends and not self._turn.has_left(self) and self._handle_event != self._done:
+                yield from self._handle_event(self._ends.pop(0))
             return
         if not isinstance(event, (events.DataReceived, events.ConnectionClosed)):
             return
         from_client = event.connection is self.context.client
+        if isinstance(event, events.ConnectionClosed) and self._turn.has_left(self):
+            self._ends.append(event)
+            return
         if isinstance(event, events.ConnectionClosed):
             # Without a Close frame: passing one on would say that all was said (I3, RFC 6455 7.1.5).
             yield from self._end(Reason.CLIENT_GONE if from_client else Reason.UPSTREAM_RESPONSE_REFUSED)
