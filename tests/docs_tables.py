@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import types
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -19,10 +20,13 @@ from coatcheck.decision.verdict import EXPLANATIONS, Reason
 from coatcheck.settings import Settings
 from coatcheck.settings_problem import describe as settings
 from coatcheck.telemetry.metrics_table import describe as metrics
+from tests.corpus import schema
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 ARCHITECTURE = ROOT / "docs/architecture.md"
+THREATS = ROOT / "docs/threat-model.md"
+CORPUS = ROOT / "tests/corpus/README.md"
 PACKAGE = Path("proxy/coatcheck")
 SECTION = re.compile(r"(<!-- table:(?P<name>[a-z-]+) -->\n).*?(<!-- /table:(?P=name) -->)", re.DOTALL)
 
@@ -123,9 +127,48 @@ def module_map() -> str:
     return "```\n" + "\n".join(lines) + "\n```\n"
 
 
+def corpus_table() -> str:
+    """The corpus by class: what the class is about, its checks, cases, and runs (parameters and modes)."""
+    ran = Counter(run.class_ for run in schema.runs())
+    rows = [
+        (
+            name,
+            file.says.strip(),
+            len({case.check for case in file.cases} - {None}),
+            len(file.cases),
+            ran[name],
+        )
+        for name, file in schema.classes().items()
+    ]
+    total = ("all", "", len(schema.checks()), sum(row[3] for row in rows), sum(row[4] for row in rows))
+    heads = ("class", "what holds", "checks", "cases", "runs")
+    return _table(heads, ((str(cell) for cell in row) for row in (*rows, total)))
+
+
+def invariants_table() -> str:
+    """Each invariant: how many checks of the corpus hold it, with how many cases, of which classes."""
+    by_check = schema.checks()
+    rows = []
+    for number in range(1, 11):
+        invariant = f"I{number}"
+        cases = [
+            (name, case)
+            for name, file in schema.classes().items()
+            for case in file.cases
+            if case.check is not None and by_check[case.check].invariant == invariant
+        ]
+        held = len({case.check for _, case in cases})
+        rows.append(
+            (invariant, str(held), str(len(cases)), ", ".join(dict.fromkeys(name for name, _ in cases)))
+        )
+    return _table(("invariant", "checks", "cases", "classes"), rows)
+
+
 TABLES: dict[Path, dict[str, Callable[[], str]]] = {
     README: {"settings": settings_table, "reasons": reasons_table, "metrics": metrics_table},
     ARCHITECTURE: {"modules": module_map},
+    THREATS: {"invariants": invariants_table},
+    CORPUS: {"corpus": corpus_table},
 }
 
 

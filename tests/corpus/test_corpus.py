@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.corpus.child import results
-from tests.corpus.schema import Run, runs
+from tests.corpus.schema import Run, classes, runs
 
 LEAST = 250
 """Cases that differ in the check that they exercise, or in the way that they reach it."""
@@ -22,3 +22,8 @@ def said(all_output: Path) -> dict[str, list[str]]:
 def test_case(run: Run, said: dict[str, list[str]]) -> None:
     """What the case expects is what the origin, the sandbox and the audit log saw."""
     assert said[run.id] == []
+
+
+def test_there_are_at_least_as_many_cases_as_promised() -> None:
+    """Of different checks, or of different ways to reach one; parameters of a case are not counted."""
+    assert sum(case.check is not None for file in classes().values() for case in file.cases) >= LEAST
