@@ -38,6 +38,15 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def give_back_memory() -> None:
+    """Pages that hold nothing any more go back to the system: glibc keeps those between blocks in use, so
+    that the buffers of a busy hour would stay resident for days. Some milliseconds; other C libraries do
+    without."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def hide_memory() -> None:
     """From now on no process without CAP_SYS_PTRACE may attach to us or read our memory or environment,
     not even a child of ours; nor is there a core dump. A child that executes a program is not affected.

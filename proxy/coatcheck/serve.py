@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import logging
 import signal
 import time
@@ -33,8 +34,8 @@ from coatcheck.planes.tls import ClientTls, UpstreamTls
 from coatcheck.planes.upstream import Upstream
 from coatcheck.policyfile import PolicyError
 from coatcheck.policyfile.watch import PolicyWatch
+from coatcheck.process_memory import give_back_memory, raise_file_limit
 from coatcheck.process_memory import protect_process as protect_process
-from coatcheck.process_memory import raise_file_limit
 from coatcheck.settings import Settings, notify_socket
 from coatcheck.state.clock import awake
 from coatcheck.state.errors import StateError
@@ -62,6 +63,8 @@ GARBAGE_THRESHOLD = 20_000
 hundred objects, about 100 KiB each: some 10 MiB wait at most."""
 SWEEP_SECONDS = 1.0
 """How often lapsed sessions are closed in the books; a lapsed one is refused at once in any case."""
+GIVE_BACK_SWEEPS = 60
+"""Sweeps between two times that freed memory is given back to the system."""
 OVER_AT_ONCE = 50
 """Sessions whose sockets are closed in one turn of the plane's loop: some 5 ms."""
 
@@ -216,9 +219,11 @@ class Daemon:
     async def _keep_house(self) -> None:
         """A chore that fails keeps no other from being done: while the disk of the state is full, a
         tightened policy must take effect all the same."""
-        while True:
+        for second in itertools.count():
             await asyncio.sleep(SWEEP_SECONDS)
             await self._chore(self._sweep)
+            if second % GIVE_BACK_SWEEPS == 0:
+                await self._chore(lambda: asyncio.to_thread(give_back_memory))
             await self._chore(lambda: asyncio.to_thread(self.sandboxes.sweep))
             await self._chore(self._look_after)
 
