@@ -41,7 +41,7 @@ WRITERS: dict[str, Callable[[str], str]] = {
     "query of httpx": lambda text: str(httpx.QueryParams({"q": text})),
     "query of yarl": lambda text: str(URL("https://a.example/").with_query(q=text)),
     "query of requests": lambda text: str(
-        requests.Request("GET", "https://a.example/?q=" + text).prepare().url
+        requests.Request("GET", "https://a.example/", params={"q": text}).prepare().url
     ),
     "form of a browser": lambda text: quote_plus(text, safe="*").replace("~", "%7E"),
     "json": json.dumps,
