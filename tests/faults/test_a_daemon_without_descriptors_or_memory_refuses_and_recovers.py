@@ -69,8 +69,8 @@ async def world(
 
 async def test_both(world: World) -> None:
     """One daemon for both: it must be as good as new after the first."""
-    await descriptors(world)
     await memory(world)
+    await descriptors(world)
     assert world.daemon.process is not None and world.daemon.process.returncode is None
 
 
@@ -94,15 +94,17 @@ async def descriptors(world: World) -> None:
 
 
 async def memory(world: World) -> None:
-    """Not a byte more: what cannot be decided does not leave, and nothing of it remains afterwards."""
+    """Not a page more: what cannot be decided does not leave, and nothing of it remains afterwards."""
     session = await world.daemon.open_session("unix")
     assert world.daemon.process is not None
     sizes = Path(f"/proc/{world.daemon.process.pid}/statm").read_text().split()
     before = len(world.origin.visits)
     with world.limited(resource.RLIMIT_AS, int(sizes[0]) * resource.getpagesize()):
         answers = await asyncio.gather(*(world.ask(session) for _ in range(40)))
-    assert {status for status, _ in answers} <= {0, 200, 503}
-    assert len(world.origin.visits) - before <= 40
+    served = [status for status, _ in answers if status == 200]
+    assert {status for status, _ in answers} <= {0, 200, 503} and len(served) < len(answers)
+    assert len(world.origin.visits) - before <= len(answers)
+    assert world.daemon.log.count("MemoryError") > 0, "there was memory enough"
     assert await until(lambda: world.ask(session), lambda seen: seen == (200, ""))
     answer = await world.daemon.control("POST", f"/v1/sessions/{session.id}/revoke")
     assert answer.status_code == 200
