@@ -91,6 +91,9 @@ def test_an_opened_translation_prefix_is_judged_by_what_it_translates_to() -> No
     assert screen("64:ff9b::a00:5", (*nat64, *parse_networks(("10.0.0.0/8",)))) is None
     assert screen("64:ff9b::a00:5", nat64) == "private (RFC 1918)"
     assert screen("64:ff9b::808:808", nat64) is None
+    assert (
+        screen("2002:a00:5::1", parse_networks(("2002::/16",))) is None
+    )  # no translation: a range like others
 
 
 @pytest.mark.parametrize("address", ["2606:4700::a9fe:a9fe", "2a00::a83f:8110"])

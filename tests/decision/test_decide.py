@@ -287,6 +287,7 @@ def test_a_connection_that_contradicts_itself_is_refused(host: str, port: int) -
         assert reason(verdict) is Reason.AUTHORITY_MISMATCH
     right = replace(PEER, original=OriginalDestination(str(synthetic("api.example.org").ipv4), 443))  # type: ignore[union-attr]
     assert isinstance(decide(right, API, RequestHead("GET", "/open", ()), world()), Pass)
+    assert decide_connect(right, "api.example.org", 443, world()) == SESSION
 
 
 REFERENCE = "ghp_" + "aB3" * 12
@@ -320,6 +321,9 @@ def test_only_credentials_that_stand_in_bodies_wait_for_one() -> None:
     """A request without its handle is refused at once, body or not, and told the rule."""
     assert denied(ask("/v1", body=True)) == Deny(Reason.HANDLE_MISSING, rule="model calls")
     assert denied(ask("/slack")).reason is Reason.HANDLE_MISSING
+    need = ask("/slack", body=True)
+    assert isinstance(need, NeedBody)
+    assert decide_body(need, b"{}", world()) == Deny(Reason.HANDLE_MISSING, rule="slack")
     with_both = varied((rule("both", "/v1", "api", "body"),))
     need = decide(PEER, API, RequestHead("POST", "/v1", (BEARER,), end_stream=False), with_both)
     assert isinstance(need, NeedBody)

@@ -246,3 +246,37 @@ def test_two_rounds_of_decoding_are_looked_behind_and_no_third() -> None:
     assert find(head("/" + thrice)) == ()
     assert mask(thrice) == thrice
     assert mask("%E9" + hidden(HANDLE)).startswith("\xe9cch_")
+
+
+@pytest.mark.parametrize(
+    ("target", "headers", "location", "name"),
+    [
+        ("/a/" + REFERENCE, (), Location.PATH, ""),
+        ("/a?key=" + REFERENCE, (), Location.QUERY, "key"),
+        (f"/a?{REFERENCE}=1", (), Location.QUERY, ""),
+        ("/a", (("x", "v " + REFERENCE),), Location.HEADER, "x"),
+        ("/a", ((REFERENCE, "v"),), Location.HEADER, ""),
+        ("/a/" + HANDLE, (), Location.PATH, ""),
+        (f"/a?key={HANDLE}=x", (), Location.QUERY, "key"),
+        (f"/a?{HANDLE}", (), Location.QUERY, ""),
+        ("/a", ((HANDLE.lower(), "v"),), Location.HEADER, ""),
+        ("/a", (("authorization", basic("u", HANDLE).replace(" ", "")),), Location.BASIC, "authorization"),
+    ],
+)
+def test_a_handle_or_reference_is_found_with_its_place_and_its_name(
+    target: str, headers: tuple[tuple[str, str], ...], location: Location, name: str
+) -> None:
+    """Nothing is encoded, nothing else looks like a handle: each look-out is alone with it."""
+    (found,) = find(head(target, *headers), (GHP,), lambda text: text == REFERENCE)
+    assert (found.location, found.name, found.text.lower()) == (
+        location,
+        name,
+        (REFERENCE if found.text == REFERENCE else HANDLE).lower(),
+    )
+    assert not found.decoded
+
+
+def test_what_stands_before_a_hidden_handle_is_latin_1() -> None:
+    """As header values are."""
+    (found,) = find(head("/", ("x", "%E9" + hidden(HANDLE))))
+    assert (found.before, found.text, found.decoded) == ("\xe9", HANDLE, True)

@@ -93,6 +93,15 @@ def _diff(original: ast.FunctionDef, mutant: ast.FunctionDef) -> str:
     return "\n".join(f"{line[0]} {line[1:].strip()}" for line in lines if line[0] in "+-")
 
 
+def _worded(node: ast.Return) -> ast.Return:
+    """A sentence that is returned, alone or in a choice, is any sentence."""
+    choices = [node.value.body, node.value.orelse] if isinstance(node.value, ast.IfExp) else [node.value]
+    for each in choices:
+        if isinstance(each, ast.Constant) and " " in str(each.value):
+            each.value = "words"
+    return node
+
+
 class _Wordless(ast.NodeTransformer):
     """Takes the words for people out of a function."""
 
@@ -107,9 +116,7 @@ class _Wordless(ast.NodeTransformer):
 
     def visit_Return(self, node: ast.Return) -> ast.AST:
         self.generic_visit(node)
-        if isinstance(node.value, ast.Constant) and " " in str(node.value.value):
-            node.value = ast.Constant("words")
-        return node
+        return _worded(node)
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
         self.generic_visit(node)
