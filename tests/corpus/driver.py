@@ -201,9 +201,15 @@ class Driver:
     async def connection(self, name: str = "main") -> Connection:
         """The connection of that name, opened if there is none yet."""
         if name not in self.connections:
-            reader, writer = await asyncio.open_connection(*self.inside.address, limit=1 << 20)
-            self.connections[name] = Connection(reader, writer, self.inside, self.outcome)
+            await self.dial(name, *self.inside.address)
         return self.connections[name]
+
+    async def dial(self, name: str, host: str, port: int) -> Connection:
+        """A new connection of that name, as the mode makes them."""
+        open_connection = DIALS.get(self.mode, _dial)
+        reader, writer = await open_connection(self, host, port)
+        made = self.connections[name] = Connection(reader, writer, self.inside, self.outcome)
+        return made
 
     def _last(self) -> Connection | None:
         return next(reversed(self.connections.values()), None)
@@ -325,6 +331,12 @@ def request_bytes(asked: Mapping[str, Any], target: str, expand: Callable[[str],
     return expand("\r\n".join(lines) + "\r\n\r\n") + body
 
 
+async def _dial(_: Driver, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(host, port, limit=1 << 20)
+
+
+DIALS: Final[dict[str, Any]] = {}
+"""Mode -> what opens a connection in it, if not the runner itself."""
 REQUESTS: Final[dict[str, Any]] = {}
 """Mode -> what sends a whole request in it; modules of further modes add theirs."""
 STEPS: Final[dict[str, Any]] = {

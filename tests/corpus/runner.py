@@ -10,6 +10,7 @@ from tests.corpus import (
     handles,
     hellos,
     http2_frames,
+    microvm,
     operator,
     policy_files,
     surfaces,
@@ -43,7 +44,10 @@ async def once(
 ) -> list[str]:
     """What is wrong with one case; empty when it holds. Not `ours`: only what is safe, whatever it says.
     `off`: its check is, so that something is expected to be wrong."""
-    inside = await proxy.open(run.case.policy, run.case.session)
+    if run.mode == "microvm":
+        inside = (await microvm.guest_of(proxy)).inside
+    else:
+        inside = await proxy.open(run.case.policy, run.case.session)
     expand = expander(inside, proxy.secrets)
     world.begin(run.case.resolver, run.case.origin, expand)
     proxy.mark()

@@ -10,7 +10,7 @@ from tests.corpus.schema import Run, classes, runs
 LEAST = 250
 """Cases that differ in the check that they exercise, or in the way that they reach it."""
 
-pytestmark = pytest.mark.needs_debian("ip")
+pytestmark = pytest.mark.needs_debian("ip", "qemu-system-x86_64", "bwrap")
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 from tests.corpus.child import results
 from tests.corpus.schema import Run, checks, classes, runs
 
-pytestmark = pytest.mark.needs_debian("ip")
+pytestmark = pytest.mark.needs_debian("ip", "qemu-system-x86_64", "bwrap")
 
 
 @pytest.fixture(scope="module")
