@@ -77,7 +77,7 @@ async def test_without_its_ca_a_session_gets_no_certificate_of_the_daemons(daemo
     sandbox = await daemon.sandbox()
     assert daemon._session_cas is not None
     daemon._session_cas.close(sandbox.session.id)
-    with pytest.raises(httpx.ConnectError):
+    with pytest.raises(httpx.ProxyError, match="503"):  # told before a tunnel in which nothing could be
         await asked(daemon.trust.ca, sandbox)
     assert daemon.decisions()[-1]["reason"] == "internal_error"
 
