@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import html
 import json
+import re
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -220,6 +221,8 @@ FILTERS.update(
         "base64url": _bytes(base64.urlsafe_b64encode),
         "basic": basic,
         "percent": _text(lambda text: quote(text, safe="", encoding="latin-1")),
+        "quote": lambda text, safe: quote(text, safe=safe, encoding="latin-1"),
+        "lower_hex": _text(lambda text: re.sub("%..", lambda found: found[0].lower(), text)),
         "json": _text(lambda text: json.dumps(text)[1:-1]),
         "html": _text(html.escape),
         "every": every,

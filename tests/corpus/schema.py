@@ -59,7 +59,9 @@ class Seen(Strict):
 class Expect(Strict):
     """What must be true after the case."""
 
-    verdict: Literal["deny", "pass", "inject", "cut", "silence"]
+    verdict: Literal["deny", "pass", "inject", "cut", "broken", "silence"] = Field(
+        description="cut: the connection ends without an answer; broken: that, or in the middle of it."
+    )
     reason: str | None = Field(None, description="Coatcheck-Reason, and the last decision record's.")
     status: int | Literal["any"] | None = Field(None, description="Default: 200, if nothing is refused.")
     statuses: list[int] | None = Field(None, description="Of all answers, in order, but for CONNECT's 200.")
