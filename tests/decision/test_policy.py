@@ -160,6 +160,55 @@ def test_a_credential_travels_only_where_its_own_policy_says(
     assert answer is None or answer.alarm == (expected is WRONG)
 
 
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        (("x-original-url", "/admin"), (Reason.HEADER_FORM_REFUSED, None)),
+        (("x-forwarded-host", "evil.test"), (Reason.HEADER_FORM_REFUSED, None)),
+        (("x-forwarded-host", "api.example.org"), "models"),
+        (("x-http-method-override", "DELETE"), (Reason.METHOD_NOT_ALLOWED, "chat")),
+        (("x-http-method-override", "GET"), "models"),
+    ],
+)
+def test_headers_that_steer_a_server_elsewhere_are_judged_with_the_request(
+    header: tuple[str, str], expected: object
+) -> None:
+    """Another path or host is refused; another method must be allowed like the method itself."""
+    assert ask(STRICT, "https://api.example.org/v1/models", headers=(header,)) == expected
+
+
+def test_a_path_that_shifts_is_told_only_to_who_may_use_the_method() -> None:
+    """Else the method, the port or the scheme is what is in the way."""
+    assert ask(STRICT, "https://api.example.org/v1//models", "DELETE") == (Reason.METHOD_NOT_ALLOWED, "chat")
+    assert ask(STRICT, "https://api.example.org:22/v1//models") == (Reason.PORT_NOT_ALLOWED, "chat")
+    assert ask(STRICT, "http://api.example.org/v1//models") == (Reason.PLAIN_HTTP_REFUSED, "chat")
+
+
+def test_a_credentials_methods_hold_for_overriding_ones_too() -> None:
+    """GET that says DELETE is a DELETE where it is honoured."""
+    head = RequestHead("GET", "/x", (("x-http-method-override", "DELETE"),))
+    denial = credential_allows(replace(KEY, methods=GET), Destination(*HERE), head)
+    assert denial == Deny(WRONG, "credential key: method", alarm=True)
+
+
+def test_a_star_stands_for_no_empty_segment_and_a_prefix_for_what_is_below() -> None:
+    """As a policy's reader sees them written."""
+    star = PathPattern(("repos", "*", "issues"))
+    below = PathPattern(("v1",), prefix=True)
+    assert [str(star), str(below)] == ["/repos/*/issues", "/v1/**"]
+    assert [star.matches(path) for path in ("/repos/x/issues", "/repos//issues", "/repos/x")] == [
+        True,
+        False,
+        False,
+    ]
+    assert [below.matches(path) for path in ("/v1", "/v1/", "/v1/a/b", "/v10", "/")] == [True] * 3 + [
+        False
+    ] * 2
+    hosts = (HostPattern("a.example"), HostPattern("a.example", wildcard=True))
+    assert [str(host) for host in hosts] == ["a.example", "*.a.example"]
+    assert str(KEY.secret) == "vault:secret/api#key"
+
+
 NAMES = st.lists(
     st.sampled_from(["a", "example", "org", "evil-example", "xexample", "com"]), min_size=1, max_size=4
 ).map(".".join)
