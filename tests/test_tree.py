@@ -86,12 +86,14 @@ COVERED_BY = {
     "planes/adaptations.py": "planes/test_traps_answers.py",
     "planes/connection.py": "planes/test_traps_connections.py",
     "planes/destination.py": "planes/test_traps_parsing.py",
+    "planes/failing.py": "planes/test_traps_fail_closed.py",
     "planes/flow.py": "planes/test_stream.py",
     "planes/handshake.py": "faults/test_an_upstream_that_breaks_off_never_looks_finished.py",
     "planes/hooks.py": "planes/test_traps_fail_closed.py",
     "planes/http1.py": "planes/test_traps_parsing.py",
     "planes/layers.py": "planes/test_traps_connections.py",
     "planes/proxy_authorization.py": "planes/test_listener.py",
+    "planes/reading.py": "planes/test_traps_connections.py",
     "planes/refusal.py": "planes/test_stream.py",
     "planes/stock_addon.py": "planes/test_stock.py",
     "planes/stock_passage.py": "planes/test_stock.py",
@@ -116,6 +118,7 @@ COVERED_BY = {
     "telemetry/events.py": "telemetry/test_audit_record.py",
     "telemetry/metrics_pulled.py": "telemetry/test_metrics.py",
     "telemetry/metrics_table.py": "telemetry/test_metrics.py",
+    "standing.py": "test_exchange.py",
 }
 
 # The only places where a secret leaves its wrapper. Everything else passes a Secret on, or has no business

@@ -1,5 +1,6 @@
 """One request's life after the verdict: the last look, the secrets put in, every chunk, the end."""
 
+import logging
 import math
 import time
 from collections.abc import Callable, Container
@@ -10,27 +11,21 @@ from coatcheck.decision.body_search import BodySearch
 from coatcheck.decision.decide import NeedBody, World
 from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import Destination, Edits, Peer, RequestHead, ResponseHead
-from coatcheck.decision.policy import (
-    Credential,
-    HandlesInBody,
-    LimitKind,
-    Policy,
-    Rule,
-    credential_allows,
-    match,
-    tunnel_rule,
-)
+from coatcheck.decision.policy import Credential, HandlesInBody, LimitKind, Rule
 from coatcheck.decision.response import ResponsePlan
 from coatcheck.decision.search import find
 from coatcheck.decision.session import Session, alive
 from coatcheck.decision.substitute import check_secret
 from coatcheck.decision.verdict import Deny, Inject, Pass, Reason
 from coatcheck.outgoing import credential_edits, secret_travels, values_to_scrub, with_connection_edits
+from coatcheck.standing import denial_of, still_allowed
 from coatcheck.stores import Secret
 from coatcheck.telemetry.events import Alarm, Completion
 
 if TYPE_CHECKING:
     from coatcheck.exchange import Exchange
+
+logger = logging.getLogger(__name__)
 
 
 class Call:
@@ -54,6 +49,9 @@ class Call:
         """Bytes of body to buffer because its hash is signed (SigV4)."""
         self.entered = False
         """The limits have counted this call in; `complete` counts it out."""
+        self.told = self.left = False
+        """The verdict is in the audit log, without which nothing leaves (I8); something was written to the
+        upstream, so that it can only be broken off (I3)."""
         self.committed = False
         """The head with its secrets was handed to the plane."""
         self.status = 0
@@ -93,7 +91,7 @@ class Call:
 
     def deny(self, denial: Deny) -> None:
         """Refuse; a refusal that stands is never replaced by a milder one."""
-        self.denial = self.denial or denial
+        self.denial = self.denial or denial_of(denial)
         self._leave()
 
     def hold(self, credential: Credential, secret: Secret) -> None:
@@ -131,48 +129,38 @@ class Call:
             return Deny(Reason.HANDLE_REVOKED, "while the request ran")
         policy = state.policies.get(session.policy)
         if policy is not self._policy:
-            still = self._still_allowed(policy)
-            if isinstance(still, Deny):
-                return still
+            still = still_allowed(policy, self.destination, self.head, self.verdict)
+            if not isinstance(still, Rule):
+                return denial_of(still)
             self._policy = policy
         self._epoch = sessions.epoch
         return None
 
-    def _still_allowed(self, policy: Policy | None) -> Rule | Deny:
-        """What the policy says now."""
-        if policy is None:
-            return Deny(Reason.POLICY_MISSING)
-        if self.head.method == "CONNECT":
-            rule = tunnel_rule(policy, self.destination.host, self.destination.port)
-            return rule or Deny(Reason.HOST_NOT_ALLOWED, "the policy no longer lets it through unopened")
-        found = match(policy, self.destination, self.head)
-        if isinstance(found, Deny) or not isinstance(self.verdict, Inject):
-            return found
-        for injection in self.verdict.injections:
-            # A rule that stays may have lost the credential, and the credential its host.
-            credential = policy.credentials.get(injection.credential.name)
-            if credential is None or credential.name not in found.credentials:
-                return Deny(Reason.HANDLE_OUT_OF_SCOPE, "the policy no longer gives the credential")
-            refused = credential_allows(credential, self.destination, self.head)
-            if refused is not None:
-                return refused
-        return found
-
     def commit_tunnel(self) -> Deny | None:
         """The last look before a tunnel's first byte leaves."""
-        denial = self.denial or self.permitted()
+        denial = self.denial or self.permitted() or self._untold()
         self.committed = denial is None
         return denial
+
+    @property
+    def refusal(self) -> Deny | None:
+        """Why it may not go on, once judged; None, too, while the verdict waits for the body."""
+        waits = self.need is not None and self.verdict is None
+        return self.denial or (None if waits else self._untold())
+
+    def _untold(self) -> Deny | None:
+        return None if self.told else Deny(Reason.INTERNAL_ERROR, "the verdict was not recorded")
 
     def _handle_revoked(self, session: Session) -> bool:
         """By itself, or because its credential was taken from the session."""
         revoked = session.revoked_handles
-        shown = bool(revoked) and any(claims.jti in revoked for claims in self._claims())
+        claims = self._claims() if revoked else ()
+        shown = claims is None or any(each.jti in revoked for each in claims)
         return shown or not session.credentials.issuperset(self.credentials)
 
     def commit(self, body: bytes) -> Edits | Deny:
         """The last look and the edits, secrets included. The plane sends them without another await."""
-        denial = self.denial or self.permitted()
+        denial = self.denial or self.permitted() or self._untold()
         if denial is not None:
             return denial
         refused = self._judge_whole(body) if body else None
@@ -186,16 +174,20 @@ class Call:
         if self.session is not None:
             session_id, secrets = self.session.id, self._exchange.secrets
             self._answer = Answer(self.head, session_id, secrets, self._host_gets_secrets)
-        self._handle_until = min((claims.expires_at for claims in self._claims()), default=math.inf)
+        claims = self._claims()
+        if claims is None:
+            return Deny(Reason.INTERNAL_ERROR, "a handle that was judged can no longer be read")
+        self._handle_until = min((each.expires_at for each in claims), default=math.inf)
         self.committed = True
         return edits
 
-    def _claims(self) -> list[Claims]:
-        """What the handles that were shown say."""
+    def _claims(self) -> list[Claims] | None:
+        """What the handles that were shown say; None when one of them says nothing any more."""
         injections = self.verdict.injections if isinstance(self.verdict, Inject) else ()
         known = self._exchange.state.genuine
         said = [known.claims_of(shown.handle) for shown in injections if shown.handle is not None]
-        return [claims for claims in said if isinstance(claims, Claims)]
+        claims = [each for each in said if isinstance(each, Claims)]
+        return claims if len(claims) == len(said) else None
 
     def _host_gets_secrets(self) -> bool:
         """Whether any credential of the session's policy may go to this request's host."""
@@ -224,7 +216,7 @@ class Call:
             credentials = put_in
             self._travels = secret_travels(verdict, self._secrets)
             for credential, value, username in values_to_scrub(verdict, self._secrets):
-                if check_secret(credential, value) is not None:
+                if isinstance(check_secret(credential, value), Deny):
                     continue  # refused by the substitution, or signed with and never sent
                 if not self._exchange.secrets.add(verdict.session.id, value, username):
                     return Deny(Reason.CAPACITY, "the session was served too many different secrets")
@@ -370,14 +362,22 @@ class Call:
     # --- the end ------------------------------------------------------------------------------------
 
     def complete(self, aborted: Reason | None) -> None:
-        """Counted once, whatever comes after. Later calls answer Deny."""
+        """Counted once, whatever comes after. Later calls answer Deny. Never raises."""
         if self._ended:
             return
-        self._leave()
         self._ended = True
-        self._exchange.places.leave(self)
+        for step in (self._leave, self._vacate, lambda: self._tell(aborted)):
+            try:
+                step()
+            except Exception:
+                logger.exception("request %s did not end in order", self.request_id)
+
+    def _vacate(self) -> None:
         if self._on_end is not None:
             self._on_end(self)
+        self._exchange.places.leave(self)
+
+    def _tell(self, aborted: Reason | None) -> None:
         if not self.committed or self.session is None:
             return
         self._exchange.tell(

@@ -137,7 +137,12 @@ class Exchange:
         if isinstance(verdict, Session):
             return verdict
         if isinstance(verdict, Pass):
-            self._proceed(call, verdict)
+            try:
+                self._proceed(call, verdict)
+            except Exception:
+                logger.exception("tunnel %s: no verdict", call.request_id)
+                call.deny(Deny(Reason.INTERNAL_ERROR, "the decision failed"))
+                self._tell(call)
             if call.denial is not None:
                 call.complete(call.denial.reason)
             return call
@@ -241,6 +246,7 @@ class Exchange:
         """The audit record, before the first upstream byte; what cannot be recorded does not leave (I8)."""
         try:
             self.emit(self._decision(call))
+            call.told = True
         except AuditUnavailable as unavailable:
             call.deny(Deny(Reason.AUDIT_UNAVAILABLE, str(unavailable)))
         except Exception:
@@ -365,12 +371,6 @@ class Exchange:
     def _identified(self, peer: Peer, denial: Deny) -> Deny | Identified:
         session = self.session_of(peer)
         return denial if session is None else Identified(session, denial)
-
-
-def _signs(verdict: Pass | Inject) -> bool:
-    return isinstance(verdict, Inject) and any(
-        isinstance(injection.credential.inject, SigV4Injection) for injection in verdict.injections
-    )
 
 
 def status_of(denial: Deny) -> int:

@@ -11,8 +11,8 @@ import h2.events
 import pytest
 from mitmproxy.proxy.layers.http._http2 import Http2Connection
 
-from coatcheck.planes.connection import ROOM
 from coatcheck.planes.http2 import STREAM_WINDOW
+from coatcheck.planes.reading import ROOM
 from tests import debian
 from tests.daemon import Sandbox, TestDaemon, running_daemon
 from tests.planes.attack import eventually, nothing_is_left

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from coatcheck.decision.policy import SecretRef
-from coatcheck.planes import connection, listener, mitm
+from coatcheck.planes import listener, mitm, reading
 from coatcheck.stores import Secret
 from tests.daemon import Sandbox, TestDaemon
 from tests.planes.attack import eventually, nothing_is_left, request
@@ -102,9 +102,9 @@ async def test_0_10_a_body_that_waits_for_the_store_is_bounded(
     async with tunnel(raw_daemon, raw_sandbox) as raw:
         raw.writer.write(head + b"x" * body)
         link = next(iter(raw_daemon.plane.connections))
-        await eventually(lambda: link._unsettled > connection.ROOM)
+        await eventually(lambda: link._unsettled > reading.ROOM)
         await asyncio.sleep(0.2)
-        assert link._unsettled < connection.ROOM + 3 * 65_535
+        assert link._unsettled < reading.ROOM + 3 * 65_535
         raw_origin.behave = lambda visit, _: _count(visit, body)
         answered.set()
         assert await raw.status() == 200

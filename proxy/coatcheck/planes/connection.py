@@ -21,14 +21,19 @@ from mitmproxy.connection import Client, Connection, ConnectionState, Server
 from mitmproxy.proxy import commands, events, mode_specs, server
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layer import NextLayer
+from mitmproxy.proxy.layers.http import HttpRequestHook
 from mitmproxy.proxy.layers.http._http1 import Http1Connection
 from mitmproxy.proxy.layers.http._http2 import Http2Connection
+from OpenSSL import SSL
 
 from coatcheck.decision.message import Peer
 from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.planes.failing import FAILED, Spent, last_word
 from coatcheck.planes.flow import EgressContext
 from coatcheck.planes.handshake import limit_handshake
-from coatcheck.planes.http2 import has_room
+from coatcheck.planes.hooks import VerdictHook
+from coatcheck.planes.http1 import BoundedHttp1Client
+from coatcheck.planes.reading import RoomyReading
 from coatcheck.planes.sockets import address_of, reset
 from coatcheck.planes.transparent import first_layer
 from coatcheck.planes.turns import Turn
@@ -40,16 +45,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ROOM = 262_144
-"""Bytes that may wait in our memory for one receiver before its sender is paused; two HTTP/2 frames of
-128 KiB, so that a single frame never stalls a stream."""
-STALL_SECONDS = 60.0
-"""How long a paused sender waits for room before the connection is given up."""
-
 _EXPLICIT = mode_specs.ProxyMode.parse("regular")
 
 
-class EgressConnection(server.ConnectionHandler):
+class EgressConnection(RoomyReading):
     """One client connection of one listener. `peer` holds the host-side evidence of who it is."""
 
     def __init__(
@@ -66,8 +65,10 @@ class EgressConnection(server.ConnectionHandler):
             proxy_mode=_EXPLICIT,
             state=ConnectionState.OPEN,
         )
-        super().__init__(EgressContext(client, plane.options))
-        self.layer = first_layer(self.layer.context, self, peer)
+        context = EgressContext(client, plane.options)
+        super().__init__(context)
+        self._spent = Spent(context)
+        self.layer = first_layer(context, self, peer)
         self.transports[client] = server.ConnectionIO(reader=reader, writer=writer)
         self.plane, self.peer = plane, peer
         self.proof_until: float | None = None
@@ -104,41 +105,45 @@ class EgressConnection(server.ConnectionHandler):
         self._waiting = 0
         self._unsettled = 0
         self._progress = asyncio.Event()
+        self.client_tls: SSL.Connection | None = None
+        """TLS with the client, once it has begun."""
+        self.leaving: list[Call] = []
+        """Requests whose heads are on their way to the upstream's socket."""
+        self.serving = asyncio.current_task()
+        self.told = False
+        """The client was told that the connection failed; it may read that before the connection ends."""
+        self._over = False
         self.turn, self._in_order = Turn(plane.turns), asyncio.Lock()
 
     # --- events and hooks ---------------------------------------------------------------------------
 
     @override
     async def server_event(self, event: events.Event) -> None:
-        async with self._in_order:  # a side's next word must not overtake what is left of the one before
-            await self._handle(event)
-            while (resume := self.turn.take_unfinished()) is not None:
-                async with self.turn.queue:
-                    await asyncio.sleep(0)
-                    await self._handle(resume)
+        try:
+            async with self._in_order:  # a side's next word must not overtake what is left of the one before
+                await self._handle(event)
+                while (resume := self.turn.take_unfinished()) is not None:
+                    async with self.turn.queue:
+                        await asyncio.sleep(0)
+                        await self._handle(resume)
+        except Exception:
+            logger.exception("a layer failed")
+            self.fail(FAILED)
+        self._progress.set()
 
     async def _handle(self, event: events.Event) -> None:
         async with self._server_event_lock:
             # No await from here on: mitmproxy's layers must not be re-entered (mitmproxy #7027).
             self.timeout_watchdog.register_activity()
             self.turn.begin()
-            try:
-                pending: deque[events.Event] = deque((event,))
-                while pending:
-                    for command in self.layer.handle_event(pending.popleft()):
-                        self._execute(command, pending)
-                    if self._inner is not None and not pending:
-                        self._step_into_tunnel(pending)
-                if self._outgoing:
-                    self._send()
-            except Exception:
-                logger.exception("connection aborted: a layer failed")
-                self.plane.failed_closed()
-                # What the client was owed goes out; what would have gone upstream beside the failure stays.
-                self._outgoing = [command for command in self._outgoing if command.connection is self.client]
+            pending: deque[events.Event] = deque((event,))
+            while pending:
+                for command in self.layer.handle_event(pending.popleft()):
+                    self._execute(command, pending)
+                if self._inner is not None and not pending:
+                    self._step_into_tunnel(pending)
+            if self._outgoing:
                 self._send()
-                self.abort(Reason.INTERNAL_ERROR)
-            self._progress.set()
 
     def _execute(self, command: commands.Command, pending: deque[events.Event]) -> None:
         if isinstance(command, commands.StartHook):
@@ -149,6 +154,7 @@ class EgressConnection(server.ConnectionHandler):
             pass  # mitmproxy's messages quote peers' bytes, which may hold an echoed secret (I1)
         elif isinstance(command, commands.OpenConnection):
             task = asyncio.get_running_loop().create_task(self.open_connection(command))
+            task.add_done_callback(lambda task: self._look_at(task, command.connection))
             if command.connection not in self.transports:  # an eager task may have ended already
                 self.transports[command.connection] = server.ConnectionIO(handler=task)
             elif self.transports[command.connection].handler is None:
@@ -175,6 +181,9 @@ class EgressConnection(server.ConnectionHandler):
         for connection, data in pieces.items():
             io = self.transports.get(connection)
             if io is not None and io.writer is not None and not io.writer.is_closing():
+                if connection is not self.client:
+                    while self.leaving:
+                        self.leaving.pop().left = True
                 io.writer.write(data[0] if len(data) == 1 else b"".join(data))
 
     def enter_tunnel(self, context: Context) -> None:
@@ -198,7 +207,11 @@ class EgressConnection(server.ConnectionHandler):
         entry = self.plane.hooks.get(type(hook))
         waiting = entry[1](getattr(hook, entry[0])) if entry is not None else None
         if waiting is not None:
-            asyncio.get_running_loop().create_task(self._finish_hook(hook, waiting))
+            if not isinstance(hook, VerdictHook | HttpRequestHook):
+                getattr(waiting, "close", lambda: None)()
+                raise TypeError(f"nothing waits for what {type(hook).__name__} answers")
+            task = asyncio.get_running_loop().create_task(self._finish_hook(hook, waiting))
+            task.add_done_callback(lambda task: self._look_at(task, None))
         elif hook.blocking:
             pending.append(events.HookCompleted(hook))
 
@@ -207,8 +220,8 @@ class EgressConnection(server.ConnectionHandler):
         try:
             with self.timeout_watchdog.disarm():
                 await waiting
-        except Exception:
-            # The verdict that the hook did not set is a Deny; the stream reads it so.
+        except (Exception, asyncio.CancelledError):
+            # The verdict that the hook did not set, or did not record, is a Deny; the stream reads it so.
             logger.exception("hook %s failed", type(hook).__name__)
             self.plane.failed_closed()
         finally:
@@ -231,14 +244,21 @@ class EgressConnection(server.ConnectionHandler):
             async with self.max_conns[connection.address]:
                 await self._dial_and_serve(command)
         except UpstreamRefused as refused:
-            self.upstream_failure[connection] = refused
-            connection.error = refused.reason.value
-            await self.server_event(events.OpenConnectionCompleted(command, refused.reason.value))
-            self.transports.pop(connection, None)
+            await self._not_connected(command, refused)
         except Exception:
-            logger.exception("connection aborted: its upstream connection failed")
+            logger.exception("an upstream connection failed")
             self.plane.failed_closed()
-            self.abort(Reason.INTERNAL_ERROR)
+            if connection.timestamp_tcp_setup is not None:
+                self.fail(FAILED)
+            else:
+                await self._not_connected(command, UpstreamRefused(Reason.INTERNAL_ERROR, "dialling failed"))
+
+    async def _not_connected(self, command: commands.OpenConnection, refused: UpstreamRefused) -> None:
+        connection = command.connection
+        self.upstream_failure[connection] = refused
+        connection.error = refused.reason.value
+        await self.server_event(events.OpenConnectionCompleted(command, refused.reason.value))
+        self.transports.pop(connection, None)
 
     async def _dial_and_serve(self, command: commands.OpenConnection) -> None:
         connection = command.connection
@@ -268,108 +288,61 @@ class EgressConnection(server.ConnectionHandler):
         """+1 when a stream begins to wait for an upstream connection, -1 when it no longer does."""
         self._waiting += by
 
-    # --- reading, with room -------------------------------------------------------------------------
-
-    @override
-    async def handle_connection(self, connection: Connection) -> None:
-        reader = self.transports[connection].reader
-        assert isinstance(reader, asyncio.StreamReader)
-        cancelled: asyncio.CancelledError | None = None
-        from_client = connection is self.client
-        await asyncio.sleep(
-            0
-        )  # an eager task runs before its maker can register it, if data is there already
-        while True:
-            try:
-                if self.http2 or self._waiting:
-                    await self._wait_for_room(connection, from_client)
-                data = await reader.read(65_535)
-            except asyncio.CancelledError as error:
-                cancelled = error
-                break
-            except OSError:
-                connection.error = "reset"  # no clean end, whatever came before
-                break
-            if not data:
-                break
-            self.last_activity = time.monotonic()
-            if from_client:
-                self._unsettled = self._unsettled + len(data) if self._waiting else 0
-            try:
-                await self.server_event(events.DataReceived(connection, data))
-                if self._is_behind():
-                    await self.drain_writers()  # type: ignore[no-untyped-call]
-            except asyncio.CancelledError as error:
-                cancelled = error
-                break
-        await self._finish_connection(connection, cancelled)
-
-    def _is_behind(self) -> bool:
-        """Whether the kernel has not taken everything yet: only then is there something to wait for."""
-        return any(
-            io.writer is not None and io.writer.transport.get_write_buffer_size()  # type: ignore[union-attr]
-            for io in self.transports.values()
-        )
-
-    async def _finish_connection(
-        self, connection: Connection, cancelled: asyncio.CancelledError | None
-    ) -> None:
-        if cancelled is None:
-            connection.state &= ~ConnectionState.CAN_READ
-        else:
-            connection.state = ConnectionState.CLOSED
-        await self.server_event(events.ConnectionClosed(connection))
-        if connection.state is ConnectionState.CAN_WRITE:
-            # The peer is done sending, and we may still send to it; a cancel ends that (as upstream does).
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError as error:
-                cancelled = error
-        io = self.transports.pop(connection, None)
-        if io is not None and io.writer is not None:
-            io.writer.close()
-        if cancelled is not None:
-            raise cancelled
-
-    async def _wait_for_room(self, connection: Connection, from_client: bool) -> None:
-        """Until what `connection` sends next has somewhere to go. Gives up after STALL_SECONDS."""
-        async with asyncio.timeout(STALL_SECONDS) as stall:
-            try:
-                while self._is_full(connection, from_client):
-                    self._progress.clear()
-                    await self._progress.wait()
-            except asyncio.CancelledError:
-                if stall.expired():
-                    self.abort(Reason.UPSTREAM_TIMEOUT)
-                raise
-
-    def _is_full(self, connection: Connection, from_client: bool) -> bool:
-        if from_client and self._waiting and self._unsettled > ROOM:
-            return True
-        parser = self.parsers.get(connection)
-        # HTTP/2 peers are held back by their windows (planes/http2), HTTP/1 peers by not reading.
-        if not isinstance(parser, Http1Connection) or parser.stream_id is None:
-            return False
-        return not self.has_room(connection, parser.stream_id)
-
-    def has_room(self, connection: Connection, stream_id: int) -> bool:
-        """Whether what `connection` sends on a stream, by the client's number, has somewhere to wait."""
-        from_client = connection is self.client
-        across = (p for peer, p in self.parsers.items() if (peer is self.client) is not from_client)
-        return has_room(across, stream_id, ROOM)
-
     # --- endings ------------------------------------------------------------------------------------
 
     def abort(self, reason: Reason) -> None:
         """End everything at once without a clean end of message: reset, not close (I3, I5)."""
         self.turn.take_unfinished()
+        self._over = True
         for call in tuple(self.calls):
             call.complete(reason)
-        for io in tuple(self.transports.values()):
-            if io.writer is not None:
+        for connection, io in tuple(self.transports.items()):
+            if io.writer is not None and not (self.told and connection is self.client):
                 reset(io.writer)
-            if io.handler is not None:  # it would wait for a layer to close what is closed
-                io.handler.cancel("aborted")
+            # It would wait for a layer to close what is closed; before it reads, `serving` stands for it.
+            handler = io.handler or (self.serving if connection is self.client else None)
+            if handler is not None:
+                handler.cancel("aborted")
+
+    def fail(self, denial: Deny) -> None:
+        """End everything because something of ours failed, or took too long. Whoever can still be told is
+        told why; once something has left, nobody gets a clean end (I3)."""
+        if self._over or self.client not in self.transports:
+            return
+        self.plane.failed_closed()
+        # What the client was owed goes out; what would have gone upstream beside the failure stays.
+        self._outgoing = [command for command in self._outgoing if command.connection is self.client]
+        try:
+            if not any(call.left for call in self.calls):
+                self._send()
+                word, writer = last_word(self, denial), self.transports[self.client].writer
+                if word and writer is not None:
+                    writer.write(word)
+                    self.told = True
+        except Exception:
+            logger.exception("a client could not be told that its connection failed")
+        self.layer = self._spent
+        self.abort(denial.reason)
+
+    def take_back(self, upstream: Connection) -> None:
+        """What is on its way to an upstream's socket stays here, and so the connection cannot go on."""
+        self._outgoing = [command for command in self._outgoing if command.connection is not upstream]
+        self.leaving.clear()
+        io = self.transports.get(upstream)
+        if io is not None and io.writer is not None:
+            reset(io.writer)
+        parser = self.parsers.get(upstream)
+        if isinstance(parser, BoundedHttp1Client):
+            parser.forget_held()
+
+    def _look_at(self, task: asyncio.Task[None], opening: Connection | None) -> None:
+        """A task that ended: whoever waits for what it did not do must not wait for ever."""
+        if task.cancelled():
+            unfinished = opening is None or opening in self.transports  # in order it would have left them
+        else:
+            unfinished = task.exception() is not None
+        if unfinished:
+            self.fail(FAILED)
 
     def reset_client(self) -> None:
         io = self.transports.get(self.client)

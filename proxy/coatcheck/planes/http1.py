@@ -94,6 +94,10 @@ class _Bounded(Http1Connection):
         self._held += head
         self._link.holding.add(self)
 
+    def forget_held(self) -> None:
+        self._held = b""
+        self._link.holding.discard(self)
+
     def _with_held(self, data: bytes = b"") -> Generator:
         """Send what was held, and `data`."""
         if self._held:

@@ -27,6 +27,7 @@ from coatcheck.planes.connection import EgressConnection
 from coatcheck.planes.descriptors import is_spare
 from coatcheck.planes.dns import Datagrams, Resolver
 from coatcheck.planes.dns_message import MAX_QUERY
+from coatcheck.planes.failing import FAILED
 from coatcheck.planes.mitm import MitmPlane
 from coatcheck.planes.original_destination import NotRedirected, from_kernel, from_proxy_header
 from coatcheck.planes.pace import Pace
@@ -249,20 +250,40 @@ class Listeners:
             await link.handle_client()
         except NotRedirected as why:
             denial = Deny(Reason.OWN_SURFACE, str(why))
-            nowhere, nothing = Destination("http", "", 0), RequestHead("-", "", ())
-            call = self._plane.exchange.refused(Peer(listener, origins), nowhere, nothing, denial)
-            await say_and_close(reader, writer, refusal_bytes(denial, call.request_id))
+            await self._refuse(reader, writer, Peer(listener, origins), denial)
         except Exception:
             logger.exception("a connection ended badly")
             self._plane.failed_closed()
-            reset(writer)
+            if link is None:
+                await self._refuse(reader, writer, Peer(listener, origins), FAILED)
+            else:
+                link.fail(FAILED)
         finally:
-            if link is not None:
-                self._plane.forget(link)
-            self._open -= 1
-            self._counts[key] -= 1
-            if not self._counts[key]:
-                del self._counts[key]
+            try:
+                if link is not None:
+                    self._plane.forget(link)
+                await self._end(reader, writer, link)
+            finally:
+                self._open -= 1
+                self._counts[key] -= 1
+                if not self._counts[key]:
+                    del self._counts[key]
+
+    async def _refuse(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer, denial: Deny
+    ) -> None:
+        nowhere, nothing = Destination("http", "", 0), RequestHead("-", "", ())
+        call = self._plane.exchange.refused(peer, nowhere, nothing, denial)
+        await say_and_close(reader, writer, refusal_bytes(denial, call.request_id))
+
+    async def _end(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: EgressConnection | None
+    ) -> None:
+        """Nothing of a connection stays, however it ended; whoever was told why may read it first."""
+        if link is not None and link.told:
+            await say_and_close(reader, writer, b"")
+        elif not writer.is_closing():
+            reset(writer)
 
 
 async def _explicit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

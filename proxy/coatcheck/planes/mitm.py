@@ -169,7 +169,7 @@ class MitmPlane:
                 link.abort(Reason.UPSTREAM_TIMEOUT)
             return
         if now - link.last_activity > ANSWER_SECONDS:
-            link.abort(Reason.UPSTREAM_TIMEOUT)
+            link.fail(Deny(Reason.UPSTREAM_TIMEOUT, "nothing moved for too long"))
             return
         # A lease that lapses calls nobody: streams that carry no chunk end here.
         for call in tuple(link.calls):
@@ -213,7 +213,7 @@ class MitmPlane:
         host = link.tunnel[0]
         try:
             http2 = link.refusal is None and self._http2(link, host)
-            data.ssl_conn = self._tls_towards(link).connection(host, http2=http2)
+            data.ssl_conn = link.client_tls = self._tls_towards(link).connection(host, http2=http2)
         except CertificateError as error:
             if link.refusal is None:  # else it is recorded, and only cannot be told
                 self.refuse_connection(link, Deny(Reason.INTERNAL_ERROR, f"no certificate: {error}"))

@@ -38,7 +38,8 @@ async def say_and_close(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
         async with asyncio.timeout(LINGER_SECONDS):
             writer.write(word)
             await writer.drain()
-            writer.write_eof()
+            if writer.can_write_eof():
+                writer.write_eof()
             left = LINGER_BYTES
             while left > 0 and (data := await reader.read(left)):
                 left -= len(data)

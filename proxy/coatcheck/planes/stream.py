@@ -22,7 +22,6 @@ from mitmproxy.proxy.layers.http import (
     ErrorCode,
     HTTPMode,
     HttpRequestHook,
-    HttpStream,
     RequestData,
     RequestEndOfMessage,
     RequestHeaders,
@@ -37,6 +36,7 @@ from mitmproxy.proxy.layers.http import (
 from mitmproxy.proxy.layers.http._base import HttpEvent
 
 from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.planes.failing import FailsClosed
 from coatcheck.planes.flow import EgressFlow
 from coatcheck.planes.hooks import VerdictHook
 from coatcheck.planes.refusal import refusal
@@ -44,7 +44,6 @@ from coatcheck.planes.translate import apply_edits, response_head, set_response_
 from coatcheck.planes.websocket import EgressWebsocket
 
 if TYPE_CHECKING:
-    from coatcheck.exchange import Call
     from coatcheck.planes.connection import EgressConnection
 
 type Generator = layer.CommandGenerator[None]
@@ -55,7 +54,7 @@ RETRIED_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Sent once more when a kept connection turns out stale before an answer (RFC 9110 9.2.2)."""
 
 
-class EgressStream(HttpStream):
+class EgressStream(FailsClosed):
     """mitmproxy's stream with our decisions at each of its steps."""
 
     flow: EgressFlow
@@ -66,9 +65,8 @@ class EgressStream(HttpStream):
         super().__init__(context, stream_id)
         self.link = link
         self._idle = idle
-        self.call: Call | None = None
-        self._discarded = 0
-        self._retried = self._reused = self._answer_started = False
+        self.call, self._discarded = None, 0
+        self._retried = self._reused = False
 
     # --- the request --------------------------------------------------------------------------------
 
@@ -86,7 +84,7 @@ class EgressStream(HttpStream):
             if (yield from self.check_killed(False)):
                 return self._client_gone()
         self.call = self.flow.call
-        denial = self.call.denial if self.call is not None else Deny(Reason.INTERNAL_ERROR, "no verdict")
+        denial = self.call.refusal if self.call is not None else Deny(Reason.INTERNAL_ERROR, "no verdict")
         if denial is not None:
             yield from self._refuse(denial, request_done=event.end_stream)
             return
@@ -144,6 +142,8 @@ class EgressStream(HttpStream):
             if connection.alpn != b"h2":
                 self.flow.request.headers["transfer-encoding"] = "chunked"
         ended = end_stream or (request_done and not body)
+        self._head_sent = True
+        self.link.leaving.append(self.call)
         yield mitm_http.SendHttp(
             RequestHeaders(self.stream_id, self.flow.request, ended), self.context.server
         )
@@ -245,7 +245,7 @@ class EgressStream(HttpStream):
         yield mitm_http.SendHttp(ResponseHeaders(self.stream_id, self.flow.response), self.context.client)
         self.flow.websocket = mitm_http.WebSocketData()
         self.child_layer = EgressWebsocket(self.context, self.flow, self.call, self.link.turn)
-        self._handle_event = self.passthrough
+        self._handle_event = self.passthrough  # type: ignore[method-assign]
         yield from self.child_layer.handle_event(events.Start())
         yield mitm_http.SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
 

@@ -92,6 +92,7 @@ class OpaqueTunnel(layer.Layer):
             yield from self._refuse(denial)
             return
         self._open = True
+        self._link.leaving.append(self._call)
         yield commands.SendData(self.context.server, bytes(self._hello))
         self._hello.clear()
 

@@ -1,0 +1,33 @@
+"""Whether a verdict still stands under the policy as it is now."""
+
+from coatcheck.decision.message import Destination, RequestHead
+from coatcheck.decision.policy import Policy, Rule, credential_allows, match, tunnel_rule
+from coatcheck.decision.verdict import Deny, Inject, Pass, Reason
+
+
+def still_allowed(
+    policy: Policy | None, destination: Destination, head: RequestHead, verdict: Pass | Inject | None
+) -> Rule | Deny:
+    """What the policy in force says of a request that was allowed under another one."""
+    if policy is None:
+        return Deny(Reason.POLICY_MISSING)
+    if head.method == "CONNECT":
+        rule = tunnel_rule(policy, destination.host, destination.port)
+        return rule or Deny(Reason.HOST_NOT_ALLOWED, "the policy no longer lets it through unopened")
+    found = match(policy, destination, head)
+    if isinstance(found, Deny) or not isinstance(verdict, Inject):
+        return found
+    for injection in verdict.injections:
+        # A rule that stays may have lost the credential, and the credential its host.
+        credential = policy.credentials.get(injection.credential.name)
+        if credential is None or credential.name not in found.credentials:
+            return Deny(Reason.HANDLE_OUT_OF_SCOPE, "the policy no longer gives the credential")
+        refused = credential_allows(credential, destination, head)
+        if refused is not None:
+            return refused
+    return found
+
+
+def denial_of(answer: object) -> Deny:
+    """A Deny as it is. What is neither that nor a permission is one, too (I3)."""
+    return answer if isinstance(answer, Deny) else Deny(Reason.INTERNAL_ERROR, "no verdict")
