@@ -67,7 +67,12 @@ async def guest_of(proxy: Any) -> Guest:
     assert isinstance(proxy, Coatcheck)
     if proxy not in _guests:
         client = SandboxClient(proxy.daemon.settings.control)
-        wanted = {"tenant": "acme", "subject": "corpus", "policy": "vendor", "backend": "microvm"}
+        wanted: dict[str, Any] = {
+            "tenant": "acme",
+            "subject": "corpus",
+            "policy": "vendor",
+            "backend": "microvm",
+        }
         sandbox = await client.create(**wanted)
         session = str(next(iter(sandbox.shown["sessions"].values())))
         handles = {}

@@ -1,4 +1,4 @@
-"""What makes a browser inside trust its proxy: made beside the boot, and never put over what is somebody's."""
+"""What makes a browser inside trust its proxy: made beside the boot, never put over what is somebody's."""
 
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
