@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tests.corpus.proxies import Inside, UnderTest
 
-PATIENCE: Final = 5.0
+PATIENCE = 5.0
 """Seconds for an answer; what takes longer hangs."""
 MOST: Final = 64 << 20
 
@@ -290,7 +290,7 @@ async def _close(driver: Driver, how: Any, step: Mapping[str, Any]) -> None:
 
 async def _repeat(driver: Driver, asked: Mapping[str, Any], _: Mapping[str, Any]) -> None:
     for number in range(int(asked["times"])):
-        await driver.steps([{"on": f"{number}", **each} for each in asked["steps"]])
+        await driver.steps([{**each, "on": f"{number}"} for each in asked["steps"]])
 
 
 async def _request(driver: Driver, asked: Mapping[str, Any], step: Mapping[str, Any]) -> None:

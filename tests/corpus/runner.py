@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.corpus import (
+    driver,
     guests,
     handles,
     hellos,
@@ -29,6 +30,8 @@ KINDS_OF_STEPS: Final = (guests, handles, hellos, http2_frames, operator, policy
 SETTLE: Final = 0.02
 """Seconds between looks for what is still to be written, or to arrive."""
 LOOKS: Final = 150
+IMPATIENCE: Final = 2.0
+"""Seconds for an answer once a check is off: one that does not come then is a difference, too."""
 LOOKS_WITHOUT_CHECK: Final = 15
 """Enough for a record to be written, so that its lateness is not taken for a difference."""
 
@@ -51,11 +54,11 @@ async def once(
     expand = expander(inside, proxy.secrets)
     world.begin(run.case.resolver, run.case.origin, expand)
     proxy.mark()
-    driver = Driver(inside, expand, run.mode, proxy)
+    steps = Driver(inside, expand, run.mode, proxy)
     try:
         async with asyncio.timeout(60):
             with switches.bounds(run.case.bounds):
-                outcome = await driver.run(run.case.steps)
+                outcome = await steps.run(run.case.steps)
     except TimeoutError:
         return ["the case did not end"]
     if not ours:
@@ -78,6 +81,7 @@ async def all_of(todo: Iterable[Run], daemons: Coatchecks, world: World) -> list
 async def switched_off(todo: Iterable[Run], daemons: Coatchecks, world: World) -> list[Result]:
     """Each case with its check switched off: what is wrong then, which must be something."""
     results = []
+    driver.PATIENCE = IMPATIENCE
     for name, of_check in _by_check(todo):
         check = checks()[name]
         for run in of_check:

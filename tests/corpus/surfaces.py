@@ -145,6 +145,12 @@ async def _by_tcp(
         writer.transport.abort()
 
 
+def _synthetic(_: Inside, name: str, __: Mapping[str, str]) -> str:
+    found = synthetic(name)
+    assert found is not None
+    return f" {found.ipv4}]"
+
+
 def _metadata_token(inside: Inside, _: str, __: Mapping[str, str]) -> str:
     return _SERVICES[inside.session]._tokens.issue("agent", 60)
 
@@ -155,7 +161,8 @@ def _other_metadata_token(inside: Inside, _: str, __: Mapping[str, str]) -> str:
 
 
 KINDS["pad"] = lambda _, count, __: "x" * int(count)
-KINDS["synthetic"] = lambda _, name, __: f" {synthetic(name).ipv4}]"
+KINDS["fields"] = lambda _, count, __: "".join(f"X-{number}: 1\r\n" for number in range(int(count)))
+KINDS["synthetic"] = _synthetic
 KINDS["control"] = lambda inside, _, __: str(inside.control_port)
 KINDS["token"] = lambda _, role, __: token_of(role)
 KINDS["metadata_token"] = _metadata_token
