@@ -45,6 +45,12 @@ def grow_old(proxy: Coatcheck, session: str, _: Mapping[str, Any]) -> None:
     _changed(proxy, session, expires_at=proxy.daemon.state.clock.now().wall - 1.0)
 
 
+def pass_time(proxy: Coatcheck, _: str, asked: Mapping[str, Any]) -> None:
+    """The wall clock goes forward, and stays there; sessions live for hours."""
+    clock = proxy.daemon.state.clock
+    clock.raise_to(clock.now().wall + float(asked["seconds"]))
+
+
 def _changed(proxy: Coatcheck, session: str, **values: float) -> None:
     registry = proxy.daemon.state._registry
     changed: Session = replace(registry.sessions.by_id[session], **values)  # type: ignore[arg-type]
@@ -58,6 +64,7 @@ CALLS: Final[dict[str, Call]] = {
     "new_generation": new_generation,
     "lapse": lapse,
     "grow_old": grow_old,
+    "pass_time": pass_time,
 }
 
 
