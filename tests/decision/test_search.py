@@ -280,3 +280,17 @@ def test_what_stands_before_a_hidden_handle_is_latin_1() -> None:
     """As header values are."""
     (found,) = find(head("/", ("x", "%E9" + hidden(HANDLE))))
     assert (found.before, found.text, found.decoded) == ("\xe9", HANDLE, True)
+
+
+def test_a_reference_is_found_behind_what_only_looks_like_one() -> None:
+    """Prefixes may overlap themselves."""
+    found = find(head("/aaab123"), (Shape("aa", 4),), lambda text: text == "aab123")
+    assert [item.text for item in found] == ["aab123"]
+
+
+def test_basic_is_read_in_both_alphabets_of_base64() -> None:
+    """A lenient server reads either."""
+    coded = base64.urlsafe_b64encode(b"\xfb\xff\xfe:" + HANDLE.encode()).decode()
+    assert "-" in coded and "_" in coded
+    (found,) = find(head("/", ("authorization", "Basic " + coded)))
+    assert (found.location, found.text, found.before) == (Location.BASIC, HANDLE, "\xfb\xff\xfe:")

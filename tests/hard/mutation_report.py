@@ -70,7 +70,7 @@ def _row(module: str, counts: Counter[str]) -> str:
 
 def _item(one: survivors.Survivor) -> list[str]:
     return (
-        [f"- `{one.module}`, {one.name.rpartition('__mutmut_')[0].lstrip('x_')}:", "  ```diff"]
+        [f"- `{one.module}`, {one.name.rpartition('__mutmut_')[0].removeprefix('x_')}:", "  ```diff"]
         + [f"  {line}" for line in one.diff.splitlines()]
         + ["  ```"]
     )
