@@ -65,6 +65,9 @@ SWEEP_SECONDS = 1.0
 """How often lapsed sessions are closed in the books; a lapsed one is refused at once in any case."""
 GIVE_BACK_SWEEPS = 60
 """Sweeps between two times that freed memory is given back to the system."""
+GIVE_BACK_ENDED = 200
+"""Or so many connections ended: one whose client left in the middle of a large answer leaves 0.5 MiB in
+cycles, and a sandbox may have fifty of them a second."""
 OVER_AT_ONCE = 50
 """Sessions whose sockets are closed in one turn of the plane's loop: some 5 ms."""
 
@@ -219,10 +222,13 @@ class Daemon:
     async def _keep_house(self) -> None:
         """A chore that fails keeps no other from being done: while the disk of the state is full, a
         tightened policy must take effect all the same."""
+        given_back = 0
         for second in itertools.count():
             await asyncio.sleep(SWEEP_SECONDS)
             await self._chore(self._sweep)
-            if second % GIVE_BACK_SWEEPS == 0:
+            ended = self.plane.ended if self.plane is not None else 0
+            if ended - given_back >= GIVE_BACK_ENDED or second % GIVE_BACK_SWEEPS == 0:
+                given_back = ended
                 await self._chore(lambda: asyncio.to_thread(give_back_memory))
             await self._chore(lambda: asyncio.to_thread(self.sandboxes.sweep))
             await self._chore(self._look_after)

@@ -73,6 +73,8 @@ class MitmPlane:
         """Of connections with more in hand than one turn takes (`turns`)."""
         self.failures = 0
         """Connections or requests refused because something of ours failed (fail-closed count)."""
+        self.ended = 0
+        """Client connections so far that are over."""
         self._client_tls = client_tls
         self._refusal_tls = client_tls.small()
         self._upstream_tls = upstream_tls
@@ -131,6 +133,7 @@ class MitmPlane:
             call.complete(Reason.CLIENT_GONE)
         self.connections.discard(link)
         self._links.pop(link.client.id, None)
+        self.ended += 1
 
     def abort_sessions(self, session_ids: Collection[str]) -> None:
         """Sessions, handles or credentials of theirs were revoked: end what depends on them, now (I5)."""
