@@ -189,6 +189,10 @@ def test_a_credentials_methods_hold_for_overriding_ones_too() -> None:
     head = RequestHead("GET", "/x", (("x-http-method-override", "DELETE"),))
     denial = credential_allows(replace(KEY, methods=GET), Destination(*HERE), head)
     assert denial == Deny(WRONG, "credential key: method", alarm=True)
+    elsewhere = credential_allows(
+        replace(KEY, paths=CHAT.paths), Destination(*HERE), RequestHead("GET", "/x", ())
+    )
+    assert elsewhere == Deny(WRONG, "credential key: path", alarm=True)
 
 
 def test_a_star_stands_for_no_empty_segment_and_a_prefix_for_what_is_below() -> None:
