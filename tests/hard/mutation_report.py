@@ -7,7 +7,7 @@ from tests.hard import equivalent, survivors
 
 INTRODUCTION = """Of every mutant of `proxy/coatcheck/decision/`: killed by the unit tests of decision/;
 refused by `mypy --strict`; a change of nothing but words for people; alive and listed below with the reason;
-alive without one; not run."""
+alive without one; not run (yet: results are kept, and the next run goes on from here)."""
 
 
 def report(mutants: Path, harmless: dict[str, str]) -> tuple[str, bool]:
