@@ -1,4 +1,5 @@
-"""What our operator does in the middle of a case: `control: {call: revoke_handle, credential: vendor}`."""
+"""What our operator does in the middle of a case: `control: {call: revoke_handle, credential: vendor}`; and
+when: `running: sent` waits for a request to have left, `running: answered` for some of its answer."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -6,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from coatcheck.decision.session import Session
-from tests.corpus.driver import STEPS, Driver
+from tests.corpus.driver import PATIENCE, STEPS, Driver
 from tests.corpus.proxies import Coatcheck
 
 type Call = Callable[[Coatcheck, str, Mapping[str, Any]], None]
@@ -73,4 +74,18 @@ async def _control(driver: Driver, asked: Mapping[str, Any], _: Mapping[str, Any
     await asyncio.to_thread(CALLS[asked["call"]], driver.proxy, driver.inside.session, asked)
 
 
+async def _running(driver: Driver, what: str, _: Mapping[str, Any]) -> None:
+    """Waits until a request of the sandbox has left (`sent`), or some of its answer has come (`answered`)."""
+    assert isinstance(driver.proxy, Coatcheck)
+    exchange = driver.proxy.daemon.exchange
+    async with asyncio.timeout(4 * PATIENCE):
+        while not any(
+            call.committed and (what == "sent" or call._received)
+            for call in exchange.calls
+            if call.session is not None and call.session.id == driver.inside.session
+        ):
+            await asyncio.sleep(0.01)
+
+
 STEPS["control"] = _control
+STEPS["running"] = _running
