@@ -18,11 +18,12 @@ from tests.known_secrets import known_secret
 SECRET = known_secret("planted")
 VALUE = Value("openai", SECRET.encode())
 
-# Its input comes in pieces, so that no copy of the whole is left in a buffer of its own making.
+# Its input comes in pieces, so that no copy of the whole is left in a buffer of its own making; and in hex of
+# the bytes' complements, since hex of the bytes themselves is a form that is looked for.
 PROGRAM = """
 import mmap, os, sys
 where = sys.argv[1]
-read = lambda: bytes.fromhex(os.read(0, 4096).decode().strip())
+read = lambda: bytes.fromhex(os.read(0, 4096).decode().strip()).translate(bytes(range(255, -1, -1)))
 os.write(1, b"?")
 first = read()
 os.write(1, b"?")
@@ -75,7 +76,7 @@ def planted(
         pieces = (secret[:cut], secret[cut:]) if where != "nothing" else ("nothing", "nothing")
         for piece in pieces:
             assert process.stdout.read(1) == b"?"
-            os.write(process.stdin.fileno(), piece.encode().hex().encode())
+            os.write(process.stdin.fileno(), bytes(255 - byte for byte in piece.encode()).hex().encode())
         assert process.stdout.read(1) == b"!"
         until(lambda: state_of(process.pid) == "S")
         yield process.pid
