@@ -223,7 +223,7 @@ class Daemon:
         """A chore that fails keeps no other from being done: while the disk of the state is full, a
         tightened policy must take effect all the same."""
         given_back = 0
-        for second in itertools.count():
+        for second in itertools.count(1):
             await asyncio.sleep(SWEEP_SECONDS)
             await self._chore(self._sweep)
             ended = self.plane.ended if self.plane is not None else 0
