@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from coatcheck.policyfile import PolicyError, watch
+from coatcheck.policyfile.checking import load_file
 from coatcheck.policyfile.watch import RETRY_SECONDS, PolicyWatch
 
 NARROW = """version: 1
@@ -43,7 +44,7 @@ def test_files_are_read_when_they_stand_still(file: Path) -> None:
 
 def test_a_file_that_changes_while_it_is_read_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was read is then neither the old one nor the new one."""
-    watched, load = PolicyWatch(file), watch.load_file
+    watched, load = PolicyWatch(file), load_file
 
     def slowly(path: Path) -> object:
         policy = load(path)
