@@ -138,7 +138,7 @@ def test_many_sessions_are_revoked_in_one_write(house: House, state: State) -> N
 
 
 def test_a_credential_is_taken_from_sessions_that_go_on(house: House, state: State) -> None:
-    """Every handle of it is dead, those minted before and a new one; the others live, after a restart, too."""
+    """Every handle of it is dead, earlier ones and a new one; the others live. After a restart, too."""
     session, handles = state.open_session(
         replace(WANTED, credentials=frozenset({"openai", "github"})), "launcher"
     )
