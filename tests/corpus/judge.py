@@ -1,7 +1,8 @@
 """Whether what happened is what a case expects: every difference, in words."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from tests.corpus.driver import Outcome
 from tests.corpus.echoes import found_in
@@ -9,6 +10,8 @@ from tests.corpus.namespace import NAMES
 from tests.corpus.schema import Case, Expect, Seen
 from tests.corpus.world import Arrival
 
+_BETWEEN_CHUNKS: Final = re.compile(rb"\r\n[0-9A-Fa-f]{1,8}\r\n")
+"""An origin reads a body without them, however it was cut."""
 MAY_SEE = {
     "vendor": "api.vendor.example",
     "second": "second.example",
@@ -140,6 +143,7 @@ def _arrived(expect: Expect, arrivals: list[Arrival], expand: Any) -> Iterator[s
     if origin.connections not in (None, len(arrivals)):
         yield f"origins saw {len(arrivals)} connections, not {origin.connections}"
     data = b"\n".join(bytes(arrival.data) for arrival in arrivals)
+    data += b"\n" + _BETWEEN_CHUNKS.sub(b"", data)
     yield from _seen("an origin", Seen(has=origin.has, lacks=origin.lacks), data, expand)
 
 

@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
+from unittest import mock
 
 from coatcheck.decision.session import Session
 from tests.corpus.driver import PATIENCE, STEPS, Driver
@@ -71,7 +72,21 @@ CALLS: Final[dict[str, Call]] = {
 
 async def _control(driver: Driver, asked: Mapping[str, Any], _: Mapping[str, Any]) -> None:
     assert isinstance(driver.proxy, Coatcheck)
+    if asked.get("unswept"):
+        _no_sweep(driver, driver.proxy)
     await asyncio.to_thread(CALLS[asked["call"]], driver.proxy, driver.inside.session, asked)
+
+
+def _no_sweep(driver: Driver, proxy: Coatcheck) -> None:
+    """The daemon's look at what is over, once a second, waits until the case is over: it would end the
+    connection on which the case shows that a request is looked at by itself."""
+    patched = mock.patch.object(proxy.daemon.state, "sweep", return_value=())
+    patched.start()
+
+    async def restore() -> None:
+        patched.stop()
+
+    driver.undo.append(("sweep", restore))
 
 
 async def _running(driver: Driver, what: str, _: Mapping[str, Any]) -> None:

@@ -42,7 +42,9 @@ class Origin(Strict):
     """What the origins answer: raw bytes to each request, or a list of steps."""
 
     answer: str | None = None
-    script: list[dict[str, Any]] = Field([], description="{bytes}, {pause}, {read: head}, {close}, {reset}")
+    script: list[dict[str, Any]] = Field(
+        [], description="{bytes}, {until: bytes of the request}, {pause}, {read: head}, {close}, {reset}"
+    )
     alpn: list[str] = ["http/1.1"]
     certificate: Certificate | None = None
 

@@ -164,6 +164,10 @@ class World:
                     await writer.drain()
                 case {"pause": seconds}:
                     await asyncio.sleep(float(seconds))
+                case {"until": str(text)}:
+                    async with asyncio.timeout(PATIENCE):
+                        while self._expand(text) not in arrival.data:
+                            await asyncio.sleep(0.005)
                 case {"read": "head"}:
                     draining.cancel()
                     if not await self._head(arrival, reader):
