@@ -87,7 +87,7 @@ async def test_there_are_only_so_many(where: Place, sandbox: Sandbox) -> None:
 async def test_a_grant_that_is_taken_away_ends_its_sandboxes(where: Place) -> None:
     """At the next renewal, though the supervisor itself may do anything."""
     async with where.client("other") as client:
-        made = await client.create(**WANTED, lease_seconds=1.5)
+        made = await client.create(**WANTED, lease_seconds=9.0)
         less = {name: entry for name, entry in CALLERS.items() if name != "other"}
         write_grants(where.grants, less)
         assert where.daemon.control is not None and where.daemon.control.reload() is None
