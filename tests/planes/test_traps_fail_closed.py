@@ -8,7 +8,9 @@ from mitmproxy.proxy.layers.http import HttpRequestHook
 from mitmproxy.proxy.layers.tls import TlsClienthelloHook, TlsStartClientHook, TlsStartServerHook
 
 from coatcheck.call import Call
+from coatcheck.decision.verdict import Reason
 from coatcheck.exchange import Exchange
+from coatcheck.planes.connection import EgressConnection
 from coatcheck.planes.hooks import VerdictHook
 from coatcheck.stores import SecretUnavailable
 from tests.daemon import Sandbox, TestDaemon
@@ -293,3 +295,22 @@ async def test_4_3_a_websocket_relay_that_raises_ends_both_sides(
             await raw.send(b"\x81\x82\0\0\0\0hi")
         assert await raw.rest() == b""
     await nothing_is_left(raw_daemon)
+
+
+async def test_a_connection_that_cannot_be_ended_in_order_keeps_no_revocation_from_the_others(
+    raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ending the first one fails, twice: it is reset all the same, and so is the other. Nothing had left."""
+    whole, failures = EgressConnection.abort, iter((True, True))
+
+    def abort(self: EgressConnection, reason: Reason) -> None:
+        if next(failures, False):
+            raise RuntimeError("on purpose")
+        whole(self, reason)
+
+    async with tunnel(raw_daemon, raw_sandbox) as one, tunnel(raw_daemon, raw_sandbox) as other:
+        monkeypatch.setattr(EgressConnection, "abort", abort)
+        await asyncio.to_thread(raw_daemon.state.revoke, raw_sandbox.session.id, "a test")
+        async with asyncio.timeout(10):
+            assert await one.rest() == await other.rest() == b""
+    assert next(failures, None) is None and raw_origin.saw_nothing

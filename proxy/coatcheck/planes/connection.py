@@ -304,6 +304,17 @@ class EgressConnection(RoomyReading):
             if handler is not None:
                 handler.cancel("aborted")
 
+    def cut(self) -> None:
+        """`abort`, whatever fails on its way: the sockets are reset in any case (I3)."""
+        try:
+            self.abort(Reason.INTERNAL_ERROR)
+        except Exception:
+            logger.exception("a connection could not be aborted in order")
+            self._over = True
+            for io in tuple(self.transports.values()):
+                if io.writer is not None:
+                    reset(io.writer)
+
     def fail(self, denial: Deny) -> None:
         """End everything because something of ours failed, or took too long. Whoever can still be told is
         told why; once something has left, nobody gets a clean end (I3)."""

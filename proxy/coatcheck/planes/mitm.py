@@ -8,7 +8,8 @@ after substitution (DESIGN 8).
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -140,15 +141,28 @@ class MitmPlane:
         by_id, sessions = self.exchange.state.sessions.by_id, frozenset(session_ids)
         over = {session_id for session_id in sessions if self.exchange.is_over(session_id)}
         origins = {by_id[session_id].origin for session_id in over if session_id in by_id}
-        for link in tuple(self.connections):
+
+        def look(link: EgressConnection) -> None:
             if not origins.isdisjoint(link.peer.origins):
                 # Also one with half a request, which would be the next session's of this origin.
                 link.abort(Reason.SESSION_REVOKED)
-                continue
+                return
             calls = [c for c in link.calls if c.session is not None and c.session.id in sessions]
             idle_tunnel = link.tunnel_session in over and not link.calls
             if any(call.permitted() is not None for call in calls) or idle_tunnel:
                 link.abort(Reason.SESSION_REVOKED)
+
+        self._each(look)
+
+    def _each(self, look: Callable[[EgressConnection], None]) -> None:
+        """`look` at every connection. What fails at one ends that one (I3) and keeps nobody from the rest."""
+        for link in tuple(self.connections):
+            try:
+                look(link)
+            except Exception:
+                logger.exception("a connection could not be judged")
+                self.failed_closed()
+                link.cut()
 
     def failed_closed(self) -> None:
         self.failures += 1
@@ -157,12 +171,7 @@ class MitmPlane:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             now = time.monotonic()
-            for link in tuple(self.connections):
-                try:
-                    self._check(link, now)
-                except Exception:
-                    logger.exception("sweeping a connection failed")
-                    link.abort(Reason.INTERNAL_ERROR)
+            self._each(partial(self._check, now=now))
 
     def _check(self, link: EgressConnection, now: float) -> None:
         if not link.calls:
