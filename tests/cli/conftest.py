@@ -152,3 +152,17 @@ def end(pid: int) -> None:
     """Kill a process of a test's own, if it is still there."""
     if alive(pid):
         os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def policies(tmp_path: Path) -> Path:
+    """A directory with the sample policy and its samples."""
+    directory = tmp_path / "policies"
+    (directory / "samples").mkdir(parents=True)
+    (directory / "default.yaml").write_bytes(POLICY.read_bytes())
+    (directory / "samples/default.yaml").write_bytes(
+        (Path(__file__).parents[2] / "policies/samples/default.yaml").read_bytes()
+    )
+    for path in (directory, directory / "default.yaml"):
+        path.chmod(0o755)
+    return directory

@@ -1,4 +1,4 @@
-"""What several groups of commands share: options, the control client, JSON."""
+"""What several groups of commands share: options, the control client, the policy's place, JSON."""
 
 import json
 from pathlib import Path
@@ -28,6 +28,13 @@ def control_socket(socket: Path | None) -> Path:
     from coatcheck.settings_problem import load_settings
 
     return load_settings().control
+
+
+def configured_policy() -> Path:
+    """The policy file or directory that the daemon's settings name."""
+    from coatcheck.settings_problem import load_settings
+
+    return load_settings().policy
 
 
 def client_for(socket: Path | None) -> "ControlClient":

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from coatcheck.cli.control import JsonOption, SocketOption, client_for, emit_json
+from coatcheck.cli import policy_check, policy_samples
+from coatcheck.cli.control import JsonOption, SocketOption, client_for, configured_policy, emit_json
 from coatcheck.cli.errors import CommandError, ExitCode
 
 app = typer.Typer(
@@ -14,68 +15,8 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Check, explain and test policies.\n\nExample: coatcheck policy check policies/",
 )
-
-
-@app.command()
-def check(
-    paths: Annotated[
-        list[Path] | None, typer.Argument(help="Files or directories; without: the daemon's setting.")
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Find every mistake in policy files: line, column, what is wrong, what to write instead.
-
-    Warnings do not fail. Exit code 1: at least one file would not be loaded.
-
-    Example: coatcheck policy check policies/default.yaml
-    """
-    from coatcheck.policyfile.checking import check_paths
-
-    checked = [result for path in paths or [_configured()] for result in check_paths(path)]
-    if as_json:
-        emit_json([result.as_json() for result in checked])
-    else:
-        for result in checked:
-            for problem in result.problems:
-                typer.echo(str(problem))
-            if result.policy is not None:
-                typer.echo(
-                    f"{result.path}: ok, {len(result.policy.rules)} rules, "
-                    f"{len(result.policy.credentials)} credentials, sha256 {result.policy.sha256[:16]}"
-                )
-    if not all(result.ok for result in checked):
-        raise typer.Exit(ExitCode.NO)
-
-
-@app.command("test")
-def try_out(
-    paths: Annotated[
-        list[Path] | None, typer.Argument(help="Files or directories; without: the daemon's setting.")
-    ] = None,
-    samples: Annotated[
-        Path | None, typer.Option(help="Samples of the one policy; default: samples/NAME.yaml beside it.")
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Run the samples beside policies: requests, and the answers that their authors expect.
-
-    Exit code 1: an answer differs, or a policy has no samples.
-
-    Example: coatcheck policy test policies/
-    """
-    from coatcheck.policyfile.checking import try_samples
-
-    tested = [result for path in paths or [_configured()] for result in try_samples(path, samples)]
-    if as_json:
-        emit_json([result.as_json() for result in tested])
-    else:
-        for result in tested:
-            for failure in result.failures:
-                typer.echo(f"{result.path}: {failure}")
-            verdict = f"{result.samples - len(result.failures)} of {result.samples} samples as expected"
-            typer.echo(f"{result.path}: {verdict if result.samples else f'no samples at {result.where}'}")
-    if not all(result.ok for result in tested):
-        raise typer.Exit(ExitCode.NO)
+app.command("check")(policy_check.check)
+app.command("test")(policy_samples.try_out)
 
 
 @app.command()
@@ -137,7 +78,7 @@ def _policy_file(name: str) -> Path:
     path = Path(name)
     if path.is_file():
         return path
-    configured = _configured()
+    configured = configured_policy()
     candidate = configured / f"{name}.yaml" if configured.is_dir() else configured
     if candidate.is_file() and candidate.stem == Path(name).stem:
         return candidate
@@ -145,9 +86,3 @@ def _policy_file(name: str) -> Path:
         f"there is no policy {name!r}, neither as a file nor in {configured}",
         "give --policy FILE, or --session ID to ask the daemon",
     )
-
-
-def _configured() -> Path:
-    from coatcheck.settings_problem import load_settings
-
-    return load_settings().policy
