@@ -13,7 +13,7 @@ from coatcheck.decision.policy import (
     credential_allows,
     match,
 )
-from coatcheck.decision.steering import read_steering
+from coatcheck.decision.steering import _spellings, read_steering
 from coatcheck.decision.verdict import Deny, Reason
 
 HOSTS = (HostPattern("api.example.org"),)
@@ -73,6 +73,9 @@ def test_an_overriding_path_is_refused(name: str) -> None:
         ("forwarded", "for=192.0.2.1;host=evil.example;proto=https"),
         ("forwarded", 'for=a, for=b; HOST = "evil.example"'),
         ("forwarded", 'for="x;host=evil.example"'),
+        ("forwarded", "for=a,host=evil.example"),
+        ("forwarded", "host=evil.example=x"),
+        ("forwarded", "host"),
     ],
 )
 def test_a_second_host_must_be_the_first(name: str, value: str) -> None:
@@ -88,6 +91,7 @@ def test_a_second_host_must_be_the_first(name: str, value: str) -> None:
         ("x-forwarded-host", "API.example.org"),
         ("x-forwarded-host", " api.example.org:8443\t"),
         ("forwarded", 'for=192.0.2.1;host="api.example.org"'),
+        ("forwarded", 'Host = "api.example.org" ; proto=https'),
         ("forwarded", "for=192.0.2.1"),
         ("x-forwarded-for", "192.0.2.1"),
     ],
@@ -102,6 +106,11 @@ def test_a_credential_is_not_talked_into_another_method() -> None:
     assert credential_allows(KEY, HERE, post()) is None
     refused = credential_allows(KEY, HERE, post(("x-http-method-override", "GET")))
     assert refused is not None and refused.reason is Reason.HANDLE_WRONG_HOST
+
+
+def test_every_mixture_of_joints_is_a_spelling() -> None:
+    """CGI and WSGI read `_` and `-` alike, in each place of a name."""
+    assert sorted(_spellings("x-a-b", "y")) == ["x-a-b", "x-a_b", "x_a-b", "x_a_b", "y"]
 
 
 def test_ordinary_headers_steer_nothing() -> None:

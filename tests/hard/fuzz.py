@@ -25,7 +25,8 @@ TESTS = (
         "tests/decision/test_search.py",
     ),
     *("tests/decision/test_handle.py", "tests/decision/test_host.py", "tests/decision/test_path.py"),
-    *("tests/decision/test_head.py", "tests/decision/test_response.py", "tests/decision/test_substitute.py"),
+    *("tests/decision/test_head.py", "tests/decision/test_response.py"),
+    *("tests/decision/test_substitute.py", "tests/decision/test_substitute_body.py"),
     *("tests/decision/test_content_coding.py", "tests/decision/test_host_index.py"),
 )
 """Files with properties, one after the other."""

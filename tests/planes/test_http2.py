@@ -1,86 +1,25 @@
-"""HTTP/2 where policy asks for it: injection, scrubbing, streams that do not hold each other up."""
+"""HTTP/2 where policy asks for it: injection, scrubbing, refusals, and both versions on either side."""
 
 import asyncio
 import os
 import ssl
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import h2.errors
 import h2.events
 import pytest
-from mitmproxy.proxy.layers.http._http2 import Http2Connection
 
-from coatcheck.planes.http2 import STREAM_WINDOW
-from coatcheck.planes.reading import ROOM
 from tests import debian
-from tests.daemon import Sandbox, TestDaemon, running_daemon
+from tests.daemon import Sandbox, TestDaemon
 from tests.planes.attack import eventually, nothing_is_left
 from tests.planes.h2_client import H2Client
-from tests.planes.h2_origin import H2Origin, H2Peer, h2_origin
+from tests.planes.h2_daemon import bearer, client, daemon, origin, sandbox
+from tests.planes.h2_origin import H2Origin, H2Peer
 from tests.planes.raw_origin import RawOrigin
-from tests.planes.wire import http_client, wire
+from tests.planes.wire import http_client
 from tests.upstreams import UpstreamTls
 
-POLICY = """
-version: 1
-owner: tests
-credentials:
-  github:
-    secret: memory:secret/github#token
-    hosts: [api.github.com]
-    inject: {header: Authorization, value: "Bearer {secret}"}
-    env: GITHUB_TOKEN
-rules:
-  - name: rpc
-    hosts: [api.github.com]
-    methods: [GET, HEAD, POST]
-    http2: true
-    credentials: [github]
-"""
-
-
-@pytest.fixture
-async def origin(upstream_tls: UpstreamTls) -> AsyncIterator[H2Origin]:
-    async with h2_origin(upstream_tls) as running:
-        yield running
-
-
-@pytest.fixture
-async def daemon(
-    tmp_path: Path, all_output: Path, origin: H2Origin, upstream_tls: UpstreamTls, git_token: str
-) -> AsyncIterator[TestDaemon]:
-    async with running_daemon(
-        all_output / tmp_path.name,
-        POLICY,
-        {"memory:secret/github#token": git_token},
-        upstream_ca=upstream_tls.ca,
-        connect_to={"api.github.com:443": origin.port},
-    ) as running:
-        yield running
-
-
-@pytest.fixture
-async def sandbox(daemon: TestDaemon) -> Sandbox:
-    return await daemon.sandbox()
-
-
-def bearer(sandbox: Sandbox) -> dict[str, str]:
-    return {"Authorization": f"Bearer {sandbox.handles['github']}"}
-
-
-@pytest.fixture
-async def client(daemon: TestDaemon, sandbox: Sandbox) -> AsyncIterator[H2Client]:
-    async with wire(sandbox) as raw:
-        await raw.send(b"CONNECT api.github.com:443 HTTP/1.1\r\n\r\n")
-        assert await raw.status() == 200
-        await raw.start_tls(daemon.trust.ca, "api.github.com", ("h2",))
-        made = H2Client(raw.reader, raw.writer, sandbox)
-        made.h2.initiate_connection()
-        await made.flush()
-        task = asyncio.create_task(made.run())
-        yield made
-        task.cancel()
+__all__ = ["client", "daemon", "origin", "sandbox"]
 
 
 async def test_a_request_carries_the_secret_and_its_echo_is_masked(
@@ -136,210 +75,6 @@ async def test_one_stream_is_refused_while_others_go_on(client: H2Client, origin
     assert [client.status[stream] for stream in (good, bad, later)] == ["200", "401", "200"]
     assert b"handle_missing" in client.got[bad]
     assert len(origin.peers) == 1 and len(origin.peers[0].requests) == 2
-
-
-@pytest.mark.parametrize("size", [1_000, 3_000_000])
-async def test_uploads_and_downloads_arrive_whole(
-    client: H2Client, origin: H2Origin, daemon: TestDaemon, size: int
-) -> None:
-    """Bodies far larger than every window, both ways, and no credit is lost: it works again and again."""
-
-    async def mirror(peer: H2Peer, stream: int) -> None:
-        await peer.until_ended(stream)
-        await peer.headers(stream, [(":status", "200")])
-        await peer.send(stream, b"y" * peer.received[stream], end=True)
-
-    origin.behave = mirror  # type: ignore[method-assign]
-    for _ in range(2):
-        stream = client.request("POST", end=False)
-        await client.upload(stream, size)
-        await eventually(lambda stream=stream: stream in client.ended, 10)  # type: ignore[misc]
-        assert client.got[stream] == b"y" * size
-
-
-async def test_both_directions_full_at_once_do_not_hold_each_other_up(
-    client: H2Client, origin: H2Origin
-) -> None:
-    """A bidirectional stream that echoes: were reading paused, neither side's credit would be read."""
-
-    async def echo(peer: H2Peer, stream: int) -> None:
-        await peer.headers(stream, [(":status", "200")])
-        sent = 0
-        while stream not in peer.ended or sent < peer.received[stream]:
-            if sent < peer.received[stream]:
-                more = min(16_384, peer.received[stream] - sent)
-                await peer.send(stream, b"z" * more)
-                sent += more
-            else:
-                await asyncio.sleep(0.001)
-        await peer.send(stream, b"", end=True)
-
-    origin.behave = echo  # type: ignore[method-assign]
-    stream = client.request("POST", end=False)
-    await client.upload(stream, 4_000_000)
-    await eventually(lambda: stream in client.ended, 20)
-    assert len(client.got[stream]) == 4_000_000
-
-
-async def test_0_10_a_receiver_that_does_not_read_stalls_its_own_stream_only(
-    client: H2Client, origin: H2Origin, daemon: TestDaemon
-) -> None:
-    """What waits for it in our memory is bounded, and its neighbours' streams flow on."""
-
-    async def endless(peer: H2Peer, stream: int) -> None:
-        await peer.headers(stream, [(":status", "200")])
-        await peer.send(stream, b"y" * 4_000_000, end=True)
-
-    origin.behave = endless  # type: ignore[method-assign]
-    stuck = client.request()
-    client.held.add(stuck)
-    client.h2.increment_flow_control_window(8_000_000)
-    await client.flush()
-    await eventually(lambda: len(client.got.get(stuck, b"")) == 65_535)
-    other = client.request()
-    await client.flush()
-    await eventually(lambda: other in client.ended, 10)
-    assert len(client.got[other]) == 4_000_000
-    assert len(client.got[stuck]) == 65_535
-    assert daemon.plane is not None
-    link = next(iter(daemon.plane.connections))
-    parser = link.parsers[link.client]
-    assert isinstance(parser, Http2Connection)
-    waiting = sum(len(chunk.data) for chunks in parser.h2_conn.stream_buffers.values() for chunk in chunks)
-    assert waiting <= 1_048_576
-
-
-async def test_0_10_an_upload_to_an_upstream_that_does_not_read_is_held_back(
-    client: H2Client, origin: H2Origin, daemon: TestDaemon
-) -> None:
-    """The client runs out of credit instead of filling our memory; its other streams go on."""
-
-    async def behave(peer: H2Peer, stream: int) -> None:
-        if stream == 1:
-            peer.acknowledges = False
-            await asyncio.sleep(60)
-        await peer.headers(stream, [(":status", "200")], end=True)
-
-    origin.behave = behave  # type: ignore[method-assign]
-    stream = client.request("POST", end=False)
-    task = asyncio.create_task(client.upload(stream, 8_000_000))
-    await eventually(lambda: bool(origin.peers) and origin.peers[0].received.get(1) == 65_535)
-    await asyncio.sleep(0.2)
-    assert client.uploaded[stream] <= 65_535 + ROOM + STREAM_WINDOW
-    other = client.request()
-    await client.flush()
-    await eventually(lambda: other in client.ended)
-    assert client.status[other] == "200"
-    task.cancel()
-
-
-async def test_revocation_resets_every_stream(
-    client: H2Client, origin: H2Origin, daemon: TestDaemon, sandbox: Sandbox
-) -> None:
-    """I5: open streams end without END_STREAM on either side."""
-
-    async def endless(peer: H2Peer, stream: int) -> None:
-        await peer.headers(stream, [(":status", "200")])
-        while True:
-            await peer.send(stream, b"tick")
-            await asyncio.sleep(0.01)
-
-    origin.behave = endless  # type: ignore[method-assign]
-    streams = [client.request() for _ in range(5)]
-    await client.flush()
-    await eventually(lambda: all(client.got.get(stream) for stream in streams))
-    await asyncio.to_thread(daemon.state.revoke, sandbox.session.id, "test")
-    await eventually(lambda: client.gone or set(client.reset) >= set(streams))
-    assert not client.ended
-    await nothing_is_left(daemon)
-    await eventually(lambda: origin.peers[0].reader.at_eof() or bool(origin.peers[0].reader.exception()))
-
-
-async def test_a_stream_that_the_client_cancels_is_cancelled_upstream(
-    client: H2Client, origin: H2Origin, daemon: TestDaemon
-) -> None:
-    """The upstream learns of it, the others go on, and no call is left."""
-
-    async def silent(peer: H2Peer, stream: int) -> None:
-        await peer.headers(stream, [(":status", "200")])
-        if stream > 1:
-            await peer.send(stream, b"ok", end=True)
-
-    origin.behave = silent  # type: ignore[method-assign]
-    stream = client.request()
-    await client.flush()
-    await eventually(lambda: stream in client.status)
-    client.h2.reset_stream(stream, h2.errors.ErrorCodes.CANCEL)
-    other = client.request()
-    await client.flush()
-    await eventually(lambda: other in client.ended and 1 in origin.peers[0].reset)
-    assert not daemon.exchange.calls
-
-
-async def test_1_5_an_upstream_that_goes_away_ends_its_streams_uncleanly(
-    client: H2Client, origin: H2Origin
-) -> None:
-    """mitmproxy ends all of them at GOAWAY; none of them may look complete, and the next dials anew."""
-
-    async def leaving(peer: H2Peer, stream: int) -> None:
-        await peer.headers(stream, [(":status", "200")])
-        await peer.send(stream, b"part")
-        if len(origin.peers) == 1:
-            peer.h2.close_connection()
-            await peer.flush()
-        else:
-            await peer.send(stream, b"", end=True)
-
-    origin.behave = leaving  # type: ignore[method-assign]
-    stream = client.request()
-    await client.flush()
-    await eventually(lambda: stream in client.reset)
-    assert stream not in client.ended
-    again = client.request()
-    await client.flush()
-    await eventually(lambda: again in client.ended)
-
-
-async def test_1_5_an_upstream_that_goes_away_while_it_waits_for_credit_ends_its_own_streams_only(
-    client: H2Client, origin: H2Origin
-) -> None:
-    """The credit that it was owed dies with it, and nothing else."""
-
-    async def behave(peer: H2Peer, stream: int) -> None:
-        await peer.headers(stream, [(":status", "200")])
-        if len(origin.peers) == 1:
-            filling = asyncio.create_task(peer.send(stream, b"y" * 4_000_000))
-            await asyncio.sleep(0.2)
-            filling.cancel()
-            peer.writer.transport.abort()
-        else:
-            await peer.send(stream, b"ok", end=True)
-
-    origin.behave = behave  # type: ignore[method-assign]
-    stuck = client.request()
-    client.held.add(stuck)
-    client.h2.increment_flow_control_window(1_000_000)
-    await client.flush()
-    await eventually(lambda: stuck in client.reset)
-    again = client.request()
-    await client.flush()
-    await eventually(lambda: again in client.ended)
-    assert not client.gone
-
-
-async def test_1_5_rapid_resets_end_the_connection(
-    client: H2Client, origin: H2Origin, daemon: TestDaemon
-) -> None:
-    """CVE-2023-44487: cancelling costs the client nothing, so it is bounded."""
-    for _ in range(300):
-        stream = client.request()
-        client.h2.reset_stream(stream)
-    try:
-        await client.flush()
-    except OSError:
-        pass
-    await eventually(lambda: client.gone)
-    await nothing_is_left(daemon)
 
 
 async def test_1_5_extended_connect_is_refused(

@@ -1,5 +1,6 @@
 """What the tests of stores share: a real OpenBao, and stores on it."""
 
+import traceback
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from coatcheck.decision.policy import SecretRef
+from coatcheck.stores import SecretUnavailable
 from coatcheck.stores.embedded import EmbeddedVault
 from coatcheck.stores.vault import VaultConfig, VaultStore
 from coatcheck.stores.vault_login import TokenLogin
@@ -49,3 +51,11 @@ def write_file(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+def assert_tells_nothing(failure: BaseException, *secrets: str) -> None:
+    """Neither the exception nor anything that hangs on it holds one of the secrets."""
+    text = "".join(traceback.format_exception(failure)) + repr(failure) + repr(vars(failure))
+    assert not [name for name in secrets if name in text]
+    seen = failure.__context__ or failure.__cause__
+    assert seen is None or isinstance(seen, SecretUnavailable)
