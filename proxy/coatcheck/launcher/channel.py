@@ -14,9 +14,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Self
 
-from coatcheck.launcher.frames import STDERR, WINDOW, Fields, Rule, Violation, first
+from coatcheck.launcher.frames import RESYNC, Fields, Rule, Violation, first
 from coatcheck.launcher.mux import (
     MAX_GUEST_STREAMS,
     Credited,
@@ -29,8 +28,10 @@ from coatcheck.launcher.mux import (
     Opened,
     Side,
     WasReset,
-    cost,
 )
+from coatcheck.launcher.stream import ChannelBroken, Chunk, Note, Stream, StreamReset
+
+__all__ = ("Channel", "ChannelBroken", "Chunk", "Hello", "Note", "Stream", "StreamReset", "fresh")
 
 READ_SIZE = 256 * 1024
 """Bytes taken from the channel at once."""
@@ -39,50 +40,14 @@ SEND_AHEAD = 128 * 1024
 first frame leaves soon."""
 MAX_UNSENT = 4 * 1024 * 1024
 """Bytes that wait for the socket in all. Only a guest that talks and does not listen gets there."""
-GIVE_BACK = WINDOW // 4
-"""Credit that is collected before it is given back: a WINDOW for each chunk would be half of all frames."""
-MAX_UNREAD_NOTES = 16
-"""An honest agent sends one for each stream."""
 ENTROPY_BYTES = 64
 
 _log = logging.getLogger("coatcheck.launcher.channel")
 
 
-class ChannelBroken(Exception):
-    """The channel is over: the guest ended, or broke a rule of the protocol. The text says which."""
-
-
-class StreamReset(Exception):
-    """The guest dropped this stream. `reason` is a word of the protocol, `message` is for people."""
-
-    def __init__(self, reason: str, message: str = "") -> None:
-        super().__init__(f"{reason}: {message}" if message else reason)
-        self.reason = reason
-        self.message = message
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Bytes of a stream, in order."""
-
-    data: bytes
-    flags: int = 0
-
-    @property
-    def stderr(self) -> bool:
-        """Whether a command wrote them to standard error."""
-        return bool(self.flags & STDERR)
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """What the guest said beside the bytes; it stands in order with them."""
-
-    fields: Fields
-
-    def get(self, name: str, default: str = "") -> str:
-        """The first value of `name`."""
-        return first(self.fields, name, default)
+def fresh() -> dict[str, str]:
+    """`clock` and `entropy` of now: a guest that is given what was prepared earlier could be a twin."""
+    return {"clock": f"{time.time():.9f}", "entropy": secrets.token_hex(ENTROPY_BYTES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,127 +58,23 @@ class Hello:
     fields: Fields
 
 
-class Stream:
-    """One stream. As a context manager it is dropped (RESET `cancelled`) unless both sides ended it."""
-
-    def __init__(self, channel: "Channel", number: int, kind: str, fields: Fields) -> None:
-        self.number = number
-        self.kind = kind
-        self.fields = fields
-        self._channel = channel
-        self._queue: deque[Chunk | Note] = deque()
-        self._notes = 0
-        self._used = 0
-        self._ended = False
-        self._over: Exception | None = None
-        self._changed = asyncio.Event()
-
-    def get(self, name: str, default: str = "") -> str:
-        """The first value of the OPEN's field `name`."""
-        return first(self.fields, name, default)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.reset("cancelled")
-
-    async def read(self) -> Chunk | Note | None:
-        """What comes next; None after the guest's END. StreamReset, or ChannelBroken, when it came to that.
-
-        What was received before the stream was dropped is read first.
-        """
-        while not self._queue:
-            if self._ended:
-                return None
-            if self._over is not None:
-                raise self._over
-            self._changed.clear()
-            await self._changed.wait()
-        item = self._queue.popleft()
-        if isinstance(item, Note):
-            self._notes -= 1
-        else:
-            self._used += cost(len(item.data))
-            if self._used >= GIVE_BACK:
-                self._channel._put(self._channel._mux.consumed(self.number, self._used))
-                self._used = 0
-        return item
-
-    async def write(self, data: bytes, flags: int = 0) -> None:
-        """Sends all of `data`; returns when the last of it is on its way.
-
-        StreamReset when the guest dropped the stream, ChannelBroken when the channel is over.
-        """
-        mux = self._channel._mux
-        with memoryview(data) as view:
-            at = 0
-            while at < len(view):
-                await self._channel._turn()
-                if self._over is not None:
-                    raise self._over
-                if not mux.is_open(self.number):
-                    raise StreamReset("closed")
-                piece = bytes(view[at : at + mux.may_send(self.number)])
-                if piece:
-                    self._channel._put(mux.data(self.number, piece, flags))
-                    at += len(piece)
-                else:
-                    self._changed.clear()
-                    await self._changed.wait()
-
-    async def note(self, fields: Iterable[tuple[str, str]]) -> None:
-        """Sends fields beside the bytes. Nothing happens when the stream is over."""
-        self._channel._put(self._channel._mux.note(self.number, fields))
-
-    async def end(self) -> None:
-        """Says that no more bytes follow; the other direction goes on."""
-        self._channel._put(self._channel._mux.end(self.number))
-        self._channel._forget_if_over(self)
-
-    def reset(self, reason: str, message: str = "") -> None:
-        """Drops the stream, unless it is over. Whoever reads or writes it gets StreamReset."""
-        dropped = self._channel._mux.reset(self.number, reason, message)
-        if dropped:
-            self._channel._put(dropped)
-            self._finish(StreamReset(reason, message))
-        self._channel._forget_if_over(self)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing goes either way any more; what was received can still be read."""
-        return not self._channel._mux.is_open(self.number)
-
-    def _receive(self, item: Chunk | Note) -> None:
-        if isinstance(item, Note):
-            self._notes += 1
-            if self._notes > MAX_UNREAD_NOTES:
-                raise Violation(Rule.TOO_MANY_NOTES, f"{self._notes} unread on {self.number}")
-        self._queue.append(item)
-        self._changed.set()
-
-    def _finish(self, why: Exception | None) -> None:
-        """The guest's END (None), a RESET, or the channel's end."""
-        if why is None:
-            self._ended = True
-        elif self._over is None:
-            self._over = why
-        self._changed.set()
-
-
 class Channel:
     """All streams of one guest. `accept` is run as a task for each stream that the guest opens.
 
     `hello`: what our HELLO says (`generation`, `hostname`, `identities`); `clock` and `entropy` are added
-    when it is sent, so that they are fresh. A stream that `accept` leaves open when it returns is dropped.
+    when it is sent, so that they are fresh. None: the guest was saved, and is told to begin anew; who it is
+    then, a `rebind` says. A stream that `accept` leaves open when it returns is dropped.
     """
 
     def __init__(
-        self, sock: socket.socket, accept: Callable[[Stream], Awaitable[None]], hello: Mapping[str, str]
+        self,
+        sock: socket.socket,
+        accept: Callable[[Stream], Awaitable[None]],
+        hello: Mapping[str, str] | None,
     ) -> None:
         self._sock = sock
         self._accept = accept
-        self._hello = dict(hello)
+        self._hello = None if hello is None else dict(hello)
         self._mux = Mux(Side.HOST)
         self._streams: dict[int, Stream] = {}
         self._handlers: set[asyncio.Task[None]] = set()
@@ -222,6 +83,12 @@ class Channel:
         self._unsent_bytes = 0
         self._turns: deque[asyncio.Future[None]] = deque()
         self._to_send = asyncio.Event()
+        self._kept: list[bytes] | None = None
+        """Frames that wait while the guest stands still; None while they need not."""
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self.on_answer: Callable[[], None] | None = None
+        """Called when bytes for the guest, or the end of an answer that it awaits, have to wait for it."""
         self._greeting: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         self._over: ChannelBroken | None = None
 
@@ -230,6 +97,8 @@ class Channel:
 
         Cancelling it ends the channel. The socket is closed in any case, and every stream is over.
         """
+        if self._hello is None:
+            self._put(self._mux.hello((), RESYNC))
         sending = asyncio.create_task(self._send())
         why = "the sandbox's channel was closed"
         try:
@@ -256,10 +125,47 @@ class Channel:
         """A new stream to the guest. ValueError when `fields` are too long; ChannelBroken when it is over."""
         fields = tuple(fields)
         await self._turn()
+        while self._kept is not None and self._over is None:  # numbers are given in the order of sending
+            await self._flowing.wait()
+            await self._turn()  # ChannelBroken, if that is why
+        return self._open(kind, fields)
+
+    def _open(self, kind: str, fields: Fields) -> Stream:
         number, frames = self._mux.open(kind, fields)
         stream = self._streams[number] = Stream(self, number, kind, fields)
-        self._put(frames)
+        self._send_soon(frames)
         return stream
+
+    # --------------------------------------------------------------------------------- standing still
+
+    def hold_back(self) -> None:
+        """From now on nothing is sent, and no stream opened, but by `order`; until `go_on`."""
+        if self._kept is None:
+            self._kept = []
+            self._flowing.clear()
+
+    def order(self, op: str, fields: Iterable[tuple[str, str]] = ()) -> Stream:
+        """A control stream, ahead of whatever is held back."""
+        if self._over is not None:
+            raise self._over
+        return self._open("control", (("op", op), *fields))
+
+    def go_on(self) -> None:
+        """What was held back leaves."""
+        kept, self._kept = self._kept, None
+        for frame in kept or ():
+            self._unsent_bytes -= len(frame)
+            self._send_soon(frame)
+        self._flowing.set()
+
+    @property
+    def held(self) -> int:
+        """Connections of the guest that may still bring it something."""
+        return sum(not (each.number % 2 or each.told_all) for each in self._streams.values())
+
+    def _wake(self) -> None:
+        if self._kept is not None and self.on_answer is not None:
+            self.on_answer()
 
     # ------------------------------------------------------------------------------------ receiving
 
@@ -274,8 +180,8 @@ class Channel:
     def _take(self, event: Event) -> None:
         match event:
             case Greeted(fields):
-                fresh = {"clock": f"{time.time():.9f}", "entropy": secrets.token_hex(ENTROPY_BYTES)}
-                self._put(self._mux.hello((fresh | self._hello).items()))
+                if self._hello is not None:
+                    self._put(self._mux.hello((fresh() | self._hello).items()))
                 if not self._greeting.done():
                     self._greeting.set_result(Hello(first(fields, "agent"), fields))
             case Opened(number, kind, fields):
@@ -347,6 +253,7 @@ class Channel:
         for turn in self._turns:
             if not turn.done():
                 turn.set_result(None)
+        self._flowing.set()
 
     # -------------------------------------------------------------------------------------- sending
 
@@ -373,10 +280,18 @@ class Channel:
                     return
 
     def _put(self, frame: bytes) -> None:
-        if frame and self._over is None:
-            self._unsent.append(frame)
-            self._unsent_bytes += len(frame)
-            self._to_send.set()
+        if not frame or self._over is not None:
+            return
+        if self._kept is not None:
+            self._unsent_bytes += len(frame)  # whoever has more to send waits for these, too
+            self._kept.append(frame)
+        else:
+            self._send_soon(frame)
+
+    def _send_soon(self, frame: bytes) -> None:
+        self._unsent_bytes += len(frame)
+        self._unsent.append(frame)
+        self._to_send.set()
 
     async def _send(self) -> None:
         loop = asyncio.get_running_loop()

@@ -28,6 +28,8 @@ STDERR = 1
 """Flag of a DATA frame: these bytes were written to standard error."""
 MORE = 1
 """Flag of an OPEN frame of the host: the fields go on in the next OPEN frame of the same stream."""
+RESYNC = 1
+"""Flag of a HELLO of the host: it speaks first, to a saved guest whose streams it never heard of."""
 
 _HEADER = struct.Struct(">BBHI")
 HEADER_SIZE = _HEADER.size

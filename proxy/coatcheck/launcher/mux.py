@@ -17,6 +17,7 @@ from coatcheck.launcher.frames import (
     MAX_PAYLOAD,
     MORE,
     PROTOCOL,
+    RESYNC,
     STDERR,
     WINDOW,
     Fields,
@@ -182,13 +183,17 @@ class Mux:
         return Side.HOST if stream % 2 else Side.GUEST
 
     def _hello(self, frame: Frame) -> Event:
-        if self._greeted:
+        resync = self._side is Side.GUEST and frame.flags == RESYNC
+        if self._greeted and not resync:
             raise Violation(Rule.HELLO_ONCE, "a second HELLO")
-        if frame.stream or frame.flags:
+        if frame.stream or (frame.flags and not resync):
             raise Violation(Rule.STREAM_ID, f"HELLO on stream {frame.stream}")
         fields = _small(frame)
         if first(fields, "protocol") != PROTOCOL:
             raise Violation(Rule.PROTOCOL_VERSION, f"not {PROTOCOL}")
+        if resync:
+            self._flows.clear()
+            self._last = dict.fromkeys(Side, 0)
         self._greeted = True
         return Greeted(fields)
 
@@ -268,9 +273,9 @@ class Mux:
             return 0
         return max(0, min(MAX_PAYLOAD, flow.may_send - FRAME_COST))
 
-    def hello(self, fields: Iterable[tuple[str, str]]) -> bytes:
+    def hello(self, fields: Iterable[tuple[str, str]], flags: int = 0) -> bytes:
         """Our HELLO; the protocol's version is put in front."""
-        return encode(Kind.HELLO, 0, encode_fields((("protocol", PROTOCOL), *fields)))
+        return encode(Kind.HELLO, 0, encode_fields((("protocol", PROTOCOL), *fields)), flags)
 
     def open(self, kind: str, fields: Iterable[tuple[str, str]]) -> tuple[int, bytes]:
         """A new stream's number, and its OPEN. ValueError when the fields are longer than allowed."""

@@ -15,12 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coatcheck.launcher.frames import MAX_PAYLOAD, WINDOW, Kind, encode, encode_fields
+from coatcheck.launcher.frames import MAX_PAYLOAD, RESYNC, WINDOW, Kind, encode, encode_fields
 from coatcheck.launcher.guest_programs import AGENT_SOURCE
 from coatcheck.launcher.mux import Mux, Side
 from tests.launcher.guest.inhabited import IDENTITIES, SECONDS, started
 
 HELLO = Mux(Side.HOST).hello([("generation", "1"), ("hostname", "fuzz"), ("identities", IDENTITIES)])
+FREEZE = encode_fields([("kind", "control"), ("op", "freeze")])
 SANITIZERS = (
     "-std=c11",
     "-D_GNU_SOURCE",
@@ -82,7 +83,11 @@ def _plausible(draw: st.DrawFn) -> list[bytes]:
     said: list[bytes] = []
     opened = 0
     for _ in range(draw(st.integers(1, 25))):
-        if not opened or draw(st.integers(0, 2)) == 0:
+        if draw(st.integers(0, 15)) == 0:  # it is saved, and another host begins anew
+            said.append(encode(Kind.OPEN, 2 * opened + 1, FREEZE))
+            said.append(encode(Kind.HELLO, 0, encode_fields([("protocol", "1")]), RESYNC))
+            opened = 0
+        elif not opened or draw(st.integers(0, 2)) == 0:
             said.append(encode(Kind.OPEN, 2 * opened + 1, draw(_openings)))
             opened += 1
         else:

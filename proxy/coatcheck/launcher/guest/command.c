@@ -24,7 +24,8 @@
 struct command {
     struct stream *stream; /* NULL: nobody waits for it any more */
     pid_t pid;             /* 0: the slot is free */
-    uint32_t id;
+    uint32_t id; /* of its cgroup; not the stream's number, which a host that begins anew uses again */
+    int input;   /* its standard input where its host went; 0: none */
     bool exited, worker, counted, terminal, squeezed;
     int status;
     char directory[256];
@@ -32,7 +33,8 @@ struct command {
 
 static struct command commands[SLOTS];
 static struct failure *failures; /* shared with the children, one for each slot */
-static bool held;
+static enum hold held;
+static uint32_t last_number;
 
 void command_prepare(void)
 {
@@ -41,15 +43,23 @@ void command_prepare(void)
         die("no memory for commands");
 }
 
-void command_hold(bool hold)
+void command_hold(enum hold hold)
 {
     held = hold;
+}
+
+enum hold command_held(void)
+{
+    return held;
 }
 
 static void free_slot(struct command *command)
 {
     if (command->counted)
         cgroup_remove(command->id);
+    if (command->input)
+        close(command->input);
+    command->input = 0;
     command->pid = 0;
 }
 
@@ -134,16 +144,36 @@ static void gone(struct stream *stream)
         kill_all(command);
 }
 
+/* Whoever asked for it is in another machine, of which this one is a copy. It runs on: its input stays open without
+ * a byte, its output is thrown away, its terminal is there. */
+static void left(struct stream *stream)
+{
+    struct command *command = stream->owner;
+    if (!command || command->worker || command->exited)
+        return; /* `gone` sees to it */
+    command->stream = NULL;
+    stream->owner = NULL;
+    if (stream->sink == &stream->sink_watch) {
+        command->input = loop_release(&stream->sink_watch);
+        stream->sink = NULL;
+    }
+    for (int which = 0; which < 2; which++)
+        if (stream->sources[which].open)
+            leftover_read(loop_release(&stream->sources[which].watch));
+}
+
 static const struct stream_kind command_kind = {
-    .input_over = input_over, .noted = noted, .output_over = output_over, .gone = gone};
+    .input_over = input_over, .noted = noted, .output_over = output_over, .gone = gone, .left = left};
 
 /* ---------------------------------------------------------------------------------- starting */
 
-static struct command *free_command(struct stream *stream, struct fields fields, const struct identity **who)
+/* `permitted`: the most that may be held where this starts nevertheless. */
+static struct command *free_command(struct stream *stream, struct fields fields, const struct identity **who,
+                                    enum hold permitted)
 {
     if (!*who)
         *who = identity_of(fields);
-    if (held) {
+    if (held > permitted) {
         stream_reset(stream, "frozen", "the sandbox is being saved or forked");
         return NULL;
     }
@@ -154,7 +184,7 @@ static struct command *free_command(struct stream *stream, struct fields fields,
     for (unsigned at = 0; at < SLOTS; at++)
         if (!commands[at].pid) {
             failures[at] = (struct failure){0};
-            commands[at] = (struct command){.stream = stream, .id = stream->id};
+            commands[at] = (struct command){.stream = stream, .id = ++last_number};
             return &commands[at];
         }
     stream_reset(stream, "busy", "too many commands at once");
@@ -191,7 +221,7 @@ static void start(struct command *command, struct spawn *spawn)
 void command_start(struct stream *stream, struct fields fields)
 {
     struct spawn spawn = {.fields = fields};
-    struct command *command = free_command(stream, fields, &spawn.who);
+    struct command *command = free_command(stream, fields, &spawn.who, HOLD_NOTHING);
     if (!command)
         return;
     const char *size = fields_get(fields, "pty"), *input = fields_get(fields, "stdin");
@@ -218,7 +248,7 @@ void worker_start(struct stream *stream, struct fields fields, worker *work, boo
     const char *identity = fields_get(fields, "identity");
     if (identity && !strcmp(identity, identity_own.name) && stdin_too)
         spawn.who = &identity_own;
-    struct command *command = free_command(stream, fields, &spawn.who);
+    struct command *command = free_command(stream, fields, &spawn.who, HOLD_COMMANDS);
     if (!command)
         return;
     command->worker = true;

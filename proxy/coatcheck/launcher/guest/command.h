@@ -30,8 +30,10 @@ void command_prepare(void);
 /* From now on the largest command is killed when all of them stand still for want of memory. */
 void command_watch_memory(void);
 
-/* While frozen, or after a fork until its rebind, no command starts. */
-void command_hold(bool held);
+/* While frozen, or in a fork until its thaw, no command starts; after its rebind files may be written. */
+enum hold { HOLD_NOTHING, HOLD_COMMANDS, HOLD_ALL };
+void command_hold(enum hold);
+enum hold command_held(void);
 
 /* For children: say why and end. */
 __attribute__((noreturn, format(printf, 2, 3))) void fail(struct failure *, const char *format, ...);

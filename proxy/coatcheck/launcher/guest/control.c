@@ -7,10 +7,12 @@
 
 #include "cgroup.h"
 #include "command.h"
+#include "mux.h"
 #include "person.h"
 #include "volume.h"
 
 static bool redirected;
+static bool unbound; /* a host began anew: whose machine this is has to be said first */
 static char why_not[160];
 
 void control_network(bool yes, const char *why)
@@ -58,12 +60,19 @@ static void configure(struct stream *stream, struct fields fields)
 static void freeze(struct stream *stream, bool frozen)
 {
     if (frozen)
-        command_hold(true); /* first: what starts meanwhile would not stand still */
+        command_hold(HOLD_ALL); /* first: what starts meanwhile would not stand still */
+    else if (unbound) {
+        stream_reset(stream, "bad_request", "a rebind comes before the thaw");
+        return;
+    }
     if (!cgroup_freeze(frozen)) {
         failed(stream, frozen ? "freeze" : "thaw");
         return;
     }
-    command_hold(frozen);
+    if (!frozen)
+        command_hold(HOLD_NOTHING);
+    mux_quiet(frozen);
+    stream->speaks = true;
     reply_add(&stream->note, "frozen", "%s", frozen ? "yes" : "no");
     answer(stream);
 }
@@ -72,7 +81,7 @@ static void freeze(struct stream *stream, bool frozen)
 static void rebind(struct stream *stream, struct fields fields)
 {
     const char *what = "";
-    command_hold(true);
+    command_hold(HOLD_ALL);
     if (!fields_get(fields, "entropy") || !person_new_generation(fields)) {
         stream_reset(stream, "bad_request", "a rebind needs entropy and a generation after %lld",
                      (long long)person_generation());
@@ -82,8 +91,21 @@ static void rebind(struct stream *stream, struct fields fields)
         failed(stream, what);
         return;
     }
+    unbound = false;
+    command_hold(HOLD_COMMANDS); /* the host puts new trust in place, then thaws */
     reply_add(&stream->note, "generation", "%lld", (long long)person_generation());
     answer(stream);
+}
+
+bool control_resync(void)
+{
+    unbound = command_held() == HOLD_ALL;
+    return unbound;
+}
+
+bool control_unbound(void)
+{
+    return unbound;
 }
 
 void control_start(struct stream *stream, struct fields fields)

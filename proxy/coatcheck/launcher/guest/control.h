@@ -8,4 +8,8 @@
 void control_network(bool redirected, const char *why);
 void control_start(struct stream *, struct fields);
 
+/* A host begins anew: until its `rebind` there is nothing but control. False when the sandbox is not frozen. */
+bool control_resync(void);
+bool control_unbound(void);
+
 #endif

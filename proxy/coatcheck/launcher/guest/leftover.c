@@ -6,7 +6,7 @@
 
 #include "loop.h"
 
-#define MOST 256 /* pipes; the processes behind any more get SIGPIPE */
+#define MOST 1024 /* two of each command that runs, and as many that ended; those behind any more get SIGPIPE */
 
 struct leftover {
     struct freeable freeable;

@@ -102,7 +102,9 @@ static void greeted(struct fields fields)
 
 static void opened(struct stream *stream, const char *kind, struct fields fields)
 {
-    if (!strcmp(kind, "exec"))
+    if (control_unbound() && strcmp(kind, "control"))
+        stream_reset(stream, "frozen", "a copy does nothing before it knows whose it is");
+    else if (!strcmp(kind, "exec"))
         command_start(stream, fields);
     else if (!strcmp(kind, "read"))
         worker_start(stream, fields, file_read, false);
@@ -116,7 +118,7 @@ static void opened(struct stream *stream, const char *kind, struct fields fields
         stream_reset(stream, "bad_request", "there is no such kind of stream");
 }
 
-static const struct mux_host host = {.greeted = greeted, .opened = opened};
+static const struct mux_host host = {.greeted = greeted, .resynced = control_resync, .opened = opened};
 
 /* ----------------------------------------------------------------------------------- start */
 

@@ -21,6 +21,9 @@ static uint32_t next_own_id = 2;
 static unsigned host_streams, own_streams[MAX_IDENTITIES], share;
 static struct stream *table[PLACES];
 static struct stream *first_queued, *last_queued;
+/* Those that have something to send and must not: in order, until the thaw. */
+static struct stream *first_hushed, *last_hushed;
+static bool quiet;
 
 static void put32(uint8_t *bytes, uint32_t number)
 {
@@ -48,6 +51,7 @@ struct stream *mux_make(uint32_t id, unsigned sharer)
     struct stream *stream = allocate(sizeof *stream);
     stream->id = id;
     stream->sharer = sharer;
+    stream->speaks = quiet && id % 2; /* the host asks while it stands still, and wants its answer */
     *counter(stream) += 1;
     stream->may_send = stream->may_receive = WINDOW;
     stream->sources[0].watch.fd = stream->sources[1].watch.fd = stream->sink_watch.fd = -1;
@@ -92,6 +96,32 @@ void mux_queue(struct stream *stream)
 void mux_divide(unsigned sharers)
 {
     share = MAX_GUEST_STREAMS / sharers;
+}
+
+void mux_quiet(bool still)
+{
+    quiet = still;
+    while (!quiet && first_hushed) {
+        struct stream *stream = first_hushed;
+        first_hushed = stream->next;
+        stream->queued = false;
+        if (stream->over)
+            loop_free(&stream->freeable);
+        else
+            mux_queue(stream);
+    }
+}
+
+void mux_begin_anew(void)
+{
+    for (unsigned place = 0; place < PLACES; place++)
+        for (struct stream *stream; (stream = table[place]);) {
+            if (stream->kind && stream->kind->left)
+                stream->kind->left(stream);
+            mux_forget(stream);
+        }
+    buffer_clear(&outgoing);
+    next_own_id = 2;
 }
 
 unsigned mux_host_streams(void)
@@ -241,6 +271,14 @@ static bool turn(struct stream *stream)
     return more && stream->may_send > FRAME_COST;
 }
 
+static void hush(struct stream *stream)
+{
+    stream->queued = true;
+    stream->next = NULL;
+    *(first_hushed ? &last_hushed->next : &first_hushed) = stream;
+    last_hushed = stream;
+}
+
 static void pump(void)
 {
     while (first_queued && buffer_length(&outgoing) + TURN_ROOM <= SEND_AHEAD) {
@@ -249,6 +287,8 @@ static void pump(void)
         stream->queued = false;
         if (stream->over)
             loop_free(&stream->freeable);
+        else if (quiet && !stream->speaks)
+            hush(stream);
         else if (turn(stream))
             mux_queue(stream);
     }

@@ -14,10 +14,11 @@
 #define MAX_HOST_STREAMS 256
 
 enum frame { HELLO = 1, OPEN, DATA, CREDIT, END, RESET, NOTE };
-enum { FLAG_STDERR = 1, FLAG_MORE = 1 };
+enum { FLAG_STDERR = 1, FLAG_MORE = 1, FLAG_RESYNC = 1 };
 
 struct mux_host {
     void (*greeted)(struct fields);
+    bool (*resynced)(void); /* a host that knows nothing of our streams; false: not now */
     void (*opened)(struct stream *, const char *kind, struct fields);
 };
 
@@ -26,6 +27,10 @@ void mux_start(int fd, const struct mux_host *, const char *agent);
 
 /* Send what there is, fairly. Call after each round of the loop. */
 void mux_send(void);
+
+/* While it stands still, nothing is sent but on streams that the host opens meanwhile: whoever saves the machine
+ * knows that nothing is under way. */
+void mux_quiet(bool);
 
 /* So many share what the guest may open: one that takes all of its part takes nothing of another's. */
 void mux_divide(unsigned sharers);

@@ -10,6 +10,7 @@
 
 static struct watch channel;
 static const struct mux_host *host;
+static const char *version;
 static struct buffer incoming, opening;
 static uint32_t opening_id, last_host_id;
 static bool greeted;
@@ -72,13 +73,37 @@ static void take_data(struct stream *stream, const uint8_t *payload, size_t leng
         stream->kind->received(stream);
 }
 
+static void say_hello(void)
+{
+    struct reply hello = {.length = 0};
+    reply_add(&hello, "protocol", "1");
+    reply_add(&hello, "agent", "%s", version);
+    mux_put(HELLO, 0, 0, hello.bytes, hello.length);
+}
+
+static void take_hello(uint32_t id, uint8_t flags, const uint8_t *payload, size_t length)
+{
+    struct fields fields = fields_of(payload, length);
+    if (id || (greeted && !(flags & FLAG_RESYNC)))
+        die("the host said HELLO twice");
+    if (!(flags & FLAG_RESYNC)) {
+        greeted = true;
+        host->greeted(fields);
+        return;
+    }
+    /* Only a machine that was saved while it stood still can have a host that never heard of its streams. */
+    if (!greeted || !host->resynced())
+        die("the host begins anew with a sandbox that is not frozen");
+    buffer_clear(&opening);
+    opening_id = last_host_id = 0;
+    mux_begin_anew();
+    say_hello();
+}
+
 static void take(uint8_t type, uint8_t flags, uint32_t id, const uint8_t *payload, size_t length)
 {
     if (type == HELLO) {
-        if (greeted || id)
-            die("the host said HELLO twice");
-        greeted = true;
-        host->greeted(fields_of(payload, length));
+        take_hello(id, flags, payload, length);
         return;
     }
     if (!greeted || (opening_id && type != OPEN))
@@ -162,13 +187,11 @@ static void channel_ready(struct watch *watch, uint32_t events)
 
 void mux_start(int fd, const struct mux_host *with, const char *agent)
 {
-    struct reply hello = {.length = 0};
     host = with;
+    version = agent;
     loop_watch(&channel, fd, NULL, channel_ready);
     loop_arm(&channel, EPOLLIN);
     mux_send_on(&channel);
-    reply_add(&hello, "protocol", "1");
-    reply_add(&hello, "agent", "%s", agent);
-    mux_put(HELLO, 0, 0, hello.bytes, hello.length);
+    say_hello();
     mux_send();
 }

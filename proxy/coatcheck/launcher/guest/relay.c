@@ -28,7 +28,17 @@ static void output_over(struct stream *stream)
         stream_reset(stream, "done", "%s", "");
 }
 
-static const struct stream_kind relay_kind = {.input_over = input_over, .output_over = output_over};
+/* Broken off: a local program must not take it for the end of what it was being told (and a fork's connections are
+ * its parent's, and end so). */
+static void gone(struct stream *stream)
+{
+    const struct linger at_once = {.l_onoff = 1};
+    struct watch *watch = &stream->sources[0].watch;
+    if ((!stream->peer_ended || buffer_length(&stream->in)) && watch->fd >= 0)
+        setsockopt(watch->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+}
+
+static const struct stream_kind relay_kind = {.input_over = input_over, .output_over = output_over, .gone = gone};
 
 void relay(struct stream *stream, int fd)
 {

@@ -15,6 +15,7 @@ struct stream_kind {
     void (*noted)(struct stream *, struct fields);
     void (*output_over)(struct stream *);         /* no source is open any more */
     void (*gone)(struct stream *);                /* over: let go of everything */
+    void (*left)(struct stream *);                /* before `gone`, where the host went and what runs runs on */
 };
 
 struct source {
@@ -49,6 +50,7 @@ struct stream {
     bool want_open, want_note, want_end, want_reset;
 
     bool queued;
+    bool speaks; /* also while the machine stands still */
     struct stream *next;    /* in the queue of those who want to send */
     struct stream *sibling; /* with the same place in the table */
 };
