@@ -13,11 +13,11 @@ from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import Destination, Edits, Peer, RequestHead, ResponseHead
 from coatcheck.decision.policy import Credential, HandlesInBody, LimitKind, Rule
 from coatcheck.decision.response import ResponsePlan
-from coatcheck.decision.search import find
 from coatcheck.decision.session import Session, alive
 from coatcheck.decision.substitute import check_secret
 from coatcheck.decision.verdict import Deny, Inject, Pass, Reason
 from coatcheck.outgoing import credential_edits, secret_travels, values_to_scrub, with_connection_edits
+from coatcheck.shown import ancestor_shown, counts_until, foreign, one_revoked
 from coatcheck.standing import denial_of, still_allowed
 from coatcheck.stores import Secret
 from coatcheck.telemetry.events import Alarm, Completion
@@ -98,10 +98,12 @@ class Call:
         self._secrets[credential.name] = secret
 
     def foreign_claims(self, world: World) -> tuple[Claims, ...]:
-        """The genuine handles of other sessions in this head."""
-        claims = (world.claims_of(item.text) for item in find(self.head, world.references, world.known))
-        mine = self.session.id if self.session else ""
-        return tuple(c for c in claims if isinstance(c, Claims) and c.sid != mine)
+        """The genuine handles in this head of sessions that are neither this one nor its ancestors."""
+        return foreign(self.session, self.head, world)
+
+    def inherited_from(self) -> str:
+        """The ancestor whose string was shown and counted; empty for a session's own, and for none."""
+        return ancestor_shown(self.session, self.verdict, self._exchange.state.genuine)
 
     def permitted(self) -> Deny | None:
         """Whether the verdict still holds now: the lease, revocations, and the policy as it is (I5).
@@ -153,10 +155,10 @@ class Call:
 
     def _handle_revoked(self, session: Session) -> bool:
         """By itself, or because its credential was taken from the session."""
-        revoked = session.revoked_handles
-        claims = self._claims() if revoked else ()
-        shown = claims is None or any(each.jti in revoked for each in claims)
-        return shown or not session.credentials.issuperset(self.credentials)
+        state = self._exchange.state
+        if not session.credentials.issuperset(self.credentials):
+            return True
+        return one_revoked(session, self.verdict, state.genuine, state.sessions.by_id)
 
     def commit(self, body: bytes) -> Edits | Deny:
         """The last look and the edits, secrets included. The plane sends them without another await."""
@@ -174,20 +176,12 @@ class Call:
         if self.session is not None:
             session_id, secrets = self.session.id, self._exchange.secrets
             self._answer = Answer(self.head, session_id, secrets, self._host_gets_secrets)
-        claims = self._claims()
-        if claims is None:
+        until = counts_until(self.session, self.verdict, self._exchange.state.genuine)
+        if until is None:
             return Deny(Reason.INTERNAL_ERROR, "a handle that was judged can no longer be read")
-        self._handle_until = min((each.expires_at for each in claims), default=math.inf)
+        self._handle_until = until
         self.committed = True
         return edits
-
-    def _claims(self) -> list[Claims] | None:
-        """What the handles that were shown say; None when one of them says nothing any more."""
-        injections = self.verdict.injections if isinstance(self.verdict, Inject) else ()
-        known = self._exchange.state.genuine
-        said = [known.claims_of(shown.handle) for shown in injections if shown.handle is not None]
-        claims = [each for each in said if isinstance(each, Claims)]
-        return claims if len(claims) == len(said) else None
 
     def _host_gets_secrets(self) -> bool:
         """Whether any credential of the session's policy may go to this request's host."""

@@ -285,6 +285,7 @@ class Exchange:
             alarm=denial.alarm if denial else False,
             added_seconds=time.perf_counter() - call.started,
             original=str(call.peer.original) if call.peer.original is not None else "",
+            handle_of=call.inherited_from(),
         )
 
     def _alarm(self, call: Call, denial: Deny) -> None:
@@ -350,13 +351,15 @@ class Exchange:
 
     def world(self) -> World:
         state = self.state
+        sessions = state.sessions
         return World(
             now=state.clock.now(),
-            by_origin=state.sessions.by_origin,
+            by_origin=sessions.by_origin,
             policies=state.policies,
             claims_of=state.genuine.claims_of,
             references=state.genuine.references,
             known=state.genuine.is_reference,
+            by_id=sessions.by_id,
         )
 
     def _call(self, peer: Peer, destination: Destination, head: RequestHead) -> Call:

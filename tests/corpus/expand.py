@@ -17,6 +17,7 @@ type Filter = Callable[[str, str], str]
 KINDS: Final[dict[str, Kind]] = {
     "handle": lambda inside, name, _: inside.handles[name],
     "foreign": lambda inside, name, _: inside.foreign[name],
+    "kin": lambda inside, name, _: inside.kin[name],
     "secret": lambda _, name, secrets: secrets[name],
     "session": lambda inside, _, __: inside.session,
     "port": lambda inside, _, __: str(inside.address[1]),

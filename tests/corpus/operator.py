@@ -74,7 +74,8 @@ async def _control(driver: Driver, asked: Mapping[str, Any], _: Mapping[str, Any
     assert isinstance(driver.proxy, Coatcheck)
     if asked.get("unswept"):
         _no_sweep(driver, driver.proxy)
-    await asyncio.to_thread(CALLS[asked["call"]], driver.proxy, driver.inside.session, asked)
+    session = driver.inside.parent if asked.get("whose") == "parent" else driver.inside.session
+    await asyncio.to_thread(CALLS[asked["call"]], driver.proxy, session, asked)
 
 
 def _no_sweep(driver: Driver, proxy: Coatcheck) -> None:

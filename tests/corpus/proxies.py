@@ -20,7 +20,7 @@ from coatcheck.settings import Settings
 from coatcheck.stores.memory import MemoryStore
 from tests.corpus.schema import HERE
 from tests.corpus.world import World
-from tests.daemon import TestDaemon
+from tests.daemon import Sandbox, TestDaemon
 from tests.known_secrets import known_secret
 
 CREDENTIALS = ("vendor", "second", "third")
@@ -46,6 +46,9 @@ class Inside:
     """The proxy's clock, Unix seconds."""
     control_port: int = 0
     """Of the control API, where it has one."""
+    kin: Mapping[str, str] = field(default_factory=dict)
+    """Handles of a parent, a sibling or a child of the session, as the case wants it."""
+    parent: str = ""
 
 
 class UnderTest(Protocol):
@@ -100,12 +103,24 @@ class Coatcheck:
         self.secrets: Mapping[str, str] = secrets()
         self._log = daemon.directory.audit / "audit.jsonl"
         self._offset = 0
-        self._foreign: dict[str, Mapping[str, str]] = {}
+        self._foreign: dict[str, Sandbox] = {}
 
     async def open(self, policy: str, wanted: Mapping[str, Any]) -> Inside:
-        made = await self.daemon.sandbox(policy=policy, **_as_asked(wanted))
         if policy not in self._foreign:
-            self._foreign[policy] = (await self.daemon.sandbox(policy=policy, subject="another")).handles
+            self._foreign[policy] = await self.daemon.sandbox(policy=policy, subject="another")
+        foreign, wanted = self._foreign[policy], dict(wanted)
+        kin, whose, child = None, wanted.pop("parent", None), wanted.pop("child", None)
+        if whose == "own":
+            kin = await self.daemon.sandbox(policy=policy)
+            wanted["parent"] = kin.session.id
+            if lost := wanted.pop("without", None):
+                self.daemon.state.revoke_where(lambda each: each.id == kin.session.id, lost, "the corpus")
+        elif whose is not None:
+            wanted |= {"parent": foreign.session.id, "subject": "another"}
+            kin = await self.daemon.sandbox(policy=policy, **_as_asked(wanted))
+        made = await self.daemon.sandbox(policy=policy, **_as_asked(wanted))
+        if child is not None:
+            kin = await self.daemon.sandbox(policy=policy, parent=made.session.id)
         keys = self.daemon.state._keys
         return Inside(
             made.session.id,
@@ -113,10 +128,12 @@ class Coatcheck:
             self.daemon.trust.ca,
             made.handles,
             made.environment,
-            self._foreign[policy],
+            foreign.handles,
             (keys.current.active_kid, keys._active),
             lambda: self.daemon.state.clock.now().wall,
             next((port for _, port in self.daemon.control.addresses), 0) if self.daemon.control else 0,
+            kin.handles if kin is not None else {},
+            str(wanted.get("parent", "")),
         )
 
     async def redirects_to(self, inside: Inside) -> Path:

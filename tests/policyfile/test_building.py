@@ -56,7 +56,8 @@ def test_a_credential_keeps_all_that_was_written() -> None:
     assert full.env == "HEADER_KEY" and full.shape == Shape("ghp_", 36)
     assert full.origins == {OriginClass.SOCKET, OriginClass.MTLS, OriginClass.BEARER}
     assert full.isolation is Isolation.EMULATED
-    assert full.handle_required and full.keep_set_cookie and full.revoke_on_theft and not full.scrub
+    assert full.handle_required and full.keep_set_cookie and full.revoke_on_theft
+    assert not full.scrub and not full.inherit and bare.inherit
     assert bare.origins == DEFAULT_ORIGIN_CLASSES and OriginClass.BEARER not in bare.origins
     assert bare.handle_required and bare.scrub and not bare.plain_http and not bare.keep_set_cookie
     assert bare.isolation is Isolation.NONE and bare.shape is None and bare.env is None

@@ -5,6 +5,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,51 @@ def test_a_database_of_a_newer_coatcheck_is_refused(tmp_path: Path) -> None:
     raw.close()
     with pytest.raises(StateError, match="format 99"):
         Database(path)
+
+
+OLD = """
+CREATE TABLE meta (version INTEGER NOT NULL, high_water REAL NOT NULL);
+INSERT INTO meta VALUES (7, 900);
+CREATE TABLE sessions (
+  id TEXT PRIMARY KEY, tenant TEXT NOT NULL, subject TEXT NOT NULL, policy TEXT NOT NULL,
+  origin_class TEXT NOT NULL, origin_value TEXT NOT NULL, credentials TEXT NOT NULL,
+  isolation TEXT NOT NULL, generation INTEGER NOT NULL, opened_at REAL NOT NULL, expires_at REAL NOT NULL,
+  lease_seconds REAL NOT NULL, lease_until REAL NOT NULL, opened_by TEXT NOT NULL,
+  status TEXT NOT NULL, closed_at REAL
+) STRICT;
+CREATE TABLE handles (
+  jti TEXT PRIMARY KEY, session TEXT NOT NULL REFERENCES sessions(id) ON DELETE CASCADE,
+  credential TEXT NOT NULL, generation INTEGER NOT NULL, issued_at INTEGER NOT NULL,
+  expires_at INTEGER NOT NULL, digest BLOB NOT NULL, shape_prefix TEXT NOT NULL,
+  shape_length INTEGER NOT NULL, revoked INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE TABLE listeners (
+  session TEXT PRIMARY KEY REFERENCES sessions(id) ON DELETE CASCADE, port INTEGER NOT NULL
+) STRICT;
+INSERT INTO sessions VALUES ('ses_a', 't', 'u', 'p', 'mtls', 'aa', '["b", "c"]', 'hardware', 3, 900, 2000,
+  120, 1060, 'launcher', 'live', NULL);
+PRAGMA user_version = 2;
+"""
+"""As the release before forks wrote it."""
+
+
+def test_a_database_from_before_there_were_forks_is_read_and_written(tmp_path: Path) -> None:
+    """Its sessions live on, without ancestors; new ones have theirs, and the version counts on."""
+    path = tmp_path / "sessions.db"
+    path.touch(mode=0o600)
+    old = sqlite3.connect(path)
+    old.executescript(OLD)
+    old.close()
+    child = replace(SESSION, id="ses_b", ancestors=frozenset({"ses_a", "ses_0"}))
+    database = Database(path)
+    assert database.version == 7
+    assert [session for session, _, _ in database.sessions(NOW)] == [SESSION]
+    with database.flushed(NOW):
+        database.put_session(child, 1_060.0)
+    database.close()
+    again = Database(path)
+    assert {session.id: session for session, _, _ in again.sessions(NOW)} == {
+        "ses_a": SESSION,
+        "ses_b": child,
+    }
+    again.close()

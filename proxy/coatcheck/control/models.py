@@ -71,6 +71,11 @@ class NewSession(Asked):
         description="The session's own listener. Default: unix for class socket, else none. sandbox: three "
         "Unix sockets, for the proxy, for redirected connections and for DNS.",
     )
+    parent: SessionId | None = Field(
+        None,
+        description="The session that this one was forked or restored from: the handles that its processes "
+        "still hold from there name this session's own grant, where policy lets them.",
+    )
 
 
 class Renewal(Asked):
@@ -143,6 +148,7 @@ class SessionView(Answered):
     credentials: list[str]
     isolation: Isolation
     generation: int
+    ancestors: list[SessionId] = Field(description="What it was forked, restored or woken from.")
     opened_at: float
     opened_by: str
     expires_at: float

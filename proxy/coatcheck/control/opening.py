@@ -94,6 +94,7 @@ async def open_session(desk: Desk, wanted: models.NewSession, caller: str) -> Op
         isolation=wanted.isolation,
         lease_seconds=wanted.lease_seconds,
         max_age=wanted.max_age,
+        parent=wanted.parent,
     )
     session, handles = await desk.give(lambda: state.open_session(new, caller))
     try:

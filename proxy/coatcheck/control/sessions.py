@@ -72,6 +72,10 @@ async def open_one(desk: Desk, ask: Ask) -> Answer:
         raise ControlProblem(
             Refusal.DRAINING, "the daemon is shutting down", "Open the session when it is back."
         )
+    if wanted.parent is not None:
+        parent = desk.backend.state.sessions.by_id.get(wanted.parent)
+        if parent is None or not caller.sees(parent):
+            raise unknown_session(wanted.parent)
     opened = await open_session(desk, wanted, caller.name)
     state, trust = desk.backend.state, desk.backend.trust_for(opened.session.id)
     policy = state.policies.get(wanted.policy)
@@ -189,6 +193,7 @@ OPERATIONS = (
         reasons=GIVING
         | {
             Problem.UNKNOWN_POLICY,
+            Problem.UNKNOWN_SESSION,
             Problem.ORIGIN_TAKEN,
             Refusal.NO_SHARED_LISTENER,
             Refusal.LISTENER,

@@ -29,6 +29,7 @@ def session_view(session: Session, state: State) -> SessionView:
         credentials=sorted(session.credentials),
         isolation=session.isolation,
         generation=session.generation,
+        ancestors=sorted(session.ancestors),
         opened_at=session.opened_at,
         opened_by=session.opened_by,
         expires_at=session.expires_at,

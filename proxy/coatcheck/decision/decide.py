@@ -4,7 +4,7 @@ Nothing here has an opinion of its own: `session`, `policy`, `search` and `handl
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from coatcheck.decision.body_search import BodySearch
 from coatcheck.decision.handle import Claims, judge
@@ -40,6 +40,8 @@ class World:
     """Shapes of issued reference handles, of all sessions."""
     known: Callable[[str], bool]
     """Whether a text is an issued reference."""
+    by_id: Mapping[str, Session] = field(default_factory=dict)
+    """For ancestors' handles; a session that is not in it is nobody's ancestor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ def decide_body(need: NeedBody, body: bytes, world: World) -> Verdict:
         if isinstance(claims, Deny) or claims.cred not in by_name:
             continue
         credential = by_name.pop(claims.cred)
-        denial = _may_use(claims, need.session, credential, world.now)
+        denial = _may_use(claims, need.session, credential, world)
         if denial is not None:
             return _named(denial, need.rule)
         injections.append(Injection(credential, text))
@@ -173,11 +175,9 @@ def _judge(
     if isinstance(claims, Deny):
         return claims if claims.alarm else replace(claims, alarm=True)
     credential = policy.credentials.get(claims.cred)
-    if claims.sid != session.id or credential is None:
+    if not _of_its_line(claims, session) or credential is None:
         return _stolen_or_unknown(claims, session)
-    denial = _may_use(claims, session, credential, world.now) or credential_allows(
-        credential, destination, head
-    )
+    denial = _may_use(claims, session, credential, world) or credential_allows(credential, destination, head)
     if denial is not None:
         return denial
     if credential not in credentials:
@@ -188,15 +188,21 @@ def _judge(
     return Injection(there, item.text)
 
 
+def _of_its_line(claims: Claims, session: Session) -> bool:
+    """Its own handle, or one that its processes may hold from a life before this one."""
+    return claims.sid == session.id or claims.sid in session.ancestors
+
+
 def _stolen_or_unknown(claims: Claims, session: Session) -> Deny:
-    if claims.sid != session.id:
+    if not _of_its_line(claims, session):
         detail = f"handle {claims.jti} of session {claims.sid}, used by session {session.id}"
         return Deny(Reason.HANDLE_STOLEN, detail, alarm=True)
     return Deny(Reason.HANDLE_OUT_OF_SCOPE, f"credential {claims.cred} is no longer in the policy")
 
 
-def _may_use(claims: Claims, session: Session, credential: Credential, now: Now) -> Deny | None:
-    return judge(claims, session, credential, now) or _origin_suffices(session, credential)
+def _may_use(claims: Claims, session: Session, credential: Credential, world: World) -> Deny | None:
+    ancestor = world.by_id.get(claims.sid) if claims.sid in session.ancestors else None
+    return judge(claims, session, credential, world.now, ancestor) or _origin_suffices(session, credential)
 
 
 def _origin_suffices(session: Session, credential: Credential) -> Deny | None:
@@ -252,7 +258,7 @@ def _with_handles(
     claims = world.claims_of(found[0].text)
     if isinstance(claims, Deny):
         return replace(denial, detail=denial.detail or claims.detail, alarm=True)
-    if claims.sid != session.id:
+    if not _of_its_line(claims, session):
         return _stolen_or_unknown(claims, session)
     credential = policy.credentials.get(claims.cred)
     if credential is not None and any(host.matches(destination.host) for host in credential.hosts):

@@ -119,12 +119,33 @@ def verify(text: str, keys: HandleKeys) -> Claims | Deny:
     return _claims(decoded["payload"]) or Deny(Reason.HANDLE_MALFORMED, "not the claims of a handle")
 
 
-def judge(claims: Claims, session: Session, credential: Credential, now: Now) -> Deny | None:
+def judge(
+    claims: Claims, session: Session, credential: Credential, now: Now, ancestor: Session | None = None
+) -> Deny | None:
     """Whether a genuine handle counts for `credential`, on this session's origin, now. None when it does.
 
     That the session itself lives was judged by `identify`. The order is from the most telling to the
-    least: a stolen handle is reported as stolen even when it has expired as well.
+    least: a stolen handle is reported as stolen even when it has expired as well. `ancestor`: the session
+    that the handle names, where that is one of this session's ancestors and is still known.
     """
+    if claims.sid in session.ancestors:
+        refused = _not_inherited(claims, credential, ancestor)
+    else:
+        refused = _not_its_own(claims, session, now)
+    if refused is not None:
+        return refused
+    if now.wall < claims.issued_at:
+        # Our clock never goes back: with our key, but not by us.
+        return Deny(Reason.HANDLE_UNKNOWN, f"handle {claims.jti} is issued in the future", alarm=True)
+    if claims.cred != credential.name:
+        detail = f"handle {claims.jti} of {claims.cred} stands where {credential.name} belongs"
+        return Deny(Reason.HANDLE_MISPLACED, detail, alarm=True)
+    if claims.cred not in session.credentials:
+        return Deny(Reason.HANDLE_OUT_OF_SCOPE, f"credential {claims.cred}")
+    return None
+
+
+def _not_its_own(claims: Claims, session: Session, now: Now) -> Deny | None:
     if claims.sid != session.id:
         detail = f"handle {claims.jti} of session {claims.sid}, used by session {session.id}"
         return Deny(Reason.HANDLE_STOLEN, detail, alarm=True)
@@ -135,14 +156,20 @@ def judge(claims: Claims, session: Session, credential: Credential, now: Now) ->
         return Deny(Reason.HANDLE_STALE, detail)
     if now.wall >= claims.expires_at:
         return Deny(Reason.HANDLE_EXPIRED, f"handle {claims.jti}")
-    if now.wall < claims.issued_at:
-        # Our clock never goes back: with our key, but not by us.
-        return Deny(Reason.HANDLE_UNKNOWN, f"handle {claims.jti} is issued in the future", alarm=True)
-    if claims.cred != credential.name:
-        detail = f"handle {claims.jti} of {claims.cred} stands where {credential.name} belongs"
-        return Deny(Reason.HANDLE_MISPLACED, detail, alarm=True)
-    if claims.cred not in session.credentials:
-        return Deny(Reason.HANDLE_OUT_OF_SCOPE, f"credential {claims.cred}")
+    return None
+
+
+def _not_inherited(claims: Claims, credential: Credential, ancestor: Session | None) -> Deny | None:
+    """An ancestor's string is a name, not authority: its own end and generation say nothing here, where a
+    process that began in another life still holds it. That somebody revoked *it* does: it has leaked."""
+    if ancestor is None or ancestor.id != claims.sid:
+        detail = f"handle {claims.jti} of session {claims.sid}, which nobody remembers"
+        return Deny(Reason.HANDLE_STALE, detail)
+    if claims.jti in ancestor.revoked_handles:
+        return Deny(Reason.HANDLE_REVOKED, f"handle {claims.jti} of session {claims.sid}")
+    if not credential.inherit:
+        detail = f"handle {claims.jti} of session {claims.sid}: {credential.name} is not inherited"
+        return Deny(Reason.HANDLE_STALE, detail)
     return None
 
 

@@ -181,6 +181,8 @@ class Credential:
     scrub: bool = True
     revoke_on_theft: bool = False
     """Revoke the victim's session when its handle turns up elsewhere."""
+    inherit: bool = True
+    """Whether a handle that a fork's, or a restored sandbox's, processes hold from before counts there."""
 
 
 class LimitKind(StrEnum):

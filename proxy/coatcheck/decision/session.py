@@ -3,9 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from coatcheck.decision.message import Origin, OriginClass, Peer
 from coatcheck.decision.verdict import Deny, Reason
+
+MAX_ANCESTORS: Final = 128
+"""Lives that a session may come after. Each is some hundred bytes that are kept for as long as the youngest
+lives; a sandbox that sleeps and wakes four times a day reaches it after a month."""
 
 
 class Isolation(StrEnum):
@@ -40,6 +45,9 @@ class Session:
     """The caller that opened it."""
     revoked_handles: frozenset[str] = frozenset()
     """Ids (`jti`) of handles that were revoked one by one."""
+    ancestors: frozenset[str] = frozenset()
+    """Ids of the sessions whose strings this one's processes may hold, because it was forked, restored or
+    woken from what those were: here such a string names *this* session's grant, nothing of theirs (I10)."""
 
 
 @dataclass(frozen=True, slots=True)

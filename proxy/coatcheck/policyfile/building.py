@@ -73,6 +73,7 @@ def build_credential(name: str, spec: CredentialSpec) -> Credential:
         keep_set_cookie=spec.keep_set_cookie,
         scrub=spec.scrub is None,
         revoke_on_theft=spec.revoke_on_theft,
+        inherit=spec.inherit,
     )
 
 

@@ -181,6 +181,9 @@ class CredentialSpec(Strict):
     keep_set_cookie: bool = Field(False, description="Let cookies of authenticated answers through.")
     scrub: ScrubSpec | None = Field(None, description="Needed for secrets under 16 bytes: {off: reason}.")
     revoke_on_theft: bool = Field(False, description="End the session whose handle turns up elsewhere.")
+    inherit: bool = Field(
+        True, description="In a forked or restored sandbox, handles that its processes still hold count."
+    )
 
 
 class LimitsSpec(Strict):

@@ -25,7 +25,7 @@ from coatcheck.decision.session import Isolation, Now, Session
 from coatcheck.private_files import PrivateFileError, write_atomically
 from coatcheck.state.errors import Problem, StateError
 
-_SCHEMA_VERSION: Final = 2
+_SCHEMA_VERSION: Final = 3
 _SCHEMA: Final = """
 CREATE TABLE meta (version INTEGER NOT NULL, high_water REAL NOT NULL);
 INSERT INTO meta VALUES (0, 0);
@@ -34,7 +34,7 @@ CREATE TABLE sessions (
   origin_class TEXT NOT NULL, origin_value TEXT NOT NULL, credentials TEXT NOT NULL,
   isolation TEXT NOT NULL, generation INTEGER NOT NULL, opened_at REAL NOT NULL, expires_at REAL NOT NULL,
   lease_seconds REAL NOT NULL, lease_until REAL NOT NULL, opened_by TEXT NOT NULL,
-  status TEXT NOT NULL, closed_at REAL
+  status TEXT NOT NULL, closed_at REAL, ancestors TEXT NOT NULL DEFAULT '[]'
 ) STRICT;
 CREATE TABLE handles (
   jti TEXT PRIMARY KEY, session TEXT NOT NULL REFERENCES sessions(id) ON DELETE CASCADE,
@@ -46,8 +46,15 @@ CREATE INDEX handles_session ON handles (session);
 CREATE TABLE listeners (
   session TEXT PRIMARY KEY REFERENCES sessions(id) ON DELETE CASCADE, port INTEGER NOT NULL
 ) STRICT;
-PRAGMA user_version = 2;
+PRAGMA user_version = 3;
 """
+_STEPS: Final = {
+    2: """
+ALTER TABLE sessions ADD COLUMN ancestors TEXT NOT NULL DEFAULT '[]';
+PRAGMA user_version = 3;
+"""
+}
+"""From each older format that is read to the next."""
 
 
 class Status(StrEnum):
@@ -96,7 +103,10 @@ class Database:
         (schema,) = self._sql.execute("PRAGMA user_version").fetchone()
         if schema == 0:
             self._sql.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
-        elif schema != _SCHEMA_VERSION:
+        while schema in _STEPS:
+            self._sql.executescript(f"BEGIN; {_STEPS[schema]} COMMIT;")
+            (schema,) = self._sql.execute("PRAGMA user_version").fetchone()
+        if schema not in (0, _SCHEMA_VERSION):
             raise sqlite3.DatabaseError(f"it is of format {schema}, this coatcheck reads {_SCHEMA_VERSION}")
         if self._sql.execute("PRAGMA quick_check").fetchone() != ("ok",):
             raise sqlite3.DatabaseError("it is damaged")
@@ -146,7 +156,7 @@ class Database:
 
     def put_session(self, session: Session, lease_until: float) -> None:
         self._sql.execute(
-            "INSERT INTO sessions VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,NULL)",
+            "INSERT INTO sessions VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,NULL,?)",
             (
                 session.id,
                 session.tenant,
@@ -163,6 +173,7 @@ class Database:
                 lease_until,
                 session.opened_by,
                 Status.LIVE.value,
+                json.dumps(sorted(session.ancestors)),
             ),
         )
 
@@ -234,8 +245,8 @@ class Database:
         """
         for row in self._sql.execute(
             "SELECT id, tenant, subject, policy, origin_class, origin_value, credentials, isolation,"
-            " generation, opened_at, expires_at, lease_seconds, lease_until, opened_by, status, closed_at"
-            " FROM sessions"
+            " generation, opened_at, expires_at, lease_seconds, lease_until, opened_by, status, closed_at,"
+            " ancestors FROM sessions"
         ):
             status = Status(row[14])
             left = row[12] - now.wall if status is Status.LIVE else float("-inf")
@@ -254,6 +265,7 @@ class Database:
                 lease_deadline=now.monotonic + left,
                 revoked=status in (Status.REVOKED, Status.ENDED),
                 opened_by=row[13],
+                ancestors=frozenset(json.loads(row[16])),
             )
             yield session, status, row[15] or 0.0
 

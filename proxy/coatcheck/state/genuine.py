@@ -14,7 +14,8 @@ class GenuineHandles:
     """Signed handles by their signature, checked once and then known by digest; references by digest.
 
     Cached answers need no eviction when keys change: a key is dropped after its last handle expired, and
-    a key that a refused handle named never comes into being later.
+    a key that a refused handle named never comes into being later. A handle that outlives its key, because
+    a fork of its sandbox may hold it, is known by its digest.
     """
 
     def __init__(self, keys: SigningKeys, issued: IssuedHandles) -> None:
@@ -33,6 +34,8 @@ class GenuineHandles:
         known = self._genuine.get(digest) or self._refused.get(digest)
         if known is None:
             known = verify(text, self._keys.current)
+            if isinstance(known, Deny) and not known.alarm:  # its key may be gone before its last reader is
+                known = self._issued.signed.get(digest, known)
             (self._refused if isinstance(known, Deny) else self._genuine).put(digest, known)
         return known
 

@@ -82,6 +82,8 @@ class IssuedHandles:
     def __init__(self, handles: Iterable[IssuedHandle]) -> None:
         self._by_session: dict[str, dict[str, IssuedHandle]] = {}
         self.references: dict[bytes, Claims] = {}
+        self.signed: dict[bytes, Claims] = {}
+        """All others, by digest: a key is gone sooner than a sandbox that sleeps with what it signed."""
         self.shapes: tuple[Shape, ...] = ()
         """The shapes that references were issued in, for `search.find`. They only ever grow in one run."""
         for handle in handles:
@@ -93,6 +95,8 @@ class IssuedHandles:
             self.references[handle.digest] = handle.claims
             if handle.shape not in self.shapes:
                 self.shapes = (*self.shapes, handle.shape)
+        else:
+            self.signed[handle.digest] = handle.claims
 
     def of(self, session_id: str) -> tuple[IssuedHandle, ...]:
         return tuple(self._by_session.get(session_id, {}).values())
@@ -107,6 +111,7 @@ class IssuedHandles:
     def drop(self, handles: Iterable[IssuedHandle]) -> None:
         for handle in handles:
             self.references.pop(handle.digest, None)
+            self.signed.pop(handle.digest, None)
             of_session = self._by_session.get(handle.claims.sid, {})
             of_session.pop(handle.claims.jti, None)
             if not of_session:

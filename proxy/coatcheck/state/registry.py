@@ -1,13 +1,15 @@
 """Which sessions there are, and how one stops being live. Used under `State`'s lock."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
+from math import floor
 from typing import Final
 
 from coatcheck.decision.session import Now, Session, alive
 from coatcheck.decision.verdict import Reason
-from coatcheck.state.database import Database, Status
+from coatcheck.state.database import Database, IssuedHandle, Status
 from coatcheck.state.errors import Problem, StateError
 from coatcheck.state.issued import IssuedHandles
 from coatcheck.state.journal import Journal
@@ -60,6 +62,8 @@ class Registry:
         self.closed: dict[str, tuple[Status, float]] = {}
         """Why and when (Unix seconds), the longest closed first."""
         self.callbacks: list[Revoked] = []
+        self.kept: Callable[[], AbstractSet[str] | None] = frozenset
+        """Sessions of sandboxes that sleep, and of snapshots; None as long as they were not counted."""
         self.sessions = Sessions().having(*self._load(now))
 
     def session(self, session_id: str) -> Session:
@@ -97,7 +101,7 @@ class Registry:
         self.notify(dead, what, now)
         for session in dead:
             self._journal.owe(partial(self._database.close_session, session.id, status, now.wall))
-        self.forget(len(self.closed) - self._max_closed)
+        self.forget()
         return self.settle_and_tell(now, _CHANGES[status], dead, caller, why)
 
     def take_credential(
@@ -112,9 +116,28 @@ class Registry:
         detail = f"{credential} {why}".rstrip()
         self.settle_and_tell(now, SessionChange.CREDENTIAL_REVOKED, left, caller, detail)
 
-    def forget(self, count: int) -> None:
-        """Drop the longest closed sessions: they are only kept for the wording of refusals."""
-        oldest = list(self.closed)[: max(count, 0)]
+    def held(self) -> AbstractSet[str] | None:
+        """Sessions that may be over and whose strings are held: a live one's ancestors, and `kept`.
+
+        None: that is not known yet.
+        """
+        kept = self.kept()
+        if kept is None:
+            return None
+        live = (each for each in self.sessions.by_id.values() if each.id not in self.closed)
+        return kept | frozenset().union(*(each.ancestors for each in live))
+
+    def forget(self, closed_before: float = float("-inf")) -> None:
+        """Drop closed sessions, all from before then (Unix seconds) and the oldest of too many: they are only
+        kept for the wording of refusals. Not those whose strings somebody may hold."""
+        if closed_before == float("-inf") and len(self.closed) <= self._max_closed:
+            return
+        held = self.held()
+        if held is None:
+            return
+        found = [(each, at) for each, (_, at) in self.closed.items() if each not in held]
+        surplus = len(found) - self._max_closed
+        oldest = [each for n, (each, at) in enumerate(found) if n < surplus or at <= closed_before]
         if not oldest:
             return
         self.sessions = self.sessions.having(without=[self.sessions.by_id[name] for name in oldest])
@@ -122,6 +145,19 @@ class Registry:
             del self.closed[session_id]
             self._issued.drop(self._issued.of(session_id))
             self._journal.owe(partial(self._database.drop_session, session_id))
+
+    def useless(self, expired: Iterable[IssuedHandle]) -> list[IssuedHandle]:
+        """Of handles that have expired, those that nobody needs. What was issued with a session stands in
+        environments, which nothing refreshes; handles of minutes were minted for clients that can."""
+        held = self.held()
+        if held is None:
+            return []
+        ends = {each: self.sessions.by_id[each].expires_at for each in held if each in self.sessions.by_id}
+        return [
+            each
+            for each in expired
+            if each.claims.sid not in ends or each.claims.expires_at < floor(ends[each.claims.sid])
+        ]
 
     def notify(self, sessions: Sequence[Session], what: Revocation | None, now: Now) -> None:
         """Tell the planes what was taken, so that they abort what depended on it (I5): all of it at once,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.policy import Policy
-from coatcheck.decision.session import Isolation, Now, Session
+from coatcheck.decision.session import MAX_ANCESTORS, Isolation, Now, Session
 from coatcheck.state.errors import Problem, StateError
 from coatcheck.state.persistent_map import PersistentMap
 
@@ -51,6 +51,8 @@ class NewSession:
     isolation: Isolation = Isolation.NONE
     lease_seconds: float | None = None
     max_age: float | None = None
+    parent: str | None = None
+    """The session that this one was forked, restored or woken from: what its processes hold counts here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +90,14 @@ class Sessions:
 
 
 def new_session(
-    wanted: NewSession, policies: Mapping[str, Policy], settings: StateSettings, caller: str, now: Now
+    wanted: NewSession,
+    policies: Mapping[str, Policy],
+    settings: StateSettings,
+    caller: str,
+    now: Now,
+    parent: Session | None = None,
 ) -> Session:
-    """The session as asked for, or StateError with what is wrong with it."""
+    """The session as asked for, or StateError with what is wrong with it. `parent`: whom `wanted` names."""
     for what, value in (("tenant", wanted.tenant), ("subject", wanted.subject)):
         if not 1 <= len(value) <= MAX_NAME or not value.isprintable():
             raise StateError(
@@ -112,6 +119,11 @@ def new_session(
             f"policy {policy.name} has no credential {_listed(unknown)}",
             f"It has: {_listed(policy.credentials)}.",
         )
+    ancestors: frozenset[str] = frozenset()
+    if parent is not None:
+        ancestors = _line_of(parent, wanted)
+        # What was taken from the parent since it was opened does not come back with a fork.
+        credentials &= parent.credentials
     lease = lease_seconds(wanted.lease_seconds, settings.lease, settings)
     max_age = settings.max_age if wanted.max_age is None else wanted.max_age
     if not 1 <= max_age <= settings.max_age:
@@ -142,7 +154,28 @@ def new_session(
         lease_seconds=lease,
         lease_deadline=now.monotonic + lease,
         opened_by=caller,
+        ancestors=ancestors,
     )
+
+
+def _line_of(parent: Session, wanted: NewSession) -> frozenset[str]:
+    """The sessions whose strings a child of `parent` may hold. Names of credentials mean something within one
+    policy only, and nobody's sandbox becomes somebody else's by a fork."""
+    ours = (wanted.tenant, wanted.subject, wanted.policy)
+    if ours != (parent.tenant, parent.subject, parent.policy):
+        raise StateError(
+            Problem.BAD_VALUE,
+            f"session {parent.id} belongs to another tenant, subject or policy",
+            "A fork has those of what it was forked from.",
+        )
+    line = parent.ancestors | {parent.id}
+    if len(line) > MAX_ANCESTORS:
+        raise StateError(
+            Problem.BAD_VALUE,
+            f"session {parent.id} has {len(parent.ancestors)} lives behind it, which is the limit",
+            "Copy what you need out of the sandbox into a new one.",
+        )
+    return line
 
 
 def renewed(session: Session, seconds: float | None, settings: StateSettings, now: Now) -> Session:

@@ -9,6 +9,7 @@ they see values that are replaced whole. The order within a change follows from 
 """
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -149,7 +150,8 @@ class State:
         """A live session with one handle a credential."""
         with self._lock:
             now = self.clock.now()
-            session = new_session(wanted, self.policies, self.settings, caller, now)
+            parent = self.session(wanted.parent) if wanted.parent is not None else None
+            session = new_session(wanted, self.policies, self.settings, caller, now, parent)
             held = self.sessions.by_origin.get(session.origin)
             if held is not None and held.id not in self._registry.closed:
                 if alive(held, now) is None:
@@ -334,6 +336,12 @@ class State:
                 self._tidied_at = now.monotonic
             return tuple(events)
 
+    def keep(self, kept: Callable[[], AbstractSet[str] | None]) -> None:
+        """Ask `kept` before anything is forgotten: which sessions that are over left strings behind that are
+        held, in sandboxes that sleep and in snapshots? None: not known yet, so nothing is forgotten."""
+        with self._lock:
+            self._registry.kept = kept
+
     def on_revoked(self, callback: Revoked) -> None:
         """Call `callback` right after something was taken, in the taker's thread. It must not block."""
         with self._lock:
@@ -376,9 +384,8 @@ class State:
 
     def _tidy(self, now: Now) -> None:
         """What nobody notices: old closed sessions, expired handles, keys, the clock's high-water mark."""
-        old = sum(now.wall - at >= self.settings.retain_closed for _, at in self._registry.closed.values())
-        self._registry.forget(old)
-        expired = self._issued.expired(now)
+        self._registry.forget(now.wall - self.settings.retain_closed)
+        expired = self._registry.useless(self._issued.expired(now))
         self._issued.drop(expired)
         jtis = [handle.claims.jti for handle in expired]
         self._journal.owe(partial(self._database.drop_handles, jtis))

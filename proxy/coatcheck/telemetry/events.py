@@ -44,6 +44,8 @@ class Decision:
     """From the request's head to the verdict, waiting for the store included."""
     original: str = ""
     """`address:port` that the client had dialled, on transparent connections: evidence, never dialled."""
+    handle_of: str = ""
+    """The ancestor session whose string the process still holds, where it showed that (I10)."""
 
 
 @dataclass(frozen=True, slots=True)
