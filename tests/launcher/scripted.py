@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,27 +10,45 @@ from typing import Any
 from coatcheck.control_client import ControlError
 from coatcheck.decision.sandbox import Backend
 from coatcheck.decision.session import Isolation
+from coatcheck.launcher.frames import Fields
 from coatcheck.launcher.limits import Limits
 from coatcheck.launcher.machine import MachineSpec, Remain
-from coatcheck.launcher.mux import Data, Ended, Event, Mux, Opened, Side, cost
+from coatcheck.launcher.mux import Data, Ended, Event, Greeted, Mux, Opened, Side, cost
 from coatcheck.launcher.spec import Identity, SupervisorSpec
 
 MACHINE = MachineSpec(Isolation.NAMESPACE, None, memory_mib=64, cpus=1, disk_mib=16, processes=50)
 
 
 class ScriptedMachine:
-    """Its guest greets, takes files, is configured, and does nothing else unless it is told."""
+    """Its guest greets, takes files, obeys, and does nothing else unless it is told.
+
+    `saved`: it was saved, and speaks when it is spoken to. `replies`: by order, what it answers instead of
+    the truth; None: nothing.
+    """
 
     isolation = Isolation.NAMESPACE
 
-    def __init__(self, *, fails: Exception | None = None, refuses: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        fails: Exception | None = None,
+        refuses: tuple[str, str] | None = None,
+        saved: bool = False,
+        replies: Mapping[str, Fields | None] | None = None,
+    ) -> None:
         self.written: dict[str, bytes] = {}
         """Files that the host wrote, by path."""
         self.opened: list[Opened] = []
+        self.orders: list[str] = []
+        """Of control streams, by name."""
+        self.on_order: Callable[[str], Awaitable[None]] | None = None
+        """Called before each is answered."""
         self.stopped = False
         self.words = "the machine was unplugged"
         self._fails = fails
         self._refuses = refuses
+        self._saved = saved
+        self._replies = replies or {}
         self._mux = Mux(Side.GUEST)
         self._sock: socket.socket | None = None
         self._task: asyncio.Task[None] | None = None
@@ -47,13 +65,19 @@ class ScriptedMachine:
 
     async def _live(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        await loop.sock_sendall(sock, self._mux.hello([("protocol", "1"), ("agent", "scripted")]))
+        if not self._saved:
+            await self._greet()
         while data := await loop.sock_recv(sock, 65536):
             for event in self._mux.receive(data):
                 await self._answer(event)
 
+    async def _greet(self) -> None:
+        await self.say(self._mux.hello([("protocol", "1"), ("agent", "scripted")]))
+
     async def _answer(self, event: Event) -> None:
         match event:
+            case Greeted() if self._saved:
+                await self._greet()
             case Opened(number, kind, fields):
                 self.opened.append(event)
                 if kind == "write":
@@ -62,13 +86,30 @@ class ScriptedMachine:
                 elif self._refuses is not None:
                     await self.say(self._mux.reset(number, *self._refuses))
                 elif kind == "control":
-                    await self.say(self._mux.note(number, [("redirect", "nftables")]), self._mux.end(number))
+                    await self._obey(number, dict(fields))
             case Ended(number) if number in self._paths:
                 size = str(len(self.written[self._paths[number]]))
                 await self.say(self._mux.note(number, [("written", size)]), self._mux.end(number))
             case Data(number, data) if number in self._paths:
                 self.written[self._paths[number]] += data
                 await self.say(self._mux.consumed(number, cost(len(data))))
+
+    async def _obey(self, number: int, fields: Mapping[str, str]) -> None:
+        op = fields["op"]
+        self.orders.append(op)
+        if self.on_order is not None:
+            await self.on_order(op)
+        truth = {
+            "configure": (("redirect", "nftables"),),
+            "freeze": (("frozen", "yes"),),
+            "thaw": (("frozen", "no"),),
+            "rebind": (("generation", fields.get("generation", "")),),
+            "sync": (),
+        }
+        reply = self._replies.get(op, truth[op])
+        if reply is not None:
+            done = self._mux.note(number, reply), self._mux.end(number), self._mux.reset(number, "done")
+            await self.say(*done)
 
     async def say(self, *frames: bytes) -> None:
         """Anything at all, as the guest."""

@@ -13,11 +13,11 @@ import pytest
 from coatcheck.control_client import ControlError
 from coatcheck.decision.sandbox import Ending, SandboxState
 from coatcheck.launcher.channel import ChannelBroken
-from coatcheck.launcher.machine import MachineError
+from coatcheck.launcher.machine import MachineError, MachineSpec
 from coatcheck.launcher.metadata import MetadataService
 from coatcheck.launcher.supervisor import Supervisor
 from coatcheck.launcher.trust import SYSTEM_BUNDLE
-from tests.launcher.scripted import Reports, ScriptedMachine, identity, spec
+from tests.launcher.scripted import MACHINE, Reports, ScriptedMachine, identity, spec
 
 SECONDS = 20.0
 """Until something that takes milliseconds counts as stuck."""
@@ -60,12 +60,16 @@ def trust(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def life(
-    tmp_path: Path, trust: Path, machine: ScriptedMachine | None = None, **different: Any
+    tmp_path: Path,
+    trust: Path,
+    machine: ScriptedMachine | None = None,
+    built: MachineSpec = MACHINE,
+    **different: Any,
 ) -> AsyncIterator[Life]:
     directory = tmp_path / "sandbox"
     directory.mkdir()
     machine, reports = machine or ScriptedMachine(), Reports()
-    told = spec(directory, [identity(trust), identity(trust, "tool", 1001)], **different)
+    told = spec(directory, [identity(trust), identity(trust, "tool", 1001)], machine=built, **different)
     begun = Life(machine, reports, Supervisor(told, machine, reports, MetadataService(Nobody(), told.id)))
     try:
         yield begun

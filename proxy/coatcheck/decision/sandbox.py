@@ -106,6 +106,8 @@ class SandboxState(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     PAUSED = "paused"
+    SLEEPING = "sleeping"
+    """Saved to disk: no machine runs, and it takes no memory. It wakes as it was."""
     ENDING = "ending"
     """Its sessions are over; processes and files are being removed."""
     ENDED = "ended"
@@ -128,6 +130,8 @@ class Ending(StrEnum):
     """The guest powered off, or its machine crashed or was killed."""
     GUEST_BROKE_PROTOCOL = "guest_broke_protocol"
     START_FAILED = "start_failed"
+    REBIND_FAILED = "rebind_failed"
+    """A copy of a saved sandbox did not become somebody of its own, and never ran."""
     SUPERVISOR_GONE = "supervisor_gone"
     """Its supervisor was killed or crashed; what was left has been swept."""
 
@@ -196,6 +200,12 @@ class SandboxProblem(StrEnum):
     BAD_REQUEST = "bad_request"
     NETWORK_OPEN = "network_open"
     GUEST_FAILED = "guest_failed"
+    NOT_DURABLE = "not_durable"
+    """This one cannot be saved: it is no microVM, or its operator keeps no snapshots."""
+    NOT_SAVED = "not_saved"
+    """Saving it failed; it goes on as it was."""
+    NOT_WOKEN = "not_woken"
+    """It sleeps on, and can be woken later."""
 
 
 class SandboxRefused(Exception):

@@ -58,6 +58,8 @@ class MachineSpec:
     disk_operations_per_second: int = 20_000
     boot_seconds: float = 60.0
     """Until the guest's agent must have spoken. A slow machine without KVM takes 10."""
+    restore: Path | None = None
+    """A snapshot's directory: the machine goes on where that was taken, and does not boot."""
 
 
 class RemainKind(StrEnum):

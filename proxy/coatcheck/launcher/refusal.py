@@ -38,6 +38,9 @@ STATUS: Final[dict[Problem, int]] = {
     Problem.NOT_RUNNING: 409,
     Problem.GUEST_FAILED: 502,
     Problem.BAD_REQUEST: 400,
+    Problem.NOT_DURABLE: 409,
+    Problem.NOT_SAVED: 507,
+    Problem.NOT_WOKEN: 503,
 }
 """Of HTTP; what a supervisor answers by itself."""
 
@@ -72,6 +75,15 @@ _WORDS: Final[dict[Problem, tuple[str, str]]] = {
     Problem.NOT_RUNNING: ("the sandbox is not running", "See `coatcheck sandbox show`."),
     Problem.GUEST_FAILED: ("the sandbox's agent could not do it", "See the daemon's log."),
     Problem.BAD_REQUEST: ("this cannot be read", "See docs/control-api.md."),
+    Problem.NOT_DURABLE: (
+        "this sandbox cannot be saved",
+        "Run it as a microVM; a namespace of the host's own kernel cannot be copied.",
+    ),
+    Problem.NOT_SAVED: (
+        "the sandbox could not be saved, and goes on as it was",
+        "Make room, and try again.",
+    ),
+    Problem.NOT_WOKEN: ("the sandbox could not be woken, and sleeps on", "Try again when the host has room."),
 }
 
 

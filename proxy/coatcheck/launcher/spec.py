@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,13 @@ from coatcheck.launcher.machine import MachineSpec, Volume
 
 MAX_BYTES = 4 * 1024 * 1024
 """A thousand handles with their variables."""
+
+
+class IdleAction(StrEnum):
+    """What becomes of a sandbox that nobody has been connected to for `idle_seconds`."""
+
+    END = "end"
+    SLEEP = "sleep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,17 @@ class SupervisorSpec:
     """The guest's agent, where it is not in the image."""
     filesystem: Filesystem | None
     """Of the policy: around each command."""
+    store: Path | None = None
+    """Its own place in the state directory, 0700: `snapshots/`, `forks/`, `asleep`. None: it is not saved."""
+    max_snapshots: int = 10
+    ancestors: tuple[str, ...] = ()
+    """Sessions whose handles its processes may hold beside those of its own identities."""
+    held_seconds: float = 900.0
+    """While it sleeps, its open connections are kept for so long: a slow model call, a CI run."""
+    idle_action: IdleAction = IdleAction.END
+    rebind_seconds: float = 30.0
+    """For a copy to become somebody of its own. An emulated one takes a second; a busy host has thirty times
+    as long before the copy is ended."""
 
     def identity(self, name: str) -> Identity | None:
         return next((each for each in self.identities if each.name == name), None)
@@ -80,6 +99,9 @@ def loads(content: bytes) -> SupervisorSpec:
             "backend": Backend(given["backend"]),
             "agent": _path(given["agent"]),
             "filesystem": _filesystem(given["filesystem"]),
+            "store": _path(given["store"]),
+            "ancestors": tuple(given["ancestors"]),
+            "idle_action": IdleAction(given["idle_action"]),
             "limits": Limits(**given["limits"]),
             "ceiling": Limits(**given["ceiling"]),
             "machine": MachineSpec(
@@ -87,6 +109,7 @@ def loads(content: bytes) -> SupervisorSpec:
                 | {
                     "isolation": Isolation(machine["isolation"]),
                     "image": _path(machine["image"]),
+                    "restore": _path(machine["restore"]),
                     "volumes": tuple(Volume(**v | {"store": Path(v["store"])}) for v in machine["volumes"]),
                 }
             ),

@@ -36,13 +36,24 @@ class WaysOut:
     """Belongs to one channel. `metadata` answers the metadata service's connections; `rate` is in bytes a
     second, of all connections and both directions together."""
 
-    def __init__(self, identities: tuple[Identity, ...], metadata: Metadata, rate: int) -> None:
+    def __init__(
+        self, identities: tuple[Identity, ...], metadata: Metadata, rate: int, *, closed: bool = False
+    ) -> None:
+        """`closed`: a copy's, which nothing leaves before it is somebody of its own; until `open`."""
+        self._closed = closed
         self._identities: Mapping[str, Identity] = {each.name: each for each in identities}
         self._metadata = metadata
         self._bucket = TokenBucket(rate)
 
+    def open(self) -> None:
+        """Its rebind was acknowledged."""
+        self._closed = False
+
     async def accept(self, stream: Stream) -> None:
         """One stream that the guest opened, until it is over."""
+        if self._closed:
+            stream.reset("frozen", "a copy reaches nothing before it knows whose it is")
+            return
         who = self._identities.get(stream.get("identity"))
         if who is None:
             # Never a default: an identity that was not named must not get another's authority.
