@@ -233,7 +233,7 @@ class ControlClient:
 
     def policies(self) -> Answers:
         """The policies in force: name, owner, sha256, credentials, rules."""
-        listed: Answers = self._call("GET", "/v1/policies")["policies"]
+        listed: Answers = self.policy_list()["policies"]
         return listed
 
     def explain(
@@ -246,6 +246,10 @@ class ControlClient:
         headers: Sequence[tuple[str, str]] = (),
     ) -> Answer:
         """`{allowed, reason, rules, credentials, text, …}` of a request, for a session or a policy."""
+    def policy_list(self) -> Answer:
+        """`policies`, and beside them `bundle`, which they came from, and what was `refused` since."""
+        return self._call("GET", "/v1/policies")
+
         asked = {
             "method": method,
             "url": url,

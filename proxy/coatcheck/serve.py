@@ -13,7 +13,6 @@ from coatcheck.certificates.authority import Authority
 from coatcheck.certificates.leaf import LeafIssuer
 from coatcheck.certificates.trust import TrustFiles, write_trust_files
 from coatcheck.control.server import ControlServer
-from coatcheck.decision.policy import Policy
 from coatcheck.decision.session import alive
 from coatcheck.decision.verdict import Reason
 from coatcheck.exchange import Exchange
@@ -32,8 +31,7 @@ from coatcheck.planes.listener import Listeners
 from coatcheck.planes.mitm import MitmPlane
 from coatcheck.planes.tls import ClientTls, UpstreamTls
 from coatcheck.planes.upstream import Upstream
-from coatcheck.policyfile import PolicyError
-from coatcheck.policyfile.watch import PolicyWatch
+from coatcheck.policies import PoliciesInForce
 from coatcheck.process_memory import give_back_memory, raise_file_limit
 from coatcheck.process_memory import protect_process as protect_process
 from coatcheck.settings import Settings, notify_socket
@@ -51,7 +49,7 @@ from coatcheck.systemd import notify
 from coatcheck.telemetry.audit import AuditLog
 from coatcheck.telemetry.audit_tail import records
 from coatcheck.telemetry.checkpoint import CheckpointSigner
-from coatcheck.telemetry.events import DaemonEvent, PolicyEvent
+from coatcheck.telemetry.events import DaemonEvent
 from coatcheck.telemetry.metrics import FetchFailure, Metrics
 from coatcheck.telemetry.sinks import Telemetry
 from coatcheck.telemetry.usage import UsageLedger
@@ -105,9 +103,7 @@ class Daemon:
         self.authority = Authority.load_or_create(self.directory.ca)
         self.trust: TrustFiles = self._write_trust()
         self._session_cas = session_cas(settings, self.trust.ca.parent)
-        self._watch = PolicyWatch(settings.policy)
         self._last_complaint = ""
-        self.last_refused = ""
         self.stores = Stores(
             stores if stores is not None else make_stores(settings),
             failed=lambda kind: self.metrics.fetch_failed(FetchFailure(kind)),
@@ -120,6 +116,9 @@ class Daemon:
         )
         self.exchange = Exchange(self.state, self.store, self.telemetry.emit)
         self.exchange.revoke_for_theft = self._revoke_for_theft
+        self.policies = PoliciesInForce(
+            settings, self.directory, self.state, self.metrics, self.exchange.tell
+        )
         self.sandboxes = Sandboxes(settings, self.telemetry.emit, self._end_session)
         self.inspector = inspector_of(self)
         self.plane: MitmPlane | None = None
@@ -137,7 +136,7 @@ class Daemon:
         """Load the policies (PolicyError if they are bad: a daemon does not start on a bad policy),
         start the plane and open the listeners."""
         self.loop = asyncio.get_running_loop()
-        self._install(self._watch.read())
+        self.policies.load()
         upstream = Upstream(upstream_settings(self.settings))
         self.plane = MitmPlane(
             self.exchange,
@@ -191,31 +190,14 @@ class Daemon:
     # --- policies ------------------------------------------------------------------------------------
 
     def reload(self) -> bool:
-        """Read the policies again. A bad one changes nothing: the old ones stay, loudly (I6)."""
-        try:
-            policies = self._watch.read()
-        except (PolicyError, OSError) as error:
-            if str(error) != self.last_refused:  # told once, not once a second
-                self.last_refused = str(error)
-                self.exchange.tell(PolicyEvent(time.time(), str(self.settings.policy), "", False, str(error)))
-            return False
-        self.last_refused = ""
-        self._install(policies)
-        return True
+        """Read the policies again. A bad one changes nothing: `policies.last_refused` says why."""
+        return self.policies.reload()
 
     def reload_all(self) -> None:
         """SIGHUP: policies, and the control API's grants and certificates."""
         self.reload()
         if self.control is not None:
             self.control.reload()
-
-    def _install(self, policies: Mapping[str, Policy]) -> None:
-        for policy in policies.values():
-            old = self.state.policies.get(policy.name)
-            if old is None or old.sha256 != policy.sha256:
-                self.exchange.tell(PolicyEvent(time.time(), policy.name, policy.sha256, True, policy.owner))
-        self.state.swap_policies(policies)
-        self.metrics.pulled.policies_in_force({p.name: p.sha256 for p in policies.values()})
 
     # --- living --------------------------------------------------------------------------------------
 
@@ -239,8 +221,7 @@ class Daemon:
 
     async def _look_after(self) -> None:
         self.telemetry.settle(self.state.clock.now().wall)
-        if self._watch.due():
-            self.reload()
+        self.policies.look()
 
     async def _chore(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         try:

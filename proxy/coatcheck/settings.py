@@ -36,6 +36,11 @@ class Settings(BaseSettings):
         None, description="Sockets. Default: `run` below the state directory; systemd gives /run/coatcheck."
     )
     policy: Path = Field(Path("policies"), description="Directory of policy files, or one file.")
+    policy_trust_root: Path | None = Field(
+        None,
+        description="PEM file of the public keys that sign policy bundles; with it `policy` names a bundle,"
+        " nothing else is read, and no version older than one that was in force.",
+    )
 
     # --- listeners ---
     proxy_host: str = Field("127.0.0.1", description="Address of the shared proxy listener.")

@@ -86,4 +86,9 @@ async def test_a_bad_policy_is_not_taken_over(control: Control) -> None:
     answer = await control.ask("POST", "/v1/policies/reload", caller="operator")
     assert (answer.status, answer.reason) == (409, "policy_refused")
     assert "default.yaml" in answer.json["error"]["message"]
-    assert (await control.ask("GET", "/v1/policies", caller="auditor")).json == before
+    after = (await control.ask("GET", "/v1/policies", caller="auditor")).json
+    assert after["policies"] == before["policies"] and before["refused"] is None
+    assert 'unknown key "ownr"' in after["refused"]
+    # What is wrong with others' files is not for a launcher that was granted some policies only.
+    mine = (await control.ask("GET", "/v1/policies", caller="ci-launcher")).json
+    assert mine["policies"] == before["policies"] and mine["refused"] is None

@@ -62,7 +62,7 @@ def _as_they_were(proxy: Coatcheck) -> None:
     for name, data in proxy.as_written.items():
         (proxy.policies / name).write_bytes(data)
         (proxy.policies / name).chmod(0o644)
-    assert proxy.daemon.reload(), proxy.daemon.last_refused
+    assert proxy.daemon.reload(), proxy.daemon.policies.last_refused
 
 
 STEPS["policy"] = _policy

@@ -82,7 +82,7 @@ def test_policies_missing_broken_empty_and_good(tmp_path: Path) -> None:
     assert found.level is Level.WARNING and "every request is refused" in found.message
     shutil.copy(POLICY, policies / "default.yaml")
     assert only(policy(subject(tmp_path))).message == "default: 5 rules"
-    read = read_policies(policies)
+    read = read_policies(subject(tmp_path).settings)
     assert isinstance(read, dict) and isinstance(read["default"], Policy)
 
 

@@ -6,17 +6,22 @@ from typing import Annotated
 
 import typer
 
-from coatcheck.cli import policy_check, policy_samples
+from coatcheck.cli import policy_bundle, policy_check, policy_samples
 from coatcheck.cli.control import JsonOption, SocketOption, client_for, configured_policy, emit_json
 from coatcheck.cli.errors import CommandError, ExitCode
 
 app = typer.Typer(
     name="policy",
     no_args_is_help=True,
-    help="Check, explain and test policies.\n\nExample: coatcheck policy check policies/",
+    help="Check, explain, test and sign policies.\n\nExample: coatcheck policy check policies/",
 )
 app.command("check")(policy_check.check)
 app.command("test")(policy_samples.try_out)
+app.command("key")(policy_bundle.key)
+app.command("bundle")(policy_bundle.bundle)
+app.command("sign")(policy_bundle.sign)
+app.command("verify")(policy_bundle.verify)
+app.command("list")(policy_bundle.list_policies)
 
 
 @app.command()

@@ -18,6 +18,7 @@ from coatcheck.decision.sandbox import (
 from coatcheck.decision.sandbox import Backend as SandboxBackend
 from coatcheck.inspection.inspector import Inspector
 from coatcheck.settings import Settings
+from coatcheck.policies import PoliciesInForce
 from coatcheck.state.database import Status
 from coatcheck.state.errors import Problem, StateError
 from coatcheck.state.state import State
@@ -135,8 +136,7 @@ class Daemon(Protocol):
     def ready(self) -> bool: ...
 
     @property
-    def last_refused(self) -> str:
-        """Why the last `reload` changed nothing."""
+    def policies(self) -> PoliciesInForce: ...
 
     def reload(self) -> bool: ...
 
@@ -156,6 +156,7 @@ class Backend:
     def draining(self) -> bool:
         return self._daemon.exchange.draining
 
+        self.policies = daemon.policies
     @property
     def proxy_url(self) -> str | None:
         """`http://host:port` of the shared listener, `https://…` if it wants certificates; or None."""
@@ -221,7 +222,7 @@ class Backend:
         """(plane) Read policies and grants again. What was refused, by `policy` and `grants`: why."""
         refused: dict[str, str] = {}
         if not self._daemon.reload():
-            refused["policy"] = self._daemon.last_refused
+            refused["policy"] = self.policies.last_refused
         grants = self._reload_grants()
         if grants is not None:
             refused["grants"] = grants

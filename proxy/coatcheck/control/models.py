@@ -236,8 +236,21 @@ class PolicyView(Answered):
     rules: list[str]
 
 
+class BundleView(Answered):
+    version: int
+    owner: str
+    created: str
+    digest: str
+    key: str
+    """The trusted key that vouched for it."""
+
+
 class PolicyList(Answered):
     policies: list[PolicyView]
+    refused: str | None
+    """Why the newest files are not in force; for callers who may see every policy."""
+    bundle: BundleView | None
+    """The signed bundle that the policies came from."""
 
 
 class RuleExplained(Answered):

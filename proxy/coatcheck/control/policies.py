@@ -5,7 +5,7 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from coatcheck.control import models
-from coatcheck.control.caller import Action
+from coatcheck.control.caller import EVERY, Action
 from coatcheck.control.desk import Desk
 from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.problem import ControlProblem, Refusal, unknown_session
@@ -14,13 +14,16 @@ from coatcheck.decision.explain import explain, render
 from coatcheck.decision.host import HostRefused, split_authority
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.policy import Policy
+from coatcheck.policyfile.signed import Accepted
 from coatcheck.state.errors import Problem
 
 
 def _all(desk: Desk, ask: Ask) -> models.PolicyList:
     caller = caller_of(ask)
-    policies = desk.backend.state.policies
+    policies, accepted = desk.backend.state.policies, desk.backend.policies.bundle
     return models.PolicyList(
+        refused=(desk.backend.policies.last_refused or None) if caller.of_policy(EVERY) else None,
+        bundle=_bundle(accepted) if accepted is not None else None,
         policies=[
             models.PolicyView(
                 name=policy.name,
@@ -31,7 +34,18 @@ def _all(desk: Desk, ask: Ask) -> models.PolicyList:
             )
             for _, policy in sorted(policies.items())
             if caller.of_policy(policy.name)
-        ]
+        ],
+    )
+
+
+def _bundle(accepted: Accepted) -> models.BundleView:
+    bundle = accepted.bundle
+    return models.BundleView(
+        version=bundle.version,
+        owner=bundle.owner,
+        created=bundle.created,
+        digest=bundle.digest,
+        key=accepted.key,
     )
 
 

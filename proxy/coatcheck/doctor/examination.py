@@ -51,7 +51,7 @@ def _alone() -> list[Finding]:
 
 
 def _policies(settings: Settings) -> dict[str, Policy]:
-    found = files.read_policies(settings.policy)
+    found = files.read_policies(settings)
     return found if isinstance(found, dict) else {}
 
 

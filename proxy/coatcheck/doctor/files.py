@@ -8,10 +8,11 @@ from pathlib import Path
 from coatcheck.certificates.authority import Authority, CertificateError
 from coatcheck.decision.policy import Policy
 from coatcheck.doctor.finding import Finding, Subject, ok, problem, warning
-from coatcheck.policyfile.checking import load_file
-from coatcheck.policyfile.loading import load_directory
 from coatcheck.policyfile.problem import PolicyError
+from coatcheck.policyfile.signed import SignedPolicies
+from coatcheck.policyfile.watch import PolicyWatch
 from coatcheck.private_files import PrivateFileError, check_private_directory
+from coatcheck.settings import Settings
 from coatcheck.state.state import DATABASE_NAME
 
 CA_WARNING = timedelta(days=30)
@@ -56,21 +57,21 @@ def certificate_authority(subject: Subject) -> list[Finding]:
     return ok(check, f"valid until {authority.not_after:%Y-%m-%d}")
 
 
-def read_policies(path: Path) -> dict[str, Policy] | list[Finding]:
-    """The policies as the daemon would load them, or why it would not."""
-    check = "policy"
+def read_policies(settings: Settings) -> dict[str, Policy] | list[Finding]:
+    """The policies as the daemon would load them, or why it would not. Whether a bundle is older than one
+    that was in force, the daemon says."""
+    check, path, root = "policy", settings.policy, settings.policy_trust_root
     if not path.exists():
         return problem(
             check, f"{path} does not exist", "set COATCHECK_POLICY to a file or directory of *.yaml"
         )
     try:
-        if path.is_dir():
-            return dict(load_directory(path))
-        return {path.stem: load_file(path)}
+        return dict(PolicyWatch(path, signed=SignedPolicies(root) if root is not None else None).read())
     except PolicyError as error:
         first = str(error.problems[0])
         more = f", and {len(error.problems) - 1} more" if len(error.problems) > 1 else ""
-        return problem(check, f"it would not be loaded: {first}{more}", f"coatcheck policy check {path}")
+        look = f"coatcheck policy {'check' if root is None else 'verify'} {path}"
+        return problem(check, f"it would not be loaded: {first}{more}", look)
     except OSError as error:
         return problem(
             check, f"{path} cannot be read: {error.strerror}", "make it readable for the daemon's user"
@@ -79,7 +80,7 @@ def read_policies(path: Path) -> dict[str, Policy] | list[Finding]:
 
 def policy(subject: Subject) -> list[Finding]:
     """Missing, broken, or so empty that it denies everything."""
-    found = read_policies(subject.settings.policy)
+    found = read_policies(subject.settings)
     if isinstance(found, list):
         return found
     denying = sorted(name for name, each in found.items() if not each.rules)

@@ -12,11 +12,13 @@ from pathlib import Path
 from coatcheck.certificates.client_environment import environment, proxy_variables, trust_variables
 from coatcheck.certificates.trust import write_trust_files
 from coatcheck.decision.message import Origin, OriginClass
-from coatcheck.decision.policy import SigV4Injection
+from coatcheck.decision.policy import Policy, SigV4Injection
 from coatcheck.exchange import Exchange
 from coatcheck.planes.configured import upstream_settings
 from coatcheck.planes.upstream import Upstream
-from coatcheck.policyfile import load_file
+from coatcheck.policyfile.bundle import refused
+from coatcheck.policyfile.signed import signed_policies
+from coatcheck.policyfile.watch import PolicyWatch
 from coatcheck.private_files import write_atomically
 from coatcheck.settings import Settings
 from coatcheck.sigv4.stand_in import environment as aws_environment
@@ -59,7 +61,7 @@ class StockSession:
             settings=StateSettings(max_age=settings.session_max_age, lease=settings.session_lease),
             seen_version=audit.last_state_version(),
         )
-        policy = load_file(settings.policy)
+        policy = _policy(settings, directory)
         self.state.swap_policies({policy.name: policy})
         self._store = CachedStore(
             Stores(make_stores(settings)), ttl=settings.secret_ttl, max_stale=settings.secret_max_stale
@@ -111,3 +113,14 @@ class StockSession:
         finally:
             self.state.close()
             self._telemetry.close(time.time())
+
+
+def _policy(settings: Settings, directory: StateDirectory) -> Policy:
+    """The one policy. PolicyError, also when there are more: one session has one."""
+    signed = signed_policies(settings.policy_trust_root, directory.path)
+    found = tuple(PolicyWatch(settings.policy, signed=signed).read().values())
+    if len(found) != 1:
+        raise refused(
+            f"{settings.policy} holds {len(found)} policies", "a stock mitmdump serves one: name it"
+        )
+    return found[0]

@@ -21,7 +21,10 @@ from coatcheck.policyfile.validation import POLICY_PARTS, findings_of
 MAX_FILES = 1000
 """Files in a directory: each is one team's. More means the wrong directory was named."""
 
-_STEM = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+STEM = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+"""What a policy can be called."""
+BUNDLE_MAGIC = b"coatcheck policy bundle v1\n"
+"""The first line of a signed bundle, which is no policy file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,13 @@ def check_policy(name: str, data: bytes) -> CheckedPolicy:
 
 def load_file(path: Path) -> Policy:
     """The policy in the file at `path`, named by its stem. Raises PolicyError."""
-    data = _read_file(path)
+    data = read_file(path)
+    if data.startswith(BUNDLE_MAGIC):
+        raise _refused(
+            path.name,
+            "this is a signed bundle, and nothing says whose signatures count",
+            "set COATCHECK_POLICY_TRUST_ROOT; to look at one: coatcheck policy verify",
+        )
     try:
         return load_policy(path.stem, data)
     except PolicyError as error:
@@ -70,7 +79,7 @@ def load_directory(directory: Path) -> Mapping[str, Policy]:
     is there: the caller keeps what it has."""
     policies: dict[str, Policy] = {}
     problems: list[Problem] = []
-    for path in _files(directory):
+    for path in policy_files(directory):
         try:
             policies[path.stem] = load_file(path)
         except PolicyError as error:
@@ -80,7 +89,8 @@ def load_directory(directory: Path) -> Mapping[str, Policy]:
     return policies
 
 
-def _files(directory: Path) -> list[Path]:
+def policy_files(directory: Path) -> list[Path]:
+    """The files that are policies, sorted. PolicyError when a name, a mode or the number of them is wrong."""
     try:
         entries = sorted(path for path in directory.iterdir() if not path.name.startswith("."))
     except OSError as error:
@@ -118,7 +128,8 @@ def _files(directory: Path) -> list[Path]:
     return files
 
 
-def _read_file(path: Path) -> bytes:
+def read_file(path: Path, most: int = MAX_BYTES) -> bytes:
+    """The file's bytes, at most `most` and one more. PolicyError when anybody could have written them."""
     # Kubernetes mounts a ConfigMap's keys as links into `..data`; a link out of the directory is not that.
     if not path.resolve().is_relative_to(path.parent.resolve()):
         raise _refused(path.name, "the file is a link that leads out of the directory", "copy the file there")

@@ -11,16 +11,21 @@ from pathlib import Path
 from coatcheck.decision.policy import Policy
 from coatcheck.policyfile.loading import load_directory, load_file
 from coatcheck.policyfile.problem import PolicyError, Problem
+from coatcheck.policyfile.signed import SignedPolicies
 
 RETRY_SECONDS = 10.0
 """Between two readings of files that were refused: it may have been our fault (no descriptor, no memory)."""
 
 
 class PolicyWatch:
-    """The files at `path`: a directory of policies, or one. Belongs to one thread."""
+    """The files at `path`: a directory of policies, or one; with `signed`, one bundle and nothing else.
+    Belongs to one thread."""
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, path: Path, clock: Callable[[], float] = time.monotonic, signed: SignedPolicies | None = None
+    ) -> None:
         self._path = path
+        self._signed = signed
         self._clock = clock
         self._read: object = None
         """How the files looked that were read last."""
@@ -30,25 +35,32 @@ class PolicyWatch:
 
     def read(self) -> Mapping[str, Policy]:
         """All policies. PolicyError, also when the files changed while they were read; OSError."""
-        self._read = _stamp(self._path)
+        self._read = self._stamps()
         self._retry_at = self._clock() + RETRY_SECONDS
-        if self._path.is_dir():
+        if self._signed is not None:
+            policies = self._signed.read(self._path)  # changed while it is read, its signature fails
+        elif self._path.is_dir():
             policies = load_directory(self._path)
         else:
             policy = load_file(self._path)
             policies = {policy.name: policy}
-        if _stamp(self._path) != self._read:
+        if self._signed is None and self._stamps() != self._read:
             raise PolicyError(
                 [Problem(0, 0, "the files changed while they were read", "they are read again in a moment")]
             )
-        self._retry_at = float("inf")
+        if self._signed is None or self._signed.remembered:
+            self._retry_at = float("inf")
         return policies
 
     def due(self) -> bool:
         """Whether to read again. Call it about once a second: files must look the same at two calls."""
-        now = _stamp(self._path)
+        now = self._stamps()
         still, self._seen = now == self._seen, now
         return still and (now != self._read or self._clock() >= self._retry_at)
+
+    def _stamps(self) -> object:
+        root = _stamp(self._signed.trust_root) if self._signed is not None else None
+        return _stamp(self._path), root
 
 
 def _stamp(path: Path) -> object:

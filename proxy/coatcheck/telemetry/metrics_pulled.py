@@ -44,6 +44,9 @@ class Pulled:
     """The names of all credentials in force: the closed set for that label."""
     audit_counts: Callable[[], Mapping[str, int]] = dict
     checkpoint_failures: Callable[[], int] = int
+    policy_refused: Callable[[], bool] = lambda: False
+    bundle_version: Callable[[], int | None] = lambda: None
+    """Of the signed bundle in force; None where there is none, and then nothing is exported."""
     policies: dict[str, str] = field(default_factory=dict)
     """SHA-256 by name, of the policies in force."""
 
@@ -75,6 +78,9 @@ class PulledCollector(Collector):
         credentials = [(name, age) for name, age in ages.items() if name in known][:NAMES]
         yield _gauges("secret_age_seconds", [((name,), age) for name, age in credentials])
         yield _gauges("policy_info", [((name, sha256), 1.0) for name, sha256 in pulled.policies.items()])
+        yield _gauge("policy_refused", _read(pulled.policy_refused, math.nan))
+        version = _read(pulled.bundle_version, None)
+        yield _gauges("policy_bundle_version", [] if version is None else [((), float(version))])
         yield _gauges("build_info", [((__version__,), 1.0)])
         no_counts: Mapping[str, int] = {}
         counts = _read(pulled.audit_counts, no_counts)

@@ -76,6 +76,8 @@ METRICS: dict[str, MetricDoc] = {
         _row(_G, "sessions", "Live sessions."),
         _row(_G, "active_connections", "Client connections open now."),
         _row(_G, "policy_info", "1 for each policy in force, by name and SHA-256.", "name", "hash"),
+        _row(_G, "policy_refused", "1 while the newest policy files are refused and older ones serve."),
+        _row(_G, "policy_bundle_version", "Version of the signed policy bundle in force; absent without."),
         _row(_G, "ca_expiry_timestamp_seconds", "When the CA certificate ends, Unix time."),
         _row(_G, "build_info", "1; the version that runs.", "version"),
     )

@@ -1,0 +1,178 @@
+"""`coatcheck policy key|bundle|sign|verify|list`: policies with a signature, and what is in force."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coatcheck.cli.control import JsonOption, SocketOption, client_for, configured_policy, emit_json
+from coatcheck.cli.errors import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from coatcheck.policyfile.bundle import Bundle
+
+
+def key(
+    path: Annotated[Path, typer.Argument(help="Where the new private key goes; its public half: .pub")],
+) -> None:
+    """Make a key that signs bundles (Ed25519). Keep it away from the machines that run the daemon.
+
+    Example: coatcheck policy key policy-key.pem
+    """
+    from coatcheck.policyfile.signing_key import make_signing_key
+
+    public, name = make_signing_key(path)
+    typer.echo(f"{name}: {path} signs; {public} goes into the file that COATCHECK_POLICY_TRUST_ROOT names")
+
+
+def bundle(
+    path: Annotated[Path, typer.Argument(help="Directory of policy files, or one file.")],
+    version: Annotated[
+        int, typer.Option(min=1, help="Grows with each release: a daemon takes nothing below what it had.")
+    ],
+    owner: Annotated[str, typer.Option(help="The team that answers for the bundle.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")],
+    created: Annotated[
+        datetime | None,
+        typer.Option(
+            help="When it was made, for a build that gives the same bytes again; default: now.",
+            formats=["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%SZ"],
+        ),
+    ] = None,
+) -> None:
+    """Put policies into one file, to be signed. The same input gives the same bytes.
+
+    Exit code 1: a policy would not be loaded.
+
+    Example: coatcheck policy bundle policies/ --version 12 --owner platform-security -o release.bundle
+    """
+    from coatcheck.policyfile.bundle import build, decode
+    from coatcheck.policyfile.loading import policy_files, read_file
+    from coatcheck.private_files import write_atomically
+
+    files = policy_files(path) if path.is_dir() else [path]
+    made = build(
+        {file.stem: read_file(file) for file in files},
+        version=version,
+        owner=owner,
+        created=_utc(created or datetime.now(UTC)),
+    )
+    write_atomically(output, made, mode=0o644, overwrite=True)
+    typer.echo(f"{output}: {_line(decode(made))}, not signed yet")
+
+
+def sign(
+    path: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The bundle; the signature is added to it.")],
+    key: Annotated[Path, typer.Option(help="The private key (PEM, 0600).")],
+) -> None:
+    """Vouch for a bundle. Signatures of others stay, so that a key can be replaced without a gap.
+
+    Example: coatcheck policy sign release.bundle --key policy-key.pem
+    """
+    from coatcheck.policyfile.bundle import MAX_BUNDLE_BYTES, decode
+    from coatcheck.policyfile.bundle import sign as signed_by
+    from coatcheck.policyfile.loading import read_file
+    from coatcheck.policyfile.signing_key import read_signing_key
+    from coatcheck.private_files import write_atomically
+
+    signed = signed_by(read_file(path, 2 * MAX_BUNDLE_BYTES), read_signing_key(key))
+    write_atomically(path, signed, mode=0o644, overwrite=True)
+    found = decode(signed)
+    typer.echo(f"{path}: {_line(found)}, signed by {', '.join(found.keys)}")
+
+
+def verify(
+    path: Annotated[
+        Path | None, typer.Argument(metavar="BUNDLE", help="The bundle; without: the daemon's setting.")
+    ] = None,
+    trust_root: Annotated[
+        Path | None,
+        typer.Option(help="PEM file of public keys; default: COATCHECK_POLICY_TRUST_ROOT."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Whether a daemon would take a bundle: a trusted signature holds, and each policy can be loaded.
+
+    Which versions a daemon has seen only that daemon knows. Exit code 1: it would not.
+
+    Example: coatcheck policy verify release.bundle --trust-root policy-keys.pem
+    """
+    from coatcheck.policyfile.signed import SignedPolicies
+
+    root = trust_root or _configured_trust_root()
+    where = path or configured_policy()
+    reader = SignedPolicies(root)
+    policies = reader.read(where)
+    accepted = reader.accepted
+    assert accepted is not None  # noqa: S101 - `read` sets it or raises
+    found = accepted.bundle
+    if as_json:
+        emit_json(
+            {
+                "version": found.version,
+                "owner": found.owner,
+                "created": found.created,
+                "digest": found.digest,
+                "key": accepted.key,
+                "signatures": list(found.keys),
+                "policies": [
+                    {"name": p.name, "owner": p.owner, "sha256": p.sha256} for p in policies.values()
+                ],
+            }
+        )
+        return
+    typer.echo(f"{where}: {_line(found)}, signed by the trusted key {accepted.key}")
+    for policy in policies.values():
+        typer.echo(f"  {policy.name}: {policy.owner}, {len(policy.rules)} rules, sha256 {policy.sha256[:16]}")
+
+
+def list_policies(socket: SocketOption = None, as_json: JsonOption = False) -> None:
+    """What is in force in the daemon, from which bundle, and what it refused last.
+
+    Exit code 1: the newest files are refused, and older ones are in force.
+
+    Example: coatcheck policy list
+    """
+    answer = client_for(socket).policy_list()
+    if as_json:
+        emit_json(answer)
+    else:
+        for policy in answer["policies"]:
+            rules = f"{len(policy['rules'])} rules, {len(policy['credentials'])} credentials"
+            typer.echo(f"{policy['name']}: {policy['owner']}, {rules}, sha256 {policy['sha256'][:16]}")
+        if answer["bundle"]:
+            typer.echo(_bundle_line(answer["bundle"]))
+    if answer["refused"]:
+        if not as_json:
+            typer.echo(f"REFUSED, older ones are in force: {answer['refused']}")
+        raise typer.Exit(ExitCode.NO)
+
+
+def _bundle_line(said: dict[str, Any]) -> str:
+    return f"bundle version {said['version']} of {said['owner']}, {said['created']}, signed by {said['key']}"
+
+
+def _line(found: "Bundle") -> str:
+    return (
+        f"version {found.version} of {found.owner}, {found.created}, {len(found.files)} policies, "
+        f"digest {found.digest[:16]}"
+    )
+
+
+def _utc(at: datetime) -> str:
+    aware = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return aware.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _configured_trust_root() -> Path:
+    from coatcheck.settings_problem import load_settings
+
+    root = load_settings().policy_trust_root
+    if root is None:
+        raise CommandError(
+            "nothing says whose signatures count",
+            "give --trust-root FILE, or set COATCHECK_POLICY_TRUST_ROOT",
+            ExitCode.USAGE,
+        )
+    return root

@@ -1,0 +1,80 @@
+"""The policies in force: read, swapped whole, and what is refused is told and changes nothing (I6)."""
+
+import time
+from collections.abc import Callable, Mapping
+
+from coatcheck.decision.policy import Policy
+from coatcheck.policyfile import PolicyError
+from coatcheck.policyfile.signed import Accepted, signed_policies
+from coatcheck.policyfile.watch import PolicyWatch
+from coatcheck.settings import Settings
+from coatcheck.state.state import State
+from coatcheck.state_directory import StateDirectory
+from coatcheck.telemetry.events import DaemonEvent, Event, PolicyEvent
+from coatcheck.telemetry.metrics import Metrics
+
+
+class PoliciesInForce:
+    """What `settings.policy` holds, kept in `state`. Belongs to the plane's loop; readers may be anywhere."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        directory: StateDirectory,
+        state: State,
+        metrics: Metrics,
+        tell: Callable[[Event], None],
+    ) -> None:
+        """PrivateFileError when the highest version seen cannot be read."""
+        self._place = str(settings.policy)
+        self._state = state
+        self._metrics = metrics
+        self._tell = tell
+        self._signed = signed_policies(settings.policy_trust_root, directory.path)
+        self._watch = PolicyWatch(settings.policy, signed=self._signed)
+        self.last_refused = ""
+        """Why the files that lie there now are not in force; empty when they are."""
+        self._told = ""
+        """The digest of the bundle that was told of last."""
+        metrics.pulled.policy_refused = lambda: bool(self.last_refused)
+        metrics.pulled.bundle_version = lambda: self.bundle.bundle.version if self.bundle else None
+
+    @property
+    def bundle(self) -> Accepted | None:
+        """The signed bundle in force; None where policies need no signature."""
+        return self._signed.accepted if self._signed is not None else None
+
+    def load(self) -> None:
+        """The first time. PolicyError and OSError: a daemon does not start on a bad policy."""
+        self._install(self._watch.read())
+
+    def reload(self) -> bool:
+        """Read the policies again. A bad one changes nothing: the old ones stay, loudly (I6)."""
+        try:
+            policies = self._watch.read()
+        except (PolicyError, OSError) as error:
+            if str(error) != self.last_refused:  # told once, not once a second
+                self.last_refused = str(error)
+                self._tell(PolicyEvent(time.time(), self._place, "", False, str(error)))
+            return False
+        self.last_refused = ""
+        self._install(policies)
+        return True
+
+    def look(self) -> None:
+        """Read them if they changed. Call it about once a second."""
+        if self._watch.due():
+            self.reload()
+
+    def _install(self, policies: Mapping[str, Policy]) -> None:
+        for policy in policies.values():
+            old = self._state.policies.get(policy.name)
+            if old is None or old.sha256 != policy.sha256:
+                self._tell(PolicyEvent(time.time(), policy.name, policy.sha256, True, policy.owner))
+        accepted = self.bundle
+        if accepted is not None and accepted.bundle.digest != self._told:
+            self._told = accepted.bundle.digest
+            what = f"version {accepted.bundle.version} of {accepted.bundle.owner}, signed by {accepted.key}"
+            self._tell(DaemonEvent(time.time(), "policy_bundle", f"{what}, digest {self._told}"))
+        self._state.swap_policies(policies)
+        self._metrics.pulled.policies_in_force({p.name: p.sha256 for p in policies.values()})
