@@ -115,7 +115,7 @@ def policy_files(directory: Path) -> list[Path]:
             file=path.name,
         )
         for path in files
-        if not _STEM.fullmatch(path.stem)
+        if not STEM.fullmatch(path.stem)
     ]
     if problems:
         raise PolicyError(problems)
@@ -142,7 +142,7 @@ def read_file(path: Path, most: int = MAX_BYTES) -> bytes:
                 raise _refused(path.name, "this is not a regular file", "put a file there")
             _check_mode(path, status)
             with open(descriptor, "rb", closefd=False) as file:
-                return file.read(MAX_BYTES + 1)
+                return file.read(most + 1)
         finally:
             os.close(descriptor)
     except OSError as error:
