@@ -113,3 +113,14 @@ def test_tail_follows_until_ctrl_c(log: Path, tmp_path: Path) -> None:
     finally:
         following.kill()
         following.wait()
+
+
+def test_a_siem_is_fed_with_ocsf(log: Path, tmp_path: Path) -> None:
+    """Every record of the log but its checkpoints, one event a line, oldest first."""
+    said = coatcheck("audit", "tail", log, "-n", "0", "--ocsf", cwd=tmp_path)
+    events = [json.loads(line) for line in said.out.splitlines()]
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    told = [record["seq"] for record in records if record["type"] != "checkpoint"]
+    assert said.code == 0 and [event["metadata"]["sequence"] for event in events] == told
+    (alarm,) = [event for event in events if event["class_uid"] == 2004]
+    assert alarm["finding_info"]["title"] == "alarm: handle_misplaced" and alarm["severity_id"] == 4

@@ -88,19 +88,29 @@ def tail(
     alarms: Annotated[bool, typer.Option("--alarms", help="Only alarms.")] = False,
     state_dir: StateDirOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="The records as they are, one a line.")] = False,
+    as_ocsf: Annotated[
+        bool, typer.Option("--ocsf", help="As OCSF events for a SIEM, one JSON object a line.")
+    ] = False,
 ) -> None:
     """Show the newest records, one line each.
 
-    Example: coatcheck audit tail -f --session s_7GmQ2w
+    \b
+    Examples:
+      coatcheck audit tail -f --session s_7GmQ2w
+      coatcheck audit tail -f -n 0 --ocsf
     """
     from coatcheck.telemetry.audit_tail import Filters, records, render
+    from coatcheck.telemetry.ocsf import event
 
     filters = Filters(type="alarm" if alarms else None, reason=reason, session=session, tenant=tenant)
     found: Iterator[dict[str, Any]] = records(
         path or _log(state_dir), follow=follow, filters=filters, last=lines or None
     )
     for record in found:
-        typer.echo(json.dumps(record) if as_json else render(record))
+        if not as_ocsf:
+            typer.echo(json.dumps(record) if as_json else render(record))
+        elif (told := event(record)) is not None:
+            typer.echo(json.dumps(told))
 
 
 def _log(state_dir: Path | None) -> Path:

@@ -1,0 +1,123 @@
+"""OCSF events: what a SIEM reads of an audit record, and that nothing of the record is lost on the way."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coatcheck.telemetry import audit_record
+from coatcheck.telemetry.events import Event, Outcome
+from coatcheck.telemetry.ocsf import SCHEMA, event
+from tests.telemetry.samples import ALL_EVENTS, COMPLETION, DECISION, DENIED, ENDED, OPENED, POLICY, Written
+
+REQUIRED = {"activity_id", "category_uid", "class_uid", "metadata", "severity_id", "time", "type_uid"}
+"""Of every class of OCSF 1.4.0 (base_event.json)."""
+ALSO: dict[int, set[str]] = {
+    0: set(),
+    2004: {"finding_info"},
+    3002: {"user", "service"},
+    3004: {"entity"},
+    4002: {"src_endpoint"},
+    6002: {"app"},
+}
+"""Of each class that we use: what it requires, or at least one of which it does."""
+
+
+def record(written: Event, **changed: Any) -> dict[str, Any]:
+    """The record that the log makes of an event, as a reader has it."""
+    kind, fields = audit_record.body(written)
+    found: dict[str, Any] = json.loads(audit_record.line(7, "ab" * 32, kind, fields))
+    return found | changed
+
+
+def told(written: Event, **changed: Any) -> dict[str, Any]:
+    found = event(record(written, **changed))
+    assert found is not None
+    return found
+
+
+def leaves(value: object) -> set[str]:
+    """Every text and number in it, as text."""
+    if isinstance(value, dict):
+        return set().union(*map(leaves, value.values()))
+    if isinstance(value, list):
+        return set().union(*map(leaves, value))
+    return {str(value)}
+
+
+@pytest.mark.parametrize("written", ALL_EVENTS, ids=lambda each: type(each).__name__)
+def test_every_record_is_an_event_of_its_class(written: Event) -> None:
+    """All that the class requires is there, and the numbers of class, category and type fit together."""
+    found = told(written)
+    of_class = found["class_uid"]
+    assert found.keys() >= REQUIRED | ALSO[of_class]
+    assert found["category_uid"] == of_class // 1000
+    assert found["type_uid"] == of_class * 100 + found["activity_id"]
+    assert found["activity_id"] != 99 or found["activity_name"]
+    assert found["metadata"]["version"] == SCHEMA and found["metadata"]["product"]["name"] == "Coatcheck"
+    assert json.loads(json.dumps(found)) == found
+
+
+@pytest.mark.parametrize("written", ALL_EVENTS, ids=lambda each: type(each).__name__)
+def test_nothing_of_a_record_is_lost(written: Event) -> None:
+    """Each text that was in the record is somewhere in the event."""
+    given = record(written)
+    texts = {
+        value
+        for key, value in given.items()
+        if key not in ("prev", "type", "destination") and isinstance(value, str) and value
+    }
+    everything = "\n".join(leaves(told(written)))
+    assert [text for text in texts if text not in everything] == []
+
+
+def test_a_verdict_says_what_was_done_with_what() -> None:
+    """Allowed and blocked, by numbers that SIEMs have rules for; the reason is the status code."""
+    allowed, denied = told(DECISION), told(DENIED)
+    assert (allowed["action_id"], allowed["disposition_id"], allowed["status_id"]) == (1, 1, 1)
+    assert (denied["action_id"], denied["disposition_id"], denied["status_id"]) == (2, 2, 2)
+    assert denied["status_code"] == "host_not_allowed" and denied["severity_id"] == 2
+    assert allowed["activity_id"] == 6 and allowed["http_request"]["http_method"] == "POST"
+    assert allowed["dst_endpoint"] == {"hostname": "api.example.com", "port": 443}
+    assert allowed["firewall_rule"] == {"name": "model calls"}
+    assert allowed["time"] == 1_760_000_000_250
+    assert told(DECISION, outcome=Outcome.DENY, alarm=True, reason="handle_misplaced")["severity_id"] == 4
+
+
+def test_a_method_without_a_number_is_named() -> None:
+    """A SIEM still sees which it was."""
+    found = told(DECISION, method="PROPFIND")
+    assert (found["activity_id"], found["activity_name"]) == (99, "PROPFIND")
+
+
+def test_a_request_is_found_again_in_its_completion() -> None:
+    """Both carry its number."""
+    assert told(DECISION)["http_request"]["uid"] == told(COMPLETION)["http_request"]["uid"]
+    assert told(COMPLETION)["traffic"] == {"bytes_out": 10, "bytes_in": 2000}
+
+
+def test_sessions_log_on_and_off() -> None:
+    """A tenant's agent is the user."""
+    assert [told(each)["activity_id"] for each in (OPENED, ENDED)] == [1, 2]
+    assert told(OPENED)["user"]["name"] == "agent-7" and told(OPENED)["user"]["org"] == {"name": "acme"}
+
+
+def test_a_refused_policy_is_a_failure() -> None:
+    """Its old one stays, and the event says so."""
+    assert told(POLICY)["status_id"] == 1
+    refused = told(POLICY, loaded=False, detail="line 3: no such key")
+    assert refused["status_id"] == 2 and "the old one stays" in refused["message"]
+
+
+def test_checkpoints_are_left_out_and_unknown_records_are_not() -> None:
+    """A type of tomorrow becomes a base event with everything in it."""
+    assert event({"type": "checkpoint"}) is None
+    found = event({"seq": 1, "prev": "0" * 64, "type": "tomorrow", "at": 2.0, "what": "new"})
+    assert found is not None and found["class_uid"] == 0 and found["unmapped"] == {"what": "new"}
+
+
+def test_the_log_of_a_daemon_can_be_told_whole(tmp_path: Path) -> None:
+    """Its own records, too."""
+    lines = Written(tmp_path, records=3).lines()
+    assert [event(json.loads(line)) is None for line in lines] == [b'"checkpoint"' in line for line in lines]
