@@ -99,7 +99,7 @@ def _event(
 
 
 _EVERYWHERE: Final = {"seq", "prev", "type", "at", "tenant"}
-_NOTHING: Final = ("", None, [])
+_NOTHING: Final[tuple[object, ...]] = ("", None, [])
 
 
 def _milliseconds(at: Any) -> int:
