@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from coatcheck.planes.descriptors import RESERVED
-from tests.e2e.daemon_process import DaemonProcess, OpenedSession, daemon_process
-from tests.e2e.story import policy, until
-from tests.planes.raw_origin import RawOrigin, running_origin
+from tests.e2e.daemon_process import DaemonProcess, OpenedSession
+from tests.e2e.story import until
+from tests.faults.daemon_and_origin import daemon_and_origin
+from tests.planes.raw_origin import RawOrigin
 from tests.planes.wire import Wire
 from tests.upstreams import UpstreamTls
 
@@ -52,19 +53,8 @@ class World:
 async def world(
     place: Path, tmp_path: Path, upstream_tls: UpstreamTls, real_keys: dict[str, str]
 ) -> AsyncIterator[World]:
-    async with (
-        running_origin(upstream_tls) as origin,
-        daemon_process(
-            place,
-            tmp_path / "secrets",
-            policy(secret="file:openai/key#value"),
-            key=real_keys["openai"],
-            upstream_tls=upstream_tls,
-            port=origin.port,
-            session_lease="600",
-        ) as daemon,
-    ):
-        yield World(daemon, origin)
+    async with daemon_and_origin(place, tmp_path / "secrets", upstream_tls, real_keys["openai"]) as both:
+        yield World(*both)
 
 
 async def test_both(world: World) -> None:

@@ -11,10 +11,11 @@ import pytest
 
 from coatcheck.telemetry.audit_verify import verify
 from coatcheck.telemetry.checkpoint import load_public_key
-from tests.e2e.daemon_process import DaemonProcess, OpenedSession, daemon_process
-from tests.e2e.story import policy, until
+from tests.e2e.daemon_process import DaemonProcess, OpenedSession
+from tests.e2e.story import until
+from tests.faults.daemon_and_origin import daemon_and_origin
 from tests.faults.small_disks import SmallDisks, small_disks
-from tests.planes.raw_origin import RawOrigin, running_origin
+from tests.planes.raw_origin import RawOrigin
 from tests.upstreams import UpstreamTls
 
 
@@ -81,19 +82,9 @@ async def world(
     state = place / "state"
     state.mkdir(mode=0o700)
     with small_disks([state / "audit", state / "sessions"]) as disks:
-        async with (
-            running_origin(upstream_tls) as origin,
-            daemon_process(
-                place,
-                tmp_path / "secrets",
-                policy(secret="file:openai/key#value"),
-                key=real_keys["openai"],
-                upstream_tls=upstream_tls,
-                port=origin.port,
-                wrapper=disks.wrapper,
-                session_lease="600",
-            ) as daemon,
-        ):
+        async with daemon_and_origin(
+            place, tmp_path / "secrets", upstream_tls, real_keys["openai"], wrapper=disks.wrapper
+        ) as (daemon, origin):
             yield World(daemon, disks, origin)
 
 

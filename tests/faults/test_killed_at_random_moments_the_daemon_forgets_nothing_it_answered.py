@@ -3,10 +3,8 @@
 import random
 from pathlib import Path
 
-from tests.e2e.daemon_process import daemon_process
-from tests.e2e.story import policy
+from tests.faults.daemon_and_origin import daemon_and_origin
 from tests.faults.kill_rounds import Kills
-from tests.planes.raw_origin import running_origin
 from tests.upstreams import UpstreamTls
 
 
@@ -14,19 +12,9 @@ async def test_five_kills(
     place: Path, tmp_path: Path, upstream_tls: UpstreamTls, real_keys: dict[str, str]
 ) -> None:
     """`make hard` does the same 200 times (tests/hard/kills.py)."""
-    async with (
-        running_origin(upstream_tls) as origin,
-        daemon_process(
-            place,
-            tmp_path / "secrets",
-            policy(secret="file:openai/key#value"),
-            key=real_keys["openai"],
-            upstream_tls=upstream_tls,
-            port=origin.port,
-            session_lease="600",
-        ) as daemon,
-    ):
-        kills = Kills(daemon, origin, real_keys["openai"], random.Random())
+    key = real_keys["openai"]
+    async with daemon_and_origin(place, tmp_path / "secrets", upstream_tls, key) as (daemon, origin):
+        kills = Kills(daemon, origin, key, random.Random())
         for kind in ("load", "starting", "load", "draining", "load"):
             await kills.round(kind)
         assert kills.totals.kills.total() == 5

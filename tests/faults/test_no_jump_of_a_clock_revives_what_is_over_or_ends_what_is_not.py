@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from tests import debian
-from tests.e2e.daemon_process import DaemonProcess, OpenedSession, daemon_process
-from tests.e2e.story import policy, until
+from tests.e2e.daemon_process import DaemonProcess, OpenedSession
+from tests.e2e.story import until
 from tests.faults.clocks import Clocks, clocks
+from tests.faults.daemon_and_origin import LEASE, daemon_and_origin
 from tests.known_secrets import known_secret
-from tests.planes.raw_origin import RawOrigin, running_origin
+from tests.planes.raw_origin import RawOrigin
 from tests.upstreams import UpstreamTls
 
 DAY = 86_400
-LEASE = 600
 
 
 @dataclass
@@ -68,21 +68,16 @@ async def world(
     debian.need("curl")
     moved = clocks(tmp_path)
     moved.set(-30 * DAY)
-    async with (
-        running_origin(upstream_tls) as origin,
-        daemon_process(
-            place,
-            tmp_path / "secrets",
-            policy(secret="file:openai/key#value"),
-            key=real_keys["openai"],
-            upstream_tls=upstream_tls,
-            port=origin.port,
-            environment=moved.environment,
-            session_lease=str(LEASE),
-            secret_ttl=str(LEASE),
-        ) as daemon,
-    ):
-        yield World(daemon, moved, origin, tmp_path / "secrets/openai/key")
+    secrets = tmp_path / "secrets"
+    async with daemon_and_origin(
+        place,
+        secrets,
+        upstream_tls,
+        real_keys["openai"],
+        environment=moved.environment,
+        secret_ttl=str(LEASE),
+    ) as (daemon, origin):
+        yield World(daemon, moved, origin, secrets / "openai/key")
 
 
 async def test_jumps(world: World) -> None:

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import trustme
 
-from tests.e2e.daemon_process import daemon_process
-from tests.e2e.story import policy
+from tests.faults.daemon_and_origin import daemon_and_origin
 from tests.faults.kill_rounds import Kills, Kind, Totals
 from tests.hard.failed import Failed
 from tests.known_secrets import known_secret
-from tests.planes.raw_origin import running_origin
 from tests.upstreams import NAMES, UpstreamTls
 
 KILLS = 200
@@ -51,18 +49,7 @@ async def _world(
     """Kills of one state directory."""
     place.mkdir()
     key = known_secret("the origin's key")
-    async with (
-        running_origin(tls) as origin,
-        daemon_process(
-            place,
-            place / "secrets",
-            policy(secret="file:openai/key#value"),
-            key=key,
-            upstream_tls=tls,
-            port=origin.port,
-            session_lease="600",
-        ) as daemon,
-    ):
+    async with daemon_and_origin(place, place / "secrets", tls, key) as (daemon, origin):
         kills = Kills(daemon, origin, key, chance)
         kills.totals = totals
         for number in range(min(A_WORLD, most)):
