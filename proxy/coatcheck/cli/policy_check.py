@@ -1,39 +1,101 @@
 """`coatcheck policy check`: everything that is wrong with policy files."""
 
+import json
+from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coatcheck.cli.control import JsonOption, configured_policy, emit_json
-from coatcheck.cli.errors import ExitCode
+from coatcheck.cli.errors import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from coatcheck.policyfile.lint import Linted
+    from coatcheck.policyfile.lint_files import FileCheck
 
 
 def check(
     paths: Annotated[
         list[Path] | None, typer.Argument(help="Files or directories; without: the daemon's setting.")
     ] = None,
+    fail_on: Annotated[
+        str, typer.Option(metavar="warning|error", help="The least finding that makes the exit code 1.")
+    ] = "warning",
+    sarif: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write SARIF 2.1.0, for code hosts; - is stdout.")
+    ] = None,
+    today: Annotated[
+        str | None,
+        typer.Option(
+            metavar="YYYY-MM-DD", help="The day that accepted findings are judged by; default: UTC's."
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Find every mistake in policy files: line, column, what is wrong, what to write instead.
+    """Find what is wrong, dangerous or useless in policy files: where, why it matters, what to write.
 
-    Warnings do not fail. Exit code 1: at least one file would not be loaded.
+    Errors keep a file from being loaded. Warnings can be accepted in the file, with a reason and a last day:
+    see `accepted` in docs/policy-reference.md. Exit code 1: something was found that nobody accepts.
 
-    Example: coatcheck policy check policies/default.yaml
+    Example: coatcheck policy check policies/ --sarif findings.sarif
     """
-    from coatcheck.policyfile.checking import check_paths
+    from coatcheck.policyfile.lint_files import lint_path
+    from coatcheck.policyfile.problem import Level
 
-    checked = [result for path in paths or [configured_policy()] for result in check_paths(path)]
-    if as_json:
+    if fail_on not in set(Level):
+        raise CommandError(f"there is no level {fail_on!r}", "write warning or error", ExitCode.USAGE)
+    day = _day(today)
+    checked = [result for path in paths or [configured_policy()] for result in lint_path(path, day)]
+    quiet = sarif is not None and str(sarif) == "-"
+    if sarif is not None:
+        _write_sarif(sarif, [found for result in checked for found in result.findings])
+    if as_json and not quiet:
         emit_json([result.as_json() for result in checked])
-    else:
-        for result in checked:
-            for problem in result.problems:
-                typer.echo(str(problem))
-            if result.policy is not None:
-                typer.echo(
-                    f"{result.path}: ok, {len(result.policy.rules)} rules, "
-                    f"{len(result.policy.credentials)} credentials, sha256 {result.policy.sha256[:16]}"
-                )
-    if not all(result.ok for result in checked):
+    elif not quiet:
+        _print(checked)
+    if any(result.fails(Level(fail_on)) for result in checked):
         raise typer.Exit(ExitCode.NO)
+
+
+def _day(text: str | None) -> date:
+    if text is None:
+        return datetime.now(UTC).date()
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise CommandError(f"{text!r} is not a date", "write it like 2027-03-31", ExitCode.USAGE) from None
+
+
+def _write_sarif(file: Path, findings: "list[Linted]") -> None:
+    from coatcheck import __version__
+    from coatcheck.policyfile.sarif import sarif
+
+    text = json.dumps(sarif(findings, __version__), indent=2)
+    if str(file) == "-":
+        typer.echo(text)
+    else:
+        file.write_text(text + "\n")
+
+
+def _print(checked: "list[FileCheck]") -> None:
+    from coatcheck.policyfile.codes import EXPLANATIONS
+
+    told = []
+    for result in checked:
+        for found in result.findings:
+            if found.accepted:
+                continue
+            typer.echo(f"{found.problem} [{found.code}]")
+            told.append(found.code)
+        accepted = sum(bool(found.accepted) for found in result.findings)
+        if result.policy is not None:
+            findings = len(result.findings) - accepted
+            verdict = f"{findings} to look at" if findings else "ok"
+            typer.echo(
+                f"{result.path}: {verdict}, {len(result.policy.rules)} rules, "
+                f"{len(result.policy.credentials)} credentials, sha256 {result.policy.sha256[:16]}"
+                + (f", {accepted} accepted" if accepted else "")
+            )
+    for code in dict.fromkeys(told):
+        typer.echo(f"why {code}: {EXPLANATIONS[code].why}")

@@ -1,4 +1,4 @@
-"""What `coatcheck policy check|test|explain` find in files: values for a command to print."""
+"""What `coatcheck policy test|explain` find in files: values for a command to print."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -9,43 +9,13 @@ from coatcheck.decision.explain import PolicyExplanation, explain, render
 from coatcheck.decision.message import RequestHead
 from coatcheck.decision.policy import Policy
 from coatcheck.decision.verdict import EXPLANATIONS, Reason
-from coatcheck.policyfile.loading import check_policy, load_directory
-from coatcheck.policyfile.problem import Level, PolicyError, Problem, Wrong
+from coatcheck.policyfile.loading import check_policy
+from coatcheck.policyfile.problem import PolicyError, Problem, Wrong
 from coatcheck.policyfile.reading import MAX_BYTES
 from coatcheck.policyfile.samples import Failure, read_samples, run_samples, sample_request
 
 SAMPLES = "samples"
 """The directory beside policies that holds samples; a policy directory itself is not read deeper."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileCheck:
-    """One file, and everything found in it. `policy` None: the daemon would not load it."""
-
-    path: Path
-    policy: Policy | None
-    problems: tuple[Problem, ...]
-
-    @property
-    def ok(self) -> bool:
-        return not any(problem.level is Level.ERROR for problem in self.problems)
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "file": str(self.path),
-            "ok": self.ok,
-            "sha256": self.policy.sha256 if self.policy else None,
-            "problems": [
-                {
-                    "line": problem.line,
-                    "column": problem.column,
-                    "level": problem.level.value,
-                    "message": problem.message,
-                    "instead": problem.instead,
-                }
-                for problem in self.problems
-            ],
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,25 +70,6 @@ class Explained:
         }
 
 
-def check_paths(path: Path) -> Iterator[FileCheck]:
-    """Check the file, or every policy file of the directory as the daemon would read them.
-
-    Raises OSError when it cannot be read.
-    """
-    if not path.is_dir():
-        yield _check(path)
-        return
-    try:
-        load_directory(path)
-    except PolicyError as error:
-        whole = [problem for problem in error.problems if not problem.line]
-        if whole:  # about names, modes and links: nothing in the files can be trusted before
-            yield FileCheck(path, None, tuple(replace(found, line=1, column=1) for found in whole))
-            return
-    for file in sorted(path.glob("*.yaml")):
-        yield _check(file)
-
-
 def try_samples(path: Path, samples: Path | None = None) -> Iterator[FileTest]:
     """Run samples against each policy. Raises PolicyError for a bad policy or bad samples, OSError."""
     for file in sorted(path.glob("*.yaml")) if path.is_dir() else [path]:
@@ -128,9 +79,9 @@ def try_samples(path: Path, samples: Path | None = None) -> Iterator[FileTest]:
             yield FileTest(file, where, 0, ())
             continue
         try:
-            wanted = read_samples(_read(where))
+            wanted = read_samples(read_bytes(where))
         except PolicyError as error:
-            raise _in_file(error, where) from None
+            raise in_file(error, where) from None
         yield FileTest(file, where, len(wanted), tuple(run_samples(policy, wanted)))
 
 
@@ -157,25 +108,17 @@ def explain_request(
 def load_file(path: Path) -> Policy:
     """The policy in `path`; its problems carry the file's name. Raises PolicyError, OSError."""
     try:
-        return check_policy(path.stem, _read(path)).policy
+        return check_policy(path.stem, read_bytes(path)).policy
     except PolicyError as error:
-        raise _in_file(error, path) from None
+        raise in_file(error, path) from None
 
 
-def _check(path: Path) -> FileCheck:
-    try:
-        checked = check_policy(path.stem, _read(path))
-    except PolicyError as error:
-        return FileCheck(path, None, _in_file(error, path).problems)
-    return FileCheck(
-        path, checked.policy, tuple(replace(found, file=str(path)) for found in checked.warnings)
-    )
-
-
-def _in_file(error: PolicyError, path: Path) -> PolicyError:
+def in_file(error: PolicyError, path: Path) -> PolicyError:
+    """The same problems, with the file's name."""
     return PolicyError(replace(problem, file=str(path)) for problem in error.problems)
 
 
-def _read(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
+    """The file, and at most one byte more than a policy may have."""
     with path.open("rb") as file:
         return file.read(MAX_BYTES + 1)  # the reader refuses what is longer

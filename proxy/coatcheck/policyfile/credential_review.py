@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 
+from coatcheck.policyfile.codes import Code
 from coatcheck.policyfile.models import CredentialSpec, InjectSpec, RuleSpec
 from coatcheck.policyfile.overlap import any_paths_overlap, hosts_overlap
 from coatcheck.policyfile.problem import Finding, Level, Location
@@ -38,7 +39,9 @@ def review_credential(place: Location, spec: CredentialSpec) -> Iterator[Finding
     if spec.handle == "optional" and (spec.env or spec.shape):
         message = "the handle is optional, so clients may still want a value that looks like a key"
         if not spec.env:
-            yield Finding((*place, "shape"), message, "add env, or remove shape", Level.WARNING)
+            yield Finding(
+                (*place, "shape"), message, "add env, or remove shape", Level.WARNING, Code.NEEDLESS
+            )
     for index, host in enumerate(spec.hosts):
         # A SigV4 secret signs and stays; every other one would be sent to whoever owns the name.
         if host.wildcard and inject.sigv4 is None and public_suffix(host.suffix):

@@ -1,6 +1,7 @@
 """One text of a policy file -> one value, or `Wrong`: what is the matter and what to write instead."""
 
 import re
+from datetime import date
 from difflib import get_close_matches
 
 from coatcheck.decision.host import HostRefused, canonical_host
@@ -18,6 +19,7 @@ STORES = ("vault", "file", "memory")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _SECRET = re.compile(r"([a-z]+):([A-Za-z0-9_.@-]+)/([A-Za-z0-9_.@/ -]*[A-Za-z0-9_.@-])#([A-Za-z0-9_.@-]+)")
 _PREFIX = re.compile(r"[A-Za-z0-9_.~-]{1,32}")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _WORD = re.compile(r"[A-Za-z0-9_.~-]{1,64}")
 
 
@@ -208,3 +210,13 @@ def one_token(text: str) -> str:
             "write up to 128 printable ASCII characters without space, quote or colon",
         )
     return text
+
+
+def calendar_date(text: str) -> date:
+    """`2027-03-31`."""
+    try:
+        if not _DATE.fullmatch(text):
+            raise ValueError
+        return date.fromisoformat(text)
+    except ValueError:
+        raise Wrong(f'"{text}" is not a date', "write year-month-day, such as 2027-03-31") from None

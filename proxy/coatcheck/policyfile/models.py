@@ -5,6 +5,7 @@ The field's descriptions are the policy reference: `json_schema` carries them to
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import date
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -16,6 +17,7 @@ from coatcheck.decision.message import OriginClass
 from coatcheck.decision.policy import HandlesInBody, HostPattern, LimitScope, PathPattern, SecretRef
 from coatcheck.decision.session import Isolation
 from coatcheck.policyfile import fields, header_fields, quantities
+from coatcheck.policyfile.codes import Code
 from coatcheck.policyfile.problem import Wrong
 from coatcheck.policyfile.quantities import Rate
 
@@ -89,12 +91,14 @@ type Size = Annotated[int, FromText(quantities.size, "10MiB")]
 type RequestRate = Annotated[Rate, FromText(quantities.request_rate, "60/minute")]
 type ByteRate = Annotated[Rate, FromText(quantities.byte_rate, "1GiB/hour")]
 type Place = Annotated[str, FromText(fields.sandbox_path, "/home/agent")]
+type Day = Annotated[date, FromText(fields.calendar_date, "2027-03-31")]
 type Port = Annotated[int, Field(ge=1, le=65535)]
 
 
 type Origin = Annotated[OriginClass, OneOf(OriginClass)]
 type LeastIsolation = Annotated[Isolation, OneOf(Isolation)]
 type Sharing = Annotated[LimitScope, OneOf(LimitScope)]
+type FindingCode = Annotated[Code, OneOf(Code)]
 type InBody = Annotated[HandlesInBody, OneOf(HandlesInBody)]
 
 
@@ -239,6 +243,16 @@ class FilesystemSpec(Strict):
     )
 
 
+class AcceptedSpec(Strict):
+    """One finding of the linter that the owner lives with for a time. It changes nothing else."""
+
+    finding: FindingCode = Field(description="The finding's code, as `coatcheck policy check` says it.")
+    rule: Line | None = Field(None, description="The rule that it is about, by name.")
+    credential: Name | None = Field(None, description="The credential that it is about.")
+    reason: Line = Field(description="Why it is accepted; a reviewer reads it.")
+    until: Day = Field(description="The last day on which it is accepted. After it, the finding is back.")
+
+
 class Document(Strict):
     """A Coatcheck policy: what sandboxes may reach, and which credentials go where. Default deny."""
 
@@ -250,6 +264,9 @@ class Document(Strict):
     )
     filesystem: FilesystemSpec | None = Field(
         None, description="For sandboxes that Coatcheck runs. Default: what the image's permissions allow."
+    )
+    accepted: Annotated[list[AcceptedSpec], Field(min_length=1)] = Field(
+        [], description="Findings of the linter that the owner accepts for a time, each with its reason."
     )
 
 

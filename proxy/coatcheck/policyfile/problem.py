@@ -25,6 +25,8 @@ class Problem:
     instead: str = ""
     level: Level = Level.ERROR
     file: str = ""
+    code: str = ""
+    """Which of `codes.Code` it is, for warnings."""
 
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part)
@@ -60,3 +62,5 @@ class Finding:
     message: str
     instead: str = ""
     level: Level = Level.ERROR
+    code: str = ""
+    """Which of `codes.Code` it is, for warnings."""

@@ -6,6 +6,7 @@ from itertools import chain
 from coatcheck.decision.message import OriginClass
 from coatcheck.decision.policy import LimitScope
 from coatcheck.policyfile.building import rule_ports
+from coatcheck.policyfile.codes import Code
 from coatcheck.policyfile.credential_review import ambiguous_credentials, review_credential
 from coatcheck.policyfile.fields import closest
 from coatcheck.policyfile.filesystem_review import review_filesystem
@@ -63,11 +64,15 @@ def _usage(document: Document) -> Iterator[Finding]:
             if users and not any(any_hosts_overlap([host], rule.hosts) for rule in users):
                 message = f"no rule that uses {name} allows {host}"
                 yield Finding(
-                    (*place, "hosts", index), message, "remove the host, or allow it", Level.WARNING
+                    (*place, "hosts", index),
+                    message,
+                    "remove the host, or allow it",
+                    Level.WARNING,
+                    Code.CREDENTIAL_IN_VAIN,
                 )
         if credential.plain_http and users and not any(rule.plain_http for rule in users):
             message = f"no rule that uses {name} allows plain HTTP"
-            yield Finding((*place, "plain_http"), message, "remove plain_http", Level.WARNING)
+            yield Finding((*place, "plain_http"), message, "remove plain_http", Level.WARNING, Code.NEEDLESS)
 
 
 def _rule(place: Location, rule: RuleSpec) -> Iterator[Finding]:
@@ -81,7 +86,11 @@ def _rule(place: Location, rule: RuleSpec) -> Iterator[Finding]:
         if host.wildcard and public_suffix(host.suffix):
             message = f"{host} allows names of every customer of that service"
             yield Finding(
-                (*place, "hosts", index), message, "write the exact hosts if you can", Level.WARNING
+                (*place, "hosts", index),
+                message,
+                "write the exact hosts if you can",
+                Level.WARNING,
+                Code.WILDCARD_PUBLIC_SUFFIX,
             )
     if rule.websocket and rule.http2:
         yield Finding(
@@ -134,6 +143,7 @@ def _tunnel(place: Location, rule: RuleSpec) -> Iterator[Finding]:
         "nothing in this tunnel is inspected: methods, paths and leaks pass unseen",
         "",
         Level.WARNING,
+        Code.TUNNEL,
     )
 
 
@@ -163,7 +173,8 @@ def _rule_credentials(place: Location, rule: RuleSpec, document: Document) -> It
             )
         if credential is not None and OriginClass.BEARER in credential.origins and name not in seen:
             message = f"{name} accepts bearer, which does not stop a stolen handle"
-            yield Finding(("credentials", name, "origins"), message, "remove bearer", Level.WARNING)
+            where = ("credentials", name, "origins")
+            yield Finding(where, message, "remove bearer", Level.WARNING, Code.BEARER_ORIGIN)
         seen.add(name)
 
 
@@ -181,7 +192,9 @@ def _shadow(place: Location, index: int, document: Document) -> Iterator[Finding
                 )
         elif _covers(earlier, rule):
             message = f'"{rule.name}" is never reached: "{earlier.name}" allows all of it first'
-            yield Finding((*place, "name"), message, "move it up, or remove it", Level.WARNING)
+            yield Finding(
+                (*place, "name"), message, "move it up, or remove it", Level.WARNING, Code.RULE_NEVER_REACHED
+            )
 
 
 def _covers(outer: RuleSpec, inner: RuleSpec) -> bool:

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 
 from coatcheck.decision.host import HostRefused, split_authority
 from coatcheck.decision.message import Destination, RequestHead
-from coatcheck.decision.policy import Policy, credential_allows, match
+from coatcheck.decision.policy import Policy, Rule, credential_allows, match
 from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.policyfile.models import FromText, Line, Name, OneOf, Strict
 from coatcheck.policyfile.problem import PolicyError, Problem, Wrong
@@ -115,6 +115,12 @@ def run_samples(policy: Policy, samples: Iterable[Sample]) -> list[Failure]:
     return failures
 
 
+def deciding_rule(policy: Policy, sample: Sample) -> str | None:
+    """The name of the rule that allows the sample's request; None when it is refused."""
+    found = _match(policy, sample)
+    return None if found is None or isinstance(found, Deny) else found.name
+
+
 def _expected(sample: Sample) -> str:
     if sample.expect == "deny":
         return f"deny {sample.reason}"
@@ -126,8 +132,7 @@ def _answer(policy: Policy, sample: Sample) -> str:
     request = sample.request
     if request.destination is None:
         return f"deny {Reason.HOST_FORM_REFUSED}"
-    headers = (("upgrade", "websocket"),) if sample.websocket else ()
-    head = RequestHead(request.method, request.target, headers)
+    head = _head(sample)
     found = match(policy, request.destination, head)
     if isinstance(found, Deny):
         return f"deny {found.reason}"
@@ -141,6 +146,16 @@ def _answer(policy: Policy, sample: Sample) -> str:
         + (f" by {found.name}" if sample.rule else "")
         + _with(usable if sample.credentials is not None else None)
     )
+
+
+def _match(policy: Policy, sample: Sample) -> Rule | Deny | None:
+    destination = sample.request.destination
+    return match(policy, destination, _head(sample)) if destination is not None else None
+
+
+def _head(sample: Sample) -> RequestHead:
+    headers = (("upgrade", "websocket"),) if sample.websocket else ()
+    return RequestHead(sample.request.method, sample.request.target, headers)
 
 
 def _with(credentials: list[str] | None) -> str:

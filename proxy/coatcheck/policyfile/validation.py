@@ -24,6 +24,7 @@ POLICY_PARTS: Mapping[str, type[BaseModel]] = {
     "scrub": models.ScrubSpec,
     "limits": models.LimitsSpec,
     "rules": models.RuleSpec,
+    "accepted": models.AcceptedSpec,
 }
 """The models of a policy file by the key that leads to them."""
 _EXAMPLES = {
@@ -45,6 +46,10 @@ _EXAMPLES = {
     "limits": "limits: {requests: 60/minute}",
     "rules": "rules: [{name: …, hosts: […], methods: [GET]}]",
     "credentials": "credentials: {name: {secret: …, hosts: […], inject: {…}}}",
+    "finding": "finding: plain-http",
+    "reason": "reason: why it is accepted",
+    "until": "until: 2027-03-31",
+    "accepted": "accepted: [{finding: plain-http, rule: …, reason: …, until: 2027-03-31}]",
     "plain_http": f"plain_http: {models.IN_THE_CLEAR}",
 }
 
