@@ -28,8 +28,27 @@ def test_the_schema_names_every_key_and_forbids_others() -> None:
     assert not credential["additionalProperties"] and not rule["additionalProperties"]
 
 
+def test_the_schema_explains_every_key() -> None:
+    """What an editor shows beside a key is not its type alone."""
+    schema = json_schema()
+    shapes = {"a policy": schema, **schema["$defs"]}
+    silent = {
+        f"{name}.{key}"
+        for name, shape in shapes.items()
+        for key, field in shape.get("properties", {}).items()
+        if len(field.get("description", "")) < 10
+    }
+    assert silent == set()
+
+
 @pytest.mark.parametrize(
-    "file", [ROOT / "policies" / "default.yaml", *HERE.glob("working_*.yaml")], ids=lambda file: file.stem
+    "file",
+    [
+        ROOT / "policies" / "default.yaml",
+        *(ROOT / "policies" / "services").glob("*.yaml"),
+        *HERE.glob("working_*.yaml"),
+    ],
+    ids=lambda file: file.stem,
 )
 def test_an_editor_finds_nothing_wrong_with_a_working_file(file: Path) -> None:
     """The schema is never stricter than the loader."""

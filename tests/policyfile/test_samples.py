@@ -7,9 +7,11 @@ import pytest
 from coatcheck.policyfile import Failure, PolicyError, load_directory, load_policy, read_samples, run_samples
 from coatcheck.policyfile.problem import Wrong
 from coatcheck.policyfile.samples import sample_request
+from tests.cli.transcript import coatcheck
 
 POLICIES = Path(__file__).parents[2] / "policies"
 SAMPLES = sorted((POLICIES / "samples").glob("*.yaml"))
+SERVICES = sorted((POLICIES / "services").glob("*.yaml"))
 DEFAULT = load_policy("default", (POLICIES / "default.yaml").read_bytes())
 
 
@@ -24,6 +26,36 @@ def test_every_shipped_policy_has_samples_and_no_warning() -> None:
     assert {file.stem for file in SAMPLES} == set(load_directory(POLICIES))
     for file in SAMPLES:
         assert {sample.expect for sample in read_samples(file.read_bytes())} == {"allow", "deny"}
+
+
+@pytest.mark.parametrize("file", SERVICES, ids=lambda file: file.stem)
+def test_a_policy_for_a_service_answers_as_its_samples_say(file: Path) -> None:
+    """Somebody copies it: what is refused is shown as well as what is allowed."""
+    samples = read_samples((file.parent / "samples" / file.name).read_bytes())
+    assert run_samples(load_directory(file.parent)[file.stem], samples) == []
+    assert {sample.expect for sample in samples} == {"allow", "deny"}
+
+
+def test_the_linter_has_nothing_to_say_about_a_policy_for_a_service(tmp_path: Path) -> None:
+    """Nothing too wide, nothing without a limit, no rule without a sample."""
+    said = coatcheck("policy", "check", POLICIES / "services", cwd=tmp_path)
+    assert said.code == 0 and len(SERVICES) == said.out.count(": ok"), said.out
+
+
+def test_there_is_a_policy_for_each_service_that_agents_use() -> None:
+    """Model providers, code hosts, chat, money, clouds, trackers."""
+    wanted = {
+        "openai",
+        "anthropic",
+        "gemini",
+        "github",
+        "gitlab",
+        "slack",
+        "stripe",
+        "aws-read-only",
+        "linear",
+    }
+    assert {file.stem for file in SERVICES} >= wanted | {"notion"}
 
 
 def test_a_sample_that_is_answered_otherwise_fails() -> None:

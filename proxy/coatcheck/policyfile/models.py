@@ -137,12 +137,12 @@ class SigV4Spec(Strict):
 class InjectSpec(Strict):
     """Where in a request the secret is put: exactly one of these (header goes with value)."""
 
-    header: HeaderName | None = None
+    header: HeaderName | None = Field(None, description="Name of the header that carries it.")
     value: Template | None = Field(None, description="The header's value; default {secret}.")
     basic: BasicSpec | None = Field(None, description="Authorization: Basic; the handle is the password.")
     query: Parameter | None = Field(None, description="Name of the query parameter.")
-    path: PathSpec | None = None
-    body: BodySpec | None = None
+    path: PathSpec | None = Field(None, description="One whole segment of the path.")
+    body: BodySpec | None = Field(None, description="One field of a JSON or form body, which is buffered.")
     sigv4: SigV4Spec | None = Field(None, description="AWS Signature Version 4.")
 
 
@@ -161,7 +161,7 @@ class ScrubSpec(Strict):
 class CredentialSpec(Strict):
     secret: Secret = Field(description="store:mount/path#field. A name, never a value.")
     hosts: list[Host] = Field(min_length=1, description="The only hosts that this secret may be sent to.")
-    inject: InjectSpec
+    inject: InjectSpec = Field(description="Where in a request it is put: exactly one place.")
     also: Annotated[list[InjectSpec], Field(min_length=1, max_length=4)] = Field(
         [], description="Other places where clients of this API put it: header, basic or query."
     )
@@ -172,7 +172,9 @@ class CredentialSpec(Strict):
         [], description="Default: what the rule allows."
     )
     env: Env | None = Field(None, description="The variable in which the sandbox finds its handle.")
-    shape: ShapeSpec | None = None
+    shape: ShapeSpec | None = Field(
+        None, description="What a handle must look like for clients that check their key."
+    )
     handle: Literal["required", "optional"] = Field(
         "required",
         description="optional: the session's matching requests get the secret without showing a handle.",
@@ -181,7 +183,9 @@ class CredentialSpec(Strict):
         [], description="Accepted proofs of which sandbox asks. Default: all but bearer."
     )
     isolation: LeastIsolation = Field(Isolation.NONE, description="The least isolation a sandbox must have.")
-    plain_http: Literal["i-accept-that-the-secret-travels-in-the-clear"] | None = None
+    plain_http: Literal["i-accept-that-the-secret-travels-in-the-clear"] | None = Field(
+        None, description="Also put it into http:// requests. Whoever is on the way can read it then."
+    )
     keep_set_cookie: bool = Field(False, description="Let cookies of authenticated answers through.")
     scrub: ScrubSpec | None = Field(None, description="Needed for secrets under 16 bytes: {off: reason}.")
     revoke_on_theft: bool = Field(False, description="End the session whose handle turns up elsewhere.")
@@ -191,19 +195,21 @@ class CredentialSpec(Strict):
 
 
 class LimitsSpec(Strict):
-    requests: RequestRate | None = None
+    requests: RequestRate | None = Field(None, description="How often: 60/minute; also /second, /hour, /day.")
     burst: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
         None, description="Requests at once; default: the rate's number."
     )
-    concurrent: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    bytes_up: ByteRate | None = None
-    bytes_down: ByteRate | None = None
+    concurrent: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
+        None, description="Requests that run at the same time."
+    )
+    bytes_up: ByteRate | None = Field(None, description="Bodies sent: 1GiB/hour.")
+    bytes_down: ByteRate | None = Field(None, description="Bodies received: 1GiB/hour.")
     per: Sharing = Field(LimitScope.SESSION, description="Who shares the limit.")
 
 
 class RuleSpec(Strict):
     name: Line = Field(description="Stands in refusals and audit records; unique in the file.")
-    hosts: list[Host] = Field(min_length=1)
+    hosts: list[Host] = Field(min_length=1, description="Exact names, or *.suffix for all names below one.")
     methods: Annotated[list[Method], Field(min_length=1)] = Field(
         [], description="Needed, except for tunnels."
     )
@@ -213,14 +219,18 @@ class RuleSpec(Strict):
     ports: Annotated[list[Port], Field(min_length=1)] = Field(
         [], description="Default 443, and 80 with plain_http."
     )
-    credentials: Annotated[list[Name], Field(min_length=1)] = []
+    credentials: Annotated[list[Name], Field(min_length=1)] = Field(
+        [], description="Which credentials may be used here. With any, a request needs a handle."
+    )
     limits: Annotated[
         list[LimitsSpec],
         Field(min_length=1),
         BeforeValidator(_one_or_more, json_schema_input_type=LimitsSpec | list[LimitsSpec]),
-    ] = []
-    plain_http: bool = False
-    websocket: bool = False
+    ] = Field([], description="How often and how much. Default: 6000 requests a minute a session.")
+    plain_http: bool = Field(
+        False, description="Allow http:// as well; its answers can be changed on the way."
+    )
+    websocket: bool = Field(False, description="Allow the upgrade to a WebSocket; needs GET.")
     http2: bool = Field(False, description="Offer HTTP/2 to the upstream (gRPC needs it).")
     tunnel: bool = Field(
         False, description="Let TLS through unopened: exact hosts, no credentials, nothing is inspected."
@@ -256,9 +266,11 @@ class AcceptedSpec(Strict):
 class Document(Strict):
     """A Coatcheck policy: what sandboxes may reach, and which credentials go where. Default deny."""
 
-    version: Literal[1]
+    version: Literal[1] = Field(description="Of this file's format: always 1.")
     owner: Line = Field(description="The team that answers for this file.")
-    credentials: Annotated[dict[Name, CredentialSpec], Field(min_length=1)] = {}
+    credentials: Annotated[dict[Name, CredentialSpec], Field(min_length=1)] = Field(
+        {}, description="By name: which secret, where it may go, and where in a request it is put."
+    )
     rules: Annotated[list[RuleSpec], Field(min_length=1)] = Field(
         [], description="The first that fits decides; what none fits is refused."
     )
