@@ -236,6 +236,10 @@ class ControlClient:
         listed: Answers = self.policy_list()["policies"]
         return listed
 
+    def policy_list(self) -> Answer:
+        """`policies`, and beside them `bundle`, which they came from, and what was `refused` since."""
+        return self._call("GET", "/v1/policies")
+
     def explain(
         self,
         session: str | None,
@@ -246,10 +250,6 @@ class ControlClient:
         headers: Sequence[tuple[str, str]] = (),
     ) -> Answer:
         """`{allowed, reason, rules, credentials, text, …}` of a request, for a session or a policy."""
-    def policy_list(self) -> Answer:
-        """`policies`, and beside them `bundle`, which they came from, and what was `refused` since."""
-        return self._call("GET", "/v1/policies")
-
         asked = {
             "method": method,
             "url": url,

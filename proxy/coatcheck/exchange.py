@@ -25,6 +25,7 @@ from coatcheck.decision.session import Session, alive
 from coatcheck.decision.verdict import EXPLANATIONS, Deny, Inject, Pass, Reason, Verdict
 from coatcheck.places import Places
 from coatcheck.session_secrets import SessionSecrets
+from coatcheck.shadow import Shadow
 from coatcheck.sigv4.covered import LARGEST_HASHED_BODY, needs_body_hash
 from coatcheck.state.buckets import Buckets
 from coatcheck.state.state import State
@@ -73,6 +74,7 @@ class Exchange:
         self.buckets = Buckets()
         self.places: Places[Call] = Places()
         self.secrets = SessionSecrets()
+        self.shadow: Shadow | None = None
         self.revoke_for_theft: Callable[[str, str], None] = lambda session_id, why: None
         self._store = store
         self._settings = settings or ExchangeSettings()
@@ -93,10 +95,12 @@ class Exchange:
             if self.draining:
                 call.deny(Deny(Reason.DRAINING, retry_after=5.0))
             else:
-                malformed = check_head(head, http2=http2)
-                verdict = malformed or decide(peer, destination, head, self.world())
+                malformed, world = check_head(head, http2=http2), self.world()
+                verdict = malformed or decide(peer, destination, head, world)
                 if malformed is not None:
                     verdict = self._identified(peer, malformed)
+                elif self.shadow is not None:
+                    self.shadow.request(peer, destination, head, world, verdict)
                 return call, self._proceed(call, verdict)
         except Exception:
             logger.exception("request %s: no verdict", call.request_id)
@@ -126,11 +130,14 @@ class Exchange:
         call = self._call(peer, destination, RequestHead("CONNECT", "", ()))
         verdict: Session | Pass | Deny | Identified
         try:
+            world = self.world()
             verdict = (
                 Deny(Reason.DRAINING, retry_after=5.0)
                 if self.draining
-                else decide_connect(peer, host, port, self.world())
+                else decide_connect(peer, host, port, world)
             )
+            if self.shadow is not None:
+                self.shadow.connect(peer, destination, world, verdict)
         except Exception:
             logger.exception("tunnel %s: no verdict", call.request_id)
             verdict = Deny(Reason.INTERNAL_ERROR, "the decision failed")

@@ -1,6 +1,7 @@
 """The composition root: the only file that knows every concrete class. Start, reload, drain, stop."""
 
 import asyncio
+import functools
 import gc
 import itertools
 import logging
@@ -35,6 +36,7 @@ from coatcheck.policies import PoliciesInForce
 from coatcheck.process_memory import give_back_memory, raise_file_limit
 from coatcheck.process_memory import protect_process as protect_process
 from coatcheck.settings import Settings, notify_socket
+from coatcheck.shadow import Shadow
 from coatcheck.state.clock import awake
 from coatcheck.state.errors import StateError
 from coatcheck.state.registry import Taken
@@ -121,6 +123,13 @@ class Daemon:
         )
         self.sandboxes = Sandboxes(settings, self.telemetry.emit, self._end_session)
         self.inspector = inspector_of(self)
+        if settings.shadow_policy is not None:
+            self.exchange.shadow = Shadow(
+                settings.shadow_policy,
+                settings.policy_trust_root,
+                self.exchange.tell,
+                self.metrics.compared,
+            )
         self.plane: MitmPlane | None = None
         self.listeners: Listeners | None = None
         self.addresses = Addresses()
@@ -214,6 +223,8 @@ class Daemon:
                 await self._chore(lambda: asyncio.to_thread(give_back_memory))
             await self._chore(lambda: asyncio.to_thread(self.sandboxes.sweep))
             await self._chore(self._look_after)
+            if (shadow := self.exchange.shadow) is not None:
+                await self._chore(functools.partial(asyncio.to_thread, shadow.look))
 
     async def _sweep(self) -> None:
         await asyncio.to_thread(self.state.sweep)

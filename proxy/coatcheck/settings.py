@@ -42,6 +42,12 @@ class Settings(BaseSettings):
         " nothing else is read, and no version older than one that was in force.",
     )
 
+    shadow_policy: Path | None = Field(
+        None,
+        description="Candidates that judge each request beside the policies in force and change nothing: a"
+        " directory or a bundle (instead of all), or one file (instead of the policy of its name).",
+    )
+
     # --- listeners ---
     proxy_host: str = Field("127.0.0.1", description="Address of the shared proxy listener.")
     proxy_port: int | None = Field(

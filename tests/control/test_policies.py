@@ -1,9 +1,14 @@
 """Policies in force, explained and reloaded."""
 
+from pathlib import Path
+
 import pytest
 
+from coatcheck.decision.message import Destination, Peer, RequestHead
+from coatcheck.shadow import Shadow
 from tests.control.conftest import Control
 from tests.planes.conftest import POLICY
+from tests.policyfile.bundles import YAML, put
 
 NONE = "ses_" + "0" * 24
 
@@ -92,3 +97,22 @@ async def test_a_bad_policy_is_not_taken_over(control: Control) -> None:
     # What is wrong with others' files is not for a launcher that was granted some policies only.
     mine = (await control.ask("GET", "/v1/policies", caller="ci-launcher")).json
     assert mine["policies"] == before["policies"] and mine["refused"] is None
+
+
+async def test_candidates_and_what_they_would_change_are_listed(control: Control, tmp_path: Path) -> None:
+    """For those who may see every policy; a launcher of one learns nothing of the others."""
+    candidate = put(tmp_path / "default.yaml", YAML.replace(b"api.openai.com", b"more.example.org"))
+    daemon = control.daemon
+    daemon.exchange.shadow = Shadow(candidate, None, daemon.exchange.tell, daemon.metrics.compared)
+    daemon.exchange.shadow.look()
+    sandbox = await daemon.sandbox()
+    host = Destination("https", "more.example.org", 443)
+    peer = Peer("own", (sandbox.session.origin,))
+    daemon.exchange.receive(peer, host, RequestHead("GET", "/v1/models", ()), http2=False)
+    shadow = (await control.ask("GET", "/v1/policies", caller="auditor")).json["shadow"]
+    assert [each["name"] for each in shadow["policies"]] == ["default"] and shadow["refused"] is None
+    assert {result for result, count in shadow["results"].items() if count} == {"allows"}
+    assert (await control.ask("GET", "/v1/policies", caller="ci-launcher")).json["shadow"] is None
+    scraped = daemon.metrics.render().decode()
+    assert 'coatcheck_shadow_requests_total{result="allows"} 1.0' in scraped
+    assert [each["change"] for each in daemon.records() if each["type"] == "shadow"] == ["allows"]

@@ -6,6 +6,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from coatcheck.decision.comparison import Comparison
 from coatcheck.decision.verdict import Reason
 from coatcheck.telemetry.audit import AuditLog
 from coatcheck.telemetry.checkpoint import CheckpointSigner
@@ -21,6 +22,7 @@ from coatcheck.telemetry.events import (
     Repeated,
     SessionChange,
     SessionEvent,
+    ShadowDifference,
     Usage,
 )
 
@@ -50,6 +52,10 @@ OPENED = SessionEvent(DECISION.at - 5, SessionChange.OPENED, "s-1", "acme", "age
 ENDED = replace(OPENED, at=DECISION.at + 10, change=SessionChange.ENDED)
 ALARM = Alarm(DECISION.at, Reason.HANDLE_STOLEN, "s-2", "acme", "openai", "shown by s-1's sandbox")
 POLICY = PolicyEvent(DECISION.at, "platform", "cd" * 32, loaded=True, detail="")
+SHADOW = ShadowDifference(
+    DECISION.at, "s-1", "acme", "platform", "ef" * 32, Comparison.REFUSES, "GET", "https://api.example.com",
+    "/v1", "allowed, rule model calls", "refused, path_not_allowed", 3,
+)  # fmt: skip
 ALL_EVENTS: tuple[Event, ...] = (
     DECISION,
     DENIED,
@@ -58,6 +64,7 @@ ALL_EVENTS: tuple[Event, ...] = (
     ENDED,
     ALARM,
     POLICY,
+    SHADOW,
     DaemonEvent(DECISION.at, "ready", "after 0.2 s"),
     Usage(DECISION.at, "s-1", "acme", "agent-7", 15.0, 2, 10, 2000),
     Inspected(

@@ -143,6 +143,8 @@ def list_policies(socket: SocketOption = None, as_json: JsonOption = False) -> N
             typer.echo(f"{policy['name']}: {policy['owner']}, {rules}, sha256 {policy['sha256'][:16]}")
         if answer["bundle"]:
             typer.echo(_bundle_line(answer["bundle"]))
+        if answer["shadow"]:
+            typer.echo(_shadow_lines(answer["shadow"]))
     if answer["refused"]:
         if not as_json:
             typer.echo(f"REFUSED, older ones are in force: {answer['refused']}")
@@ -151,6 +153,13 @@ def list_policies(socket: SocketOption = None, as_json: JsonOption = False) -> N
 
 def _bundle_line(said: dict[str, Any]) -> str:
     return f"bundle version {said['version']} of {said['owner']}, {said['created']}, signed by {said['key']}"
+
+
+def _shadow_lines(said: dict[str, Any]) -> str:
+    named = ", ".join(f"{each['name']} {each['sha256'][:16]}" for each in said["policies"])
+    counts = ", ".join(f"{count} {result}" for result, count in said["results"].items())
+    refused = f"\ncandidates REFUSED: {said['refused']}" if said["refused"] else ""
+    return f"candidates: {named or 'none'}\nrequests under them: {counts}{refused}"
 
 
 def _line(found: "Bundle") -> str:

@@ -17,8 +17,9 @@ from coatcheck.decision.sandbox import (
 )
 from coatcheck.decision.sandbox import Backend as SandboxBackend
 from coatcheck.inspection.inspector import Inspector
-from coatcheck.settings import Settings
 from coatcheck.policies import PoliciesInForce
+from coatcheck.settings import Settings
+from coatcheck.shadow import Shadow
 from coatcheck.state.database import Status
 from coatcheck.state.errors import Problem, StateError
 from coatcheck.state.state import State
@@ -61,6 +62,9 @@ class Addresses(Protocol):
 class Exchange(Protocol):
     @property
     def draining(self) -> bool: ...
+
+    @property
+    def shadow(self) -> Shadow | None: ...
 
 
 class Sandboxes(Protocol):
@@ -151,12 +155,17 @@ class Backend:
         self.trust_for = daemon.trust_for
         self.sandboxes = daemon.sandboxes
         self.inspector = daemon.inspector
+        self.policies = daemon.policies
 
     @property
     def draining(self) -> bool:
         return self._daemon.exchange.draining
 
-        self.policies = daemon.policies
+    @property
+    def shadow(self) -> Shadow | None:
+        """Candidate policies that are compared with those in force."""
+        return self._daemon.exchange.shadow
+
     @property
     def proxy_url(self) -> str | None:
         """`http://host:port` of the shared listener, `https://…` if it wants certificates; or None."""

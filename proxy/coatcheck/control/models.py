@@ -236,6 +236,11 @@ class PolicyView(Answered):
     rules: list[str]
 
 
+class PolicyHash(Answered):
+    name: str
+    sha256: str
+
+
 class BundleView(Answered):
     version: int
     owner: str
@@ -245,12 +250,22 @@ class BundleView(Answered):
     """The trusted key that vouched for it."""
 
 
+class ShadowView(Answered):
+    policies: list[PolicyHash]
+    refused: str | None
+    """Why the newest candidates are not what requests are compared with."""
+    results: dict[str, int]
+    """Requests and tunnels by what the candidates make of them, since they are compared."""
+
+
 class PolicyList(Answered):
     policies: list[PolicyView]
     refused: str | None
     """Why the newest files are not in force; for callers who may see every policy."""
     bundle: BundleView | None
     """The signed bundle that the policies came from."""
+    shadow: ShadowView | None
+    """Candidates that are compared; for callers who may see every policy."""
 
 
 class RuleExplained(Answered):

@@ -15,6 +15,7 @@ from coatcheck.decision.host import HostRefused, split_authority
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.policy import Policy
 from coatcheck.policyfile.signed import Accepted
+from coatcheck.shadow import Shadow
 from coatcheck.state.errors import Problem
 
 
@@ -24,6 +25,7 @@ def _all(desk: Desk, ask: Ask) -> models.PolicyList:
     return models.PolicyList(
         refused=(desk.backend.policies.last_refused or None) if caller.of_policy(EVERY) else None,
         bundle=_bundle(accepted) if accepted is not None else None,
+        shadow=_shadow(desk.backend.shadow) if caller.of_policy(EVERY) else None,
         policies=[
             models.PolicyView(
                 name=policy.name,
@@ -46,6 +48,19 @@ def _bundle(accepted: Accepted) -> models.BundleView:
         created=bundle.created,
         digest=bundle.digest,
         key=accepted.key,
+    )
+
+
+def _shadow(shadow: Shadow | None) -> models.ShadowView | None:
+    if shadow is None:
+        return None
+    candidates = shadow.candidates.policies if shadow.candidates is not None else {}
+    return models.ShadowView(
+        policies=[
+            models.PolicyHash(name=each.name, sha256=each.sha256) for _, each in sorted(candidates.items())
+        ],
+        refused=shadow.refused or None,
+        results={result.value: count for result, count in shadow.results.items()},
     )
 
 

@@ -26,6 +26,7 @@ from coatcheck.telemetry.events import (
     Repeated,
     SandboxEvent,
     SessionEvent,
+    ShadowDifference,
     Usage,
 )
 from coatcheck.telemetry.redaction import mask_handles
@@ -52,6 +53,7 @@ TYPES: dict[type, str] = {
     Alarm: "alarm",
     Repeated: "repeated",
     PolicyEvent: "policy",
+    ShadowDifference: "shadow",
     DaemonEvent: "daemon",
     Inspected: "inspection",
 }

@@ -163,6 +163,11 @@ def _parts(kind: str, get: Callable[[str], str]) -> tuple[str, list[str]]:
         case "policy":
             what = "loaded" if get("loaded") == "True" else "REFUSED"
             return "policy", [what, get("name"), get("sha256")[:16], get("detail")]
+        case "shadow":
+            what = f"{get('method')} {get('destination')}{get('path')}"
+            now, then = f"now: {get('active')}", f"candidate: {get('candidate')}"
+            more = f"({get('unrecorded')} more)" if get("unrecorded") not in ("", "0") else ""
+            return "shadow", [get("change"), who, what, now, then, more]
         case "inspection":
             searched = f"{get('bytes')} bytes, {get('findings')} findings"
             by = f"by={get('caller')}"

@@ -6,6 +6,7 @@ A sink (audit, metrics, log, usage) is a function of an event: `sink(event) -> N
 from dataclasses import dataclass
 from enum import StrEnum
 
+from coatcheck.decision.comparison import Comparison
 from coatcheck.decision.verdict import Reason
 
 
@@ -184,6 +185,27 @@ class PolicyEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class ShadowDifference:
+    """A candidate policy would have judged a request otherwise. Of many alike, some are recorded."""
+
+    at: float
+    session: str
+    tenant: str
+    policy: str
+    candidate_hash: str
+    """Empty where the candidates have no policy of that name."""
+    change: Comparison
+    method: str
+    destination: str
+    path: str
+    active: str
+    """What was answered, in words: `allowed, rule model calls, with openai`."""
+    candidate: str
+    unrecorded: int
+    """Differences of this kind since the last one that was recorded."""
+
+
+@dataclass(frozen=True, slots=True)
 class DaemonEvent:
     """Started, ready, draining, stopped, recovered: the daemon's own life."""
 
@@ -223,6 +245,7 @@ type Event = (
     | Alarm
     | Repeated
     | PolicyEvent
+    | ShadowDifference
     | DaemonEvent
     | Inspected
 )

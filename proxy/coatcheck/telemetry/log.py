@@ -24,6 +24,7 @@ from coatcheck.telemetry.events import (
     Repeated,
     SandboxEvent,
     SessionEvent,
+    ShadowDifference,
 )
 from coatcheck.telemetry.redaction import mask, mask_bytes_literals, printable
 
@@ -135,6 +136,12 @@ def log_event(event: Event) -> None:
             _events.info("policy %s loaded, sha256 %s %s", event.name, event.sha256, event.detail)
         case PolicyEvent():
             _events.error("policy %s refused, the old one stays: %s", event.name, event.detail)
+        case ShadowDifference():
+            _events.info(
+                "shadow %s: policy %s %s %s%s: now %s; candidate %s",
+                event.change.value, event.policy, event.method, event.destination, event.path,
+                event.active, event.candidate,
+            )  # fmt: skip
         case DaemonEvent():
             _events.info("%s %s", event.what, event.detail)
         case Inspected(result="found"):

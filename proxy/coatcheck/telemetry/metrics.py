@@ -17,6 +17,7 @@ from prometheus_client import (
 )
 from prometheus_client.process_collector import ProcessCollector
 
+from coatcheck.decision.comparison import Comparison
 from coatcheck.decision.verdict import Reason
 from coatcheck.telemetry.events import (
     Alarm,
@@ -137,6 +138,7 @@ class Metrics:
         self._failures = _Labelled(self._counter("telemetry_failures_total"), Sink)
         self._questions = _Labelled(self._counter("dns_questions_total"), DNS_TYPES, DnsOutcome)
         self._fetches = _Labelled(self._counter("vault_fetch_failures_total"), FetchFailure)
+        self._compared = _Labelled(self._counter("shadow_requests_total"), Comparison)
         bytes_total = self._counter("bytes_total")
         self._up, self._down = bytes_total.labels("up"), bytes_total.labels("down")
         self._scrubbed = self._counter("scrubbed_total")
@@ -168,6 +170,8 @@ class Metrics:
             self._questions.start_at_zero(kind, DnsOutcome.ANSWERED)
         for outcome in (DnsOutcome.MALFORMED, DnsOutcome.OVERSIZED, DnsOutcome.LIMITED):
             self._questions.start_at_zero("", outcome)
+        for comparison in Comparison:
+            self._compared.start_at_zero(comparison)
         for sink in Sink:
             self._failures.start_at_zero(sink)
         for change in SessionChange:
@@ -209,6 +213,10 @@ class Metrics:
     def sink_failed(self, sink: Sink) -> None:
         """A sink raised; the event is in the audit log all the same."""
         self._failures.child(sink).inc()
+
+    def compared(self, result: Comparison) -> None:
+        """A candidate policy judged a request, too."""
+        self._compared.child(result).inc()
 
     def fetch_failed(self, kind: FetchFailure) -> None:
         """A secret could not be fetched."""

@@ -57,6 +57,7 @@ METRICS: dict[str, MetricDoc] = {
             "what",
         ),
         _row(_C, "policy_loads_total", "Policies loaded, or refused with the old one kept.", "result"),
+        _row(_C, "shadow_requests_total", "Requests that candidate policies judged, too.", "result"),
         _row(_C, "audit_records_total", "Records in the audit log, by this process.", "type"),
         _row(_C, "audit_failures_total", "Records that could not be written; each refused a request."),
         _row(_C, "audit_checkpoint_failures_total", "Checkpoints that missed the second sink."),
