@@ -99,6 +99,24 @@ async def make_volume(volume: Volume, content: Path) -> None:
         made.unlink(missing_ok=True)
 
 
+def open_part(image: Path, name: str) -> int:
+    """One file of an image's directory, which QEMU's user can read, opened. MachineError otherwise."""
+    try:
+        descriptor = os.open(image / name, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise MachineError(
+            f"the image's {name} cannot be opened: {image / name}: {error.strerror}",
+            "build it: coatcheck image build",
+        ) from error
+    if os.geteuid() == 0 and not os.fstat(descriptor).st_mode & 0o004:
+        os.close(descriptor)
+        raise MachineError(
+            f"{image / name} is closed to QEMU's user",
+            f"nothing in an image is secret: chmod 644 {image / name}",
+        )
+    return descriptor
+
+
 def volume_file(volume: Volume) -> Path:
     """Where it is. A tenant's name may be any text: its digest cannot be a path, nor be another's."""
     if not _NAME.fullmatch(volume.name):
@@ -139,16 +157,17 @@ def _lock(path: Path, volume: Volume) -> int:
     return descriptor
 
 
-def make_memory(size_mib: int, owner: int | None) -> int:
+def make_memory(size_mib: int, owner: int | None, needed_mib: int | None = None) -> int:
     """A file for a guest's memory, opened; it has no name and goes with the last that has it open.
 
     In memory: on a disk's filesystem each page that a guest touches is a block to find, a fifth more CPU to
-    boot (ext4, measured). `owner` may open it anew. MachineError when the machine has not that much left.
+    boot (ext4, measured). `owner` may open it anew. MachineError when the machine has not `needed_mib` left,
+    which is all of it unless less may be taken at first.
     """
-    available = _available_mib()
-    if available < size_mib + SPARE_MIB:
+    available, needed = _available_mib(), size_mib if needed_mib is None else needed_mib
+    if available < needed + SPARE_MIB:
         raise MachineError(
-            f"this machine has {available} MiB of memory left, and {size_mib} are needed",
+            f"this machine has {available} MiB of memory left, and {needed} are needed",
             "end another sandbox, or give this one less: --memory",
         )
     descriptor = os.memfd_create("guest-memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -168,8 +187,8 @@ def _available_mib() -> int:
     raise MachineError("the kernel does not say how much memory is left (/proc/meminfo)")
 
 
-def _sparse(path: Path, size_mib: int) -> int:
-    """A new file that takes what is written to it."""
+def open_new(path: Path, size_mib: int) -> int:
+    """A new file of holes at `path`, in place of what was there."""
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     os.ftruncate(descriptor, size_mib * MIB)
@@ -194,7 +213,7 @@ async def _format(path: Path, size_mib: int, *options: str) -> None:
     program = shutil.which("mke2fs", path=f"{os.defpath}:/usr/sbin:/sbin")
     if program is None:
         raise MachineError("mke2fs is missing", "install it: apt-get install e2fsprogs")
-    os.close(_sparse(path, size_mib))
+    os.close(open_new(path, size_mib))
     process = await asyncio.create_subprocess_exec(
         program,
         *(*_MKE2FS, *options, str(path)),

@@ -107,6 +107,13 @@ def parse_ldd(listed: str) -> tuple[Path, ...]:
     return (*dict.fromkeys(found), *accelerators)
 
 
+def user_for(directory: Path) -> int | None:
+    """Whom QEMU runs as in `directory`, where we are root; else it runs as we do."""
+    if os.geteuid() != 0:
+        return None
+    return host_user(directory, Path("/proc/self/uid_map").read_text())
+
+
 def host_user(directory: Path, uid_map: str) -> int:
     """The user of the machine in `directory`, where we are root; `uid_map`: /proc/self/uid_map.
 

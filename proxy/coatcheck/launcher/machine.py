@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from coatcheck.decision.elastic import Size
 from coatcheck.decision.session import Isolation
 
 
@@ -56,10 +57,17 @@ class MachineSpec:
     disk_bytes_per_second: int = 256 * 1024 * 1024
     """Each disk, reads and writes together: a sandbox that floods its disk leaves the host's to others."""
     disk_operations_per_second: int = 20_000
+    starts_with: Size | None = None
+    """Of an elastic one, whose `memory_mib` and `cpus` are the most that it can be given while it runs. None:
+    it has those from start to end."""
     boot_seconds: float = 60.0
     """Until the guest's agent must have spoken. A slow machine without KVM takes 10."""
     restore: Path | None = None
     """A snapshot's directory: the machine goes on where that was taken, and does not boot."""
+    snapshot_key: Path | None = None
+    """File of the key that signs snapshots, made when it is missing; for whoever saves or restores."""
+    snapshots: Path | None = None
+    """Directory of all snapshots of this sandbox: they are part of what is left of it."""
 
 
 class RemainKind(StrEnum):

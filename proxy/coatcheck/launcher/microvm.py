@@ -2,42 +2,40 @@
 
 What the guest has beside its CPUs and memory: one port (its channel), a console that it can only write to,
 disks, and a source of chance. Everything that QEMU opens was opened here and is passed on as a descriptor.
+It can be saved, and another QEMU goes on where it stood (`snapshots`).
 """
 
 import asyncio
-import contextlib
 import os
 import socket
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from coatcheck.decision.session import Isolation
-from coatcheck.launcher import disks, jail
-from coatcheck.launcher.bubblewrap import Bubblewrap
-from coatcheck.launcher.cgroup import Cgroup
-from coatcheck.launcher.console import Console
+from coatcheck.launcher import device_state, disks, jail, paging
+from coatcheck.launcher.emulator import Emulator
 from coatcheck.launcher.limits import LimitName
 from coatcheck.launcher.machine import MachineError, MachineSpec, Remain, RemainKind
-from coatcheck.launcher.qemu import TRANSLATIONS_MIB, Disk, Hardware, arguments
-from coatcheck.launcher.qmp import Event, Qmp, QmpError
+from coatcheck.launcher.qemu import Disk, Hardware
+from coatcheck.launcher.qmp import Qmp
+from coatcheck.launcher.snapshots import surroundings
+from coatcheck.launcher.snapshots.directory import DEVICES, MEMORY, OVERLAY, Snapshot, Unfinished, kept_in
+from coatcheck.launcher.snapshots.manifest import Manifest, Origin, Surroundings, open_key
+from coatcheck.launcher.tasks import in_thread, together
 from coatcheck.launcher.time_stamp_counter import tsc_khz
 
 MIB = 1024 * 1024
-OVERHEAD_MIB = 256
-"""QEMU itself beside the guest's memory and its translations: program, libraries, buffers, page tables."""
-ADDRESSES_MIB = 2048
-"""The same where only addresses can be limited: each of its threads reserves 72 MiB and uses little of it."""
-LOW_PRIORITY = 10
-"""`nice`, where no cgroup holds the CPU: the neighbours go first."""
-SAVE_SECONDS = 30.0
-"""For the devices' state, some 70 KiB."""
 _CONTROL, _CHANNEL, _CONSOLE, _KERNEL, _INITRD, _MEMORY, _FIRST_DISK = 3, 6, 7, 8, 9, 10, 11
 """Descriptors as QEMU knows them; 4 and 5 are bubblewrap's own."""
-_ENDINGS = {
-    "guest-shutdown": "the guest powered off",
-    "guest-reset": "the guest restarted, and a sandbox does not come back",
-    "host-signal": "QEMU was told to end by a signal",
-}
+
+
+@dataclass(frozen=True, slots=True)
+class SavedMachine:
+    """A machine that was copied, and is no snapshot before `MicroVM.finish`."""
+
+    files: Unfinished
+    qemu_version: str
 
 
 class MicroVM:
@@ -47,16 +45,18 @@ class MicroVM:
         """`directory`: the sandbox's own, 0700; the files made in it are removed by `stop`."""
         self._spec = spec
         self._directory = directory
-        self._user = _user_for(directory)
-        self._bubblewrap = Bubblewrap()
-        self._group: Cgroup | None = None
-        self._qmp: Qmp | None = None
-        self._console = Console()
-        self._held = contextlib.ExitStack()
-        """Descriptors that stay open as long as it lives, the volumes' locks among them."""
-        self._shutdown = ""
-        """QEMU's reason for ending, as its last event said it."""
+        self._user = jail.user_for(directory)
+        self._emulator: Emulator | None = None
+        self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._watching: asyncio.Task[None] | None = None
+        self._files: list[int] = []
+        """Kernel, initrd, root, volumes: as long as it lives, the volumes' locks among them."""
+        self._memory = self._overlay = -1
+        self._channel: socket.socket | None = None
+        """QEMU's end of it. What is in flight waits in there while no QEMU runs."""
+        self._khz: int | None = None
         self._paused = self._saved = self._stopped = False
+        self._asleep: Path | None = None
 
     @property
     def isolation(self) -> Isolation:
@@ -64,90 +64,177 @@ class MicroVM:
 
     @property
     def pid(self) -> int:
-        """QEMU's, as this host numbers it; 0 before it was started."""
-        return self._bubblewrap.first
+        """QEMU's, as this host numbers it; 0 before it was started, and while it sleeps."""
+        return self._emulator.pid if self._emulator else 0
 
     def console(self) -> str:
         """The last of what the guest's kernel printed. The guest chose it: for people who diagnose."""
-        return self._console.text()
+        return self._emulator.console.text() if self._emulator else ""
 
     def hits(self) -> frozenset[LimitName]:
         """Which limits the whole machine ran into since the last call, as the host's kernel counted them."""
-        return self._group.hits() if self._group else frozenset()
+        return self._emulator.hits() if self._emulator else frozenset()
 
     async def start(self) -> socket.socket:
         image = self._image()
-        ours, theirs = socket.socketpair()
+        ours, self._channel = socket.socketpair()
         ours.setblocking(False)
         try:
             async with asyncio.timeout(self._spec.boot_seconds):
-                with theirs:
-                    await self._launch(image, theirs)
-                await self._run()
-                await self._first_byte(ours)
+                if self._spec.restore is None:
+                    await self._boot(image)
+                    await self._first_byte(ours)
+                else:
+                    await self._load(image, self._spec.restore)
         except BaseException as error:
             ours.close()
+            console = self._emulator.console.tail() if self._emulator else ""
             await self.stop()
             if isinstance(error, TimeoutError):
-                raise self._not_up(f"said nothing for {self._spec.boot_seconds:g} s") from None
+                seconds = self._spec.boot_seconds
+                if self._spec.restore is not None:
+                    raise _not_loaded(seconds) from None
+                raise _not_up(f"said nothing for {seconds:g} s", console) from None
             if isinstance(error, OSError):
                 raise MachineError(f"the microVM cannot be started: {error}") from error
             raise
         return ours
 
     async def wait(self) -> str:
-        code = await self._bubblewrap.wait()
-        if self._stopped:
-            return "it was stopped"
-        return await self._why(code)
+        return await asyncio.shield(self._ended)
 
     async def pause(self) -> None:
+        qmp = self._control()
         if not self._paused:
-            await self._control().execute("stop")
+            await qmp.execute("stop")
             self._paused = True
 
     async def resume(self) -> None:
+        qmp = self._control()
         if self._paused:
-            await self._control().execute("cont")
+            await qmp.execute("cont")
             self._paused = self._saved = False
 
     async def remains(self) -> Sequence[Remain]:
+        kept = kept_in(self._spec.snapshots, self._asleep)
+        volumes = [
+            Remain(f"volume {volume.name}", RemainKind.DISK, path=disks.volume_file(volume))
+            for volume in self._spec.volumes
+        ]
+        if self._asleep is not None:
+            return [*kept, *volumes]
         if not self._paused:
             raise MachineError("the machine runs, so what is in it changes", "pause it first")
-        if not self._saved:  # nothing of it changes until `resume`; QEMU would refuse to do it twice
-            await self._save_devices()
-            self._saved = True
+        await self._save_devices()
         return [
             Remain("guest memory", RemainKind.MEMORY, path=Path(f"/proc/{self.pid}/fd/{_MEMORY}")),
-            Remain("overlay disk", RemainKind.DISK, path=self._overlay),
-            *(
-                Remain(f"volume {volume.name}", RemainKind.DISK, path=disks.volume_file(volume))
-                for volume in self._spec.volumes
-            ),
-            Remain("device state", RemainKind.DEVICE_STATE, path=self._devices),
+            Remain("overlay disk", RemainKind.DISK, path=self._overlay_file),
+            *volumes,
+            Remain("device state", RemainKind.DEVICE_STATE, path=self._devices_file),
+            *kept,
         ]
 
     async def stop(self) -> None:
         self._stopped = True
-        await self._bubblewrap.stop()
-        if self._qmp is not None:
-            await self._qmp.close()
-        await self._console.close()
-        if self._group is not None:
-            group, self._group = self._group, None
-            await asyncio.to_thread(group.close)
-        self._held.close()
-        for file in (self._overlay, self._devices):
-            file.unlink(missing_ok=True)
+        await self._end_emulator()
+        if not self._ended.done():
+            self._ended.set_result("it was stopped")
+        if self._channel is not None:
+            self._channel.close()
+        while self._files:
+            os.close(self._files.pop())
+
+    # --- saved, and gone on with -------------------------------------------------------------------------
+
+    async def page_out(self) -> int:
+        """Let the host use a paused machine's memory for others, as far as it has swap. Bytes given back."""
+        if not self._paused:
+            raise MachineError("the machine runs, and would fetch its memory back", "pause it first")
+        return await asyncio.to_thread(paging.page_out, self.pid)
+
+    async def save(self, directory: Path) -> SavedMachine:
+        """A copy of all that it is, to become a snapshot in `directory`: `finish` it, or `files.discard()`.
+
+        The guest stands still from here on, also after an error; then nothing is left of the copy.
+        """
+        qmp = self._control()
+        need = os.fstat(self._memory).st_blocks * 512 + os.fstat(self._overlay).st_blocks * 512 + MIB
+        files = Unfinished(directory, need)
+        try:
+            await in_thread(files.begin)
+            await self.pause()
+            await self._save_devices()
+            await in_thread(lambda: self._copy(files))
+            return SavedMachine(files, await device_state.version(qmp))
+        except BaseException:
+            await in_thread(files.discard)
+            raise
+
+    async def finish(self, saved: SavedMachine, origin: Origin) -> Manifest:
+        """What `save` copied becomes a snapshot, which is there once this returns. The guest may run."""
+        return await in_thread(
+            lambda: saved.files.finish(
+                origin, self._spec.generation, self._around(saved.qemu_version, self._khz), self._key()
+            )
+        )
+
+    async def sleep(self, directory: Path, origin: Origin) -> Manifest:
+        """Save it as `finish` does, and end its QEMU: it takes no memory until `wake`."""
+        manifest = await self.finish(await self.save(directory), origin)
+        self._asleep = directory
+        await self._end_emulator()
+        return manifest
+
+    async def wake(self) -> None:
+        """Load it again; its CPUs stand still until `resume`. It sleeps on when that fails."""
+        if self._asleep is None or self._stopped:
+            raise MachineError("the machine does not sleep")
+        try:
+            async with asyncio.timeout(self._spec.boot_seconds):
+                await self._load(self._image(), self._asleep)
+        except TimeoutError:
+            await self._end_emulator()
+            raise _not_loaded(self._spec.boot_seconds) from None
+        except BaseException:
+            await self._end_emulator()
+            raise
+        self._asleep = None
+
+    def _copy(self, files: Unfinished) -> None:
+        devices = os.open(self._devices_file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            for name, source in ((DEVICES, devices), (MEMORY, self._memory), (OVERLAY, self._overlay)):
+                files.copy(name, source, os.fstat(source).st_size)
+        finally:
+            os.close(devices)
+
+    async def _save_devices(self) -> None:
+        """Once, until it runs again: nothing of it changes, and QEMU would refuse to do it twice."""
+        if not self._saved:
+            self._devices_file.unlink(missing_ok=True)
+            await device_state.save(self._control(), self._devices_file)
+            self._saved = True
+
+    def _key_file(self) -> Path:
+        if self._spec.snapshot_key is None:
+            raise MachineError("this machine was given no key for snapshots")
+        return self._spec.snapshot_key
+
+    def _key(self) -> bytes:
+        return open_key(self._key_file())
+
+    def _around(self, qemu_version: str, khz: int | None) -> Surroundings:
+        remembered = self._key_file().with_suffix(".digests")
+        return surroundings.around(self._spec, self._image(), remembered, qemu_version, khz)
 
     # --- starting ----------------------------------------------------------------------------------------
 
     @property
-    def _overlay(self) -> Path:
+    def _overlay_file(self) -> Path:
         return self._directory / "overlay.ext4"
 
     @property
-    def _devices(self) -> Path:
+    def _devices_file(self) -> Path:
         return self._directory / "device-state"
 
     def _image(self) -> Path:
@@ -160,45 +247,73 @@ class MicroVM:
             raise MachineError("a microVM needs an image", "build one: coatcheck image build")
         return self._spec.image
 
-    async def _launch(self, image: Path, channel: socket.socket) -> None:
+    async def _boot(self, image: Path) -> None:
         program = jail.find_qemu()
-        emulated = self._spec.isolation is Isolation.EMULATED
+        libraries, self._khz, *_ = await together(
+            jail.libraries(program), self._clock(), self._open(image), self._make_disk()
+        )
+        self._memory = disks.make_memory(self._spec.memory_mib, self._user)
+        emulator = await self._launch(program, libraries, incoming=False)
+        self._watching = asyncio.create_task(self._watch(emulator))
+        qmp = await emulator.answer()
         try:
-            async with asyncio.TaskGroup() as together:
-                libraries = together.create_task(jail.libraries(program))
-                clock = together.create_task(asyncio.to_thread(tsc_khz)) if emulated else None
-                opened = together.create_task(self._open(image))
-        except ExceptionGroup as several:
-            raise several.exceptions[0] from None
-        control, theirs = socket.socketpair()
-        self._qmp = Qmp(control, self._on_event)
-        with theirs, self._console.open() as console:
-            sockets = (theirs, channel, console)
-            numbers = range(_KERNEL, _KERNEL + len(opened.result()))
-            given = dict(zip(numbers, opened.result(), strict=True))
-            given |= dict(
-                zip((_CONTROL, _CHANNEL, _CONSOLE), (each.fileno() for each in sockets), strict=True)
+            await qmp.execute("cont")  # both ends of everything are there
+        except MachineError as error:
+            raise await emulator.not_started(error) from error
+
+    async def _load(self, image: Path, directory: Path) -> None:
+        """All that can go on at once does: a sandbox is to be back in a fifth of what a boot takes."""
+        program = jail.find_qemu()
+        libraries, khz, snapshot, _ = await together(
+            jail.libraries(program),
+            self._clock(),
+            in_thread(lambda: Snapshot(directory, self._key())),
+            self._open(image),
+        )
+        saved = snapshot.manifest.surroundings
+        surroundings.check(saved, await in_thread(lambda: self._around("", khz)))
+        self._khz = saved.tsc_khz
+        devices = await in_thread(snapshot.load_devices)
+        try:
+            self._memory = disks.make_memory(self._spec.memory_mib, self._user)
+            self._overlay = disks.open_new(self._overlay_file, self._spec.disk_mib)
+            emulator, *_ = await together(
+                self._launch(program, libraries, incoming=True),
+                in_thread(lambda: snapshot.load(MEMORY, self._memory)),
+                in_thread(lambda: snapshot.load(OVERLAY, self._overlay)),
             )
-            words = arguments(self._hardware(clock.result() if clock else None))
-            self._group = await asyncio.to_thread(self._make_group)
-            jailed = jail.arguments(jail.Jail(program, libraries.result(), kvm=not emulated), words)
-            await self._bubblewrap.start(jailed, given, self._user, self._prepare)
+            await device_state.load(await emulator.answer(), devices)
+        finally:
+            os.close(devices)
+        self._paused, self._saved = True, False
+        self._watching = asyncio.create_task(self._watch(emulator))
 
-    async def _open(self, image: Path) -> list[int]:
-        """Kernel, initrd, memory, root, overlay, volumes: in the order of their numbers there."""
-        descriptors = [_open_part(image, name) for name in ("vmlinuz", "initrd")]
-        descriptors.append(disks.make_memory(self._spec.memory_mib, self._user))
-        descriptors.append(_open_part(image, "root.ext4"))
-        for descriptor in descriptors:
-            self._held.callback(os.close, descriptor)
-        descriptors.append(await disks.make_overlay(self._overlay, self._spec.disk_mib))
-        self._held.callback(os.close, descriptors[-1])
+    async def _open(self, image: Path) -> None:
+        """Kernel, initrd, root, volumes: once, and kept while it sleeps."""
+        if self._files:
+            return
+        for name in ("vmlinuz", "initrd", "root.ext4"):
+            self._files.append(disks.open_part(image, name))
         for volume in self._spec.volumes:
-            descriptors.append(await disks.open_volume(volume))
-            self._held.callback(os.close, descriptors[-1])
-        return descriptors
+            self._files.append(await disks.open_volume(volume))
 
-    def _hardware(self, khz: int | None) -> Hardware:
+    async def _clock(self) -> int | None:
+        emulated = self._spec.isolation is Isolation.EMULATED
+        return await asyncio.to_thread(tsc_khz) if emulated else None
+
+    async def _make_disk(self) -> None:
+        self._overlay = await disks.make_overlay(self._overlay_file, self._spec.disk_mib)
+
+    async def _launch(self, program: Path, libraries: tuple[Path, ...], *, incoming: bool) -> Emulator:
+        kernel, initrd, root, *volumes = self._files
+        given = dict(enumerate((kernel, initrd, self._memory, root, self._overlay, *volumes), _KERNEL))
+        if self._channel is not None:
+            given[_CHANNEL] = self._channel.fileno()
+        self._emulator = emulator = Emulator(self._spec, f"coatcheck-{self._directory.name}", self._user)
+        await emulator.launch(program, libraries, self._hardware(incoming), given)
+        return emulator
+
+    def _hardware(self, incoming: bool) -> Hardware:
         spec = self._spec
         volumes = (
             Disk(f"volume{index}", _FIRST_DISK + 2 + index, read_only=False, lasting=True)
@@ -218,55 +333,9 @@ class MicroVM:
             disks=(root, overlay, *volumes),
             disk_bytes_per_second=spec.disk_bytes_per_second,
             disk_operations_per_second=spec.disk_operations_per_second,
-            tsc_khz=khz,
+            tsc_khz=self._khz,
+            incoming=incoming,
         )
-
-    def _make_group(self) -> Cgroup | None:
-        spec = self._spec
-        return Cgroup.create(
-            f"coatcheck-{self._directory.name}",
-            # The disk, too: where the directory is a tmpfs, the overlay is memory.
-            memory_mib=spec.memory_mib + self._overhead() + spec.disk_mib,
-            processes=jail.THREADS,
-            cpus=spec.cpus,
-        )
-
-    def _overhead(self) -> int:
-        return OVERHEAD_MIB + (TRANSLATIONS_MIB if self._spec.isolation is Isolation.EMULATED else 0)
-
-    async def _prepare(self, first: int) -> None:
-        """QEMU's user, limits and group, before anything of it runs."""
-        enforced: frozenset[LimitName] = frozenset()
-        if self._group is not None:
-            await asyncio.to_thread(self._group.add, first)
-            enforced = self._group.enforces
-        spec = self._spec
-        addresses = (spec.memory_mib + self._overhead() + ADDRESSES_MIB) * MIB
-        largest = max(spec.memory_mib, spec.disk_mib, *(volume.size_mib for volume in spec.volumes), 0) * MIB
-        words = jail.limits(
-            address_space=None if LimitName.MEMORY in enforced else addresses,
-            file_size=largest,
-            own_user=self._user is not None,
-        )
-        await jail.confine(first, words, self._user)
-        if LimitName.CPUS not in enforced:
-            os.setpriority(os.PRIO_PROCESS, first, LOW_PRIORITY)
-        # Last: without it bubblewrap gets nowhere, should we be killed at any moment before.
-        jail.map_user(first, os.geteuid() if self._user is None else self._user)
-
-    async def _run(self) -> None:
-        """Let the CPUs go, now that both ends of everything are there."""
-        try:
-            await self._control().negotiate(self._spec.boot_seconds)
-            await self._control().execute("cont")
-        except QmpError as error:
-            if not self._bubblewrap.ended():
-                async with asyncio.timeout(1):
-                    await self._bubblewrap.wait()
-            said = self._bubblewrap.said()
-            raise MachineError(
-                f"QEMU does not start: {said or error}", "coatcheck doctor looks for what stands in its way"
-            ) from error
 
     async def _first_byte(self, channel: socket.socket) -> None:
         spoke = asyncio.Event()
@@ -281,80 +350,48 @@ class MicroVM:
         except ConnectionError:
             heard = b""
         if not heard:
-            raise self._not_up(await self._why(await self._bubblewrap.wait()))
-
-    def _not_up(self, how: str) -> MachineError:
-        tail = self._console.tail()
-        printed = f"; its console ends with:\n{tail}" if tail else "; it printed nothing"
-        return MachineError(
-            f"the guest did not come up: {how}{printed}",
-            "a busy machine needs longer, try again; if it never comes up: coatcheck image build --force",
-        )
+            why = await self.wait()
+            raise _not_up(why, self._emulator.console.tail() if self._emulator else "")
 
     # --- its life ----------------------------------------------------------------------------------------
 
     def _control(self) -> Qmp:
-        if self._qmp is None or self._stopped or self._bubblewrap.ended():
+        if self._asleep is not None and not self._stopped:
+            raise MachineError("the machine sleeps", "wake it first")
+        if self._emulator is None or self._stopped:
             raise MachineError("the machine is not running")
-        return self._qmp
+        return self._emulator.control()
 
-    def _on_event(self, name: str, data: Event) -> None:
-        if name == "SHUTDOWN":
-            self._shutdown = str(data.get("reason"))
+    async def _watch(self, emulator: Emulator) -> None:
+        """What it ends of by itself is its end; whoever reads its channel sees that, too."""
+        await emulator.ended()
+        if self._channel is not None:
+            self._channel.close()
+        self._ended.set_result(await emulator.wait())
 
-    async def _why(self, code: int) -> str:
-        """Why it ended by itself, from its exit code and its last words."""
-        if self._qmp is not None:
-            await self._qmp.gone()  # its last event was written before it ended
-        if LimitName.MEMORY in self.hits():
-            return "QEMU needed more memory than the host gives one of its size, and was killed"
-        if panic := self._console.last("Kernel panic"):
-            return f"the guest's kernel gave up: {panic}"
-        if self._shutdown in _ENDINGS:
-            return _ENDINGS[self._shutdown]
-        if code > 128:
-            return f"QEMU was killed by signal {code - 128}"
-        return f"QEMU ended with exit code {code}: {self._bubblewrap.said() or 'it gave no reason'}"
-
-    async def _save_devices(self) -> None:
-        """Devices, without memory, into a file that is ours: QEMU can open none."""
-        qmp = self._control()
-        self._devices.unlink(missing_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(self._devices, flags, 0o600)
-        try:
-            await qmp.execute("getfd", {"fdname": "state"}, descriptor=descriptor)
-        finally:
-            os.close(descriptor)
-        shared = {"capability": "x-ignore-shared", "state": True}
-        await qmp.execute("migrate-set-capabilities", {"capabilities": [shared]})
-        await qmp.execute("migrate", {"uri": "fd:state"})
-        async with asyncio.timeout(SAVE_SECONDS):
-            while (told := (await qmp.execute("query-migrate")).get("status")) != "completed":
-                if told in ("failed", "cancelled"):
-                    raise MachineError("QEMU could not save the state of its devices", "try again")
-                await asyncio.sleep(0.002)
+    async def _end_emulator(self) -> None:
+        """With its memory and its files."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+            self._watching = None
+        if self._emulator is not None:
+            await self._emulator.stop()
+        for descriptor in (self._memory, self._overlay):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._memory = self._overlay = -1
+        for file in (self._overlay_file, self._devices_file):
+            file.unlink(missing_ok=True)
 
 
-def _user_for(directory: Path) -> int | None:
-    """Whom QEMU runs as, where we are root; else it runs as we do."""
-    if os.geteuid() != 0:
-        return None
-    return jail.host_user(directory, Path("/proc/self/uid_map").read_text())
+def _not_up(how: str, console: str) -> MachineError:
+    printed = f"; its console ends with:\n{console}" if console else "; it printed nothing"
+    return MachineError(
+        f"the guest did not come up: {how}{printed}",
+        "a busy machine needs longer, try again; if it never comes up: coatcheck image build --force",
+    )
 
 
-def _open_part(image: Path, name: str) -> int:
-    try:
-        descriptor = os.open(image / name, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise MachineError(
-            f"the image's {name} cannot be opened: {image / name}: {error.strerror}",
-            "build it: coatcheck image build",
-        ) from error
-    if os.geteuid() == 0 and not os.fstat(descriptor).st_mode & 0o004:
-        os.close(descriptor)
-        raise MachineError(
-            f"{image / name} is closed to QEMU's user",
-            f"nothing in an image is secret: chmod 644 {image / name}",
-        )
-    return descriptor
+def _not_loaded(seconds: float) -> MachineError:
+    return MachineError(f"the machine was not loaded within {seconds:g} s", "try again on a less busy host")

@@ -54,6 +54,10 @@ class Hardware:
     disk_operations_per_second: int
     tsc_khz: int | None
     """Of this host, for a guest without KVM."""
+    incoming: bool = False
+    """It does not boot: its devices' state comes over the control socket, its memory is there already."""
+    balloon: bool = False
+    """Memory can be taken from the guest while it runs, as far as its kernel plays along."""
 
 
 def kernel_arguments(hardware: Hardware) -> str:
@@ -99,6 +103,11 @@ def arguments(hardware: Hardware) -> tuple[str, ...]:
         *("-object", _json({"qom-type": "rng-builtin", "id": "entropy"})),
         *("-device", "virtio-rng-device,rng=entropy,max-bytes=4096,period=1000"),
     ]
+    if hardware.balloon:
+        # Without deflate-on-oom: a guest that is short of memory would take more than it was given.
+        words += ("-device", "virtio-balloon-device,id=balloon,deflate-on-oom=off,free-page-reporting=off")
+    if hardware.incoming:
+        words += ["-incoming", "defer"]
     for number, disk in enumerate(hardware.disks):
         words += _disk(disk, number, hardware)
     return tuple(words)

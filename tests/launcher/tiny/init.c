@@ -5,13 +5,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/reboot.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static const char *modules[] = {"virtio_ring", "virtio", "virtio_mmio", "virtio_console", "virtio_blk", "virtio-rng"};
+static const char *modules[] = {"virtio_ring", "virtio", "virtio_mmio", "virtio_console", "virtio_blk", "virtio-rng", "virtio_balloon"};
 static int port = -1;
+static volatile long *counter;
+static char *pages;
+static size_t size;
 
 static int first_line(const char *path, char *line, size_t size)
 {
@@ -99,6 +103,31 @@ static void obey(char *line)
         memcpy(pages + 4096 - strlen(one), one, strlen(one));
         memcpy(pages + 4096, two, strlen(two));
         say("straddled");
+    } else if (!strcmp(verb, "count")) { /* another process counts, and goes on while nobody asks */
+        counter = mmap(NULL, sizeof *counter, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (!fork())
+            for (;; usleep(1000))
+                ++*counter;
+        say("counting");
+    } else if (!strcmp(verb, "counted")) {
+        snprintf(text, sizeof text, "%ld", *counter);
+        say(text);
+    } else if (!strcmp(verb, "touch")) { /* so many MiB of memory, each page with something else in it */
+        size = (size_t)atol(one) << 20;
+        pages = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        for (size_t at = 0; pages != MAP_FAILED && at < size; at += 4096)
+            memcpy(pages + at, &at, sizeof at), memcpy(pages + at + 2048, "touched", 8);
+        say(pages == MAP_FAILED ? "not touched" : "touched");
+    } else if (!strcmp(verb, "release")) { /* what was touched last */
+        say(munmap(pages, size) ? "not released" : "released");
+    } else if (!strcmp(verb, "spin")) { /* so many processes that do nothing else */
+        for (int count = atoi(one); count; count--)
+            if (!fork())
+                for (;;)
+                    ;
+        say("spinning");
+    } else if (!strcmp(verb, "unload")) { /* a module of the kernel, as root may */
+        say(syscall(SYS_delete_module, one, 0) ? "not unloaded" : "unloaded");
     } else if (!strcmp(verb, "restart"))
         reboot(RB_AUTOBOOT);
 }

@@ -1,0 +1,1 @@
+"""A machine on disk: what it had in memory, its devices, its overlay, and a signed list of their digests."""

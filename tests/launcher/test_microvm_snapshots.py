@@ -1,0 +1,373 @@
+"""A microVM saved, loaded, put to sleep and woken: what ran goes on, and what is not whole is refused.
+
+One guest is booted and saved once; from that snapshot the others come.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from coatcheck.decision.session import Isolation
+from coatcheck.launcher.machine import MachineError, MachineSpec, RemainKind
+from coatcheck.launcher.microvm import MicroVM
+from coatcheck.launcher.snapshots import manifest
+from coatcheck.launcher.snapshots.directory import FILES
+from coatcheck.launcher.snapshots.manifest import Manifest, Origin, SnapshotError
+from tests.launcher import tiny
+from tests.launcher.test_microvm import groups, read, wanted
+
+pytestmark = [
+    pytest.mark.needs_debian("qemu-system-x86_64", "bwrap", "mke2fs", "cc"),
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+ORIGIN = Origin("sbx_0123456789abcdef", ("ses_1",), 1795280977.0)
+
+
+class World:
+    """What all machines of this file share: an image, a key, the snapshots of one sandbox."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.image = tiny.build(place)
+        self.snapshots = place / "snapshots"
+        self.snapshots.mkdir(mode=0o700)
+        self.key = place / "snapshots.key"
+
+    def spec(self, restore: Path | None = None) -> MachineSpec:
+        return replace(
+            wanted(self.image), restore=restore, snapshot_key=self.key, snapshots=self.snapshots, generation=4
+        )
+
+    def directory(self) -> Path:
+        made = self.place / secrets.token_hex(8)
+        made.mkdir(mode=0o700)
+        return made
+
+    @contextlib.asynccontextmanager
+    async def machine(self, restore: Path | None = None) -> AsyncIterator[tuple[MicroVM, tiny.Guest]]:
+        """With `restore`, one that stands still."""
+        directory = self.directory()
+        machine = MicroVM(self.spec(restore), directory)
+        guest = tiny.Guest(await machine.start())
+        try:
+            yield machine, guest
+        finally:
+            guest.close()
+            await machine.stop()
+            assert list(directory.iterdir()) == []
+            assert groups(f"coatcheck-{directory.name}") == []
+
+    def copy(self, snapshot: Path) -> Path:
+        """Another snapshot with the same bytes, to spoil."""
+        return Path(shutil.copytree(snapshot, self.snapshots / secrets.token_hex(4)))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("world"))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def parent(world: World) -> AsyncIterator[tuple[MicroVM, tiny.Guest]]:
+    """It counts, remembers something in memory, and wrote something to its disk."""
+    async with world.machine() as (machine, guest):
+        assert await guest.line() == "hello"
+        assert await guest.ask("put overlay on-disk-3141") == "written"
+        assert await guest.ask("remember in-memory-2718") == "remembered"
+        assert await guest.ask("count") == "counting"
+        yield machine, guest
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def snapshot(world: World, parent: tuple[MicroVM, tiny.Guest]) -> Path:
+    machine, guest = parent
+    while int(await guest.ask("counted")) < 50:
+        pass
+    place = world.snapshots / "first"
+    saved = await machine.save(place)
+    await machine.resume()
+    await machine.finish(saved, ORIGIN)
+    return place
+
+
+async def failing(world: World, snapshot: Path, **changes: object) -> str:
+    """What is said of a snapshot that cannot be restored; nothing is left of the attempt."""
+    directory = world.directory()
+    machine = MicroVM(replace(world.spec(snapshot), **changes), directory)  # type: ignore[arg-type]
+    with pytest.raises(MachineError) as caught:
+        await machine.start()
+    assert list(directory.iterdir()) == []
+    assert groups(f"coatcheck-{directory.name}") == []
+    assert caught.value.hint
+    return str(caught.value)
+
+
+# --- saved and gone on with ------------------------------------------------------------------------------
+
+
+async def test_what_ran_goes_on(world: World, snapshot: Path, parent: tuple[MicroVM, tiny.Guest]) -> None:
+    """Processes, memory and disk are as they were; the one that was copied goes on, too, and sees nothing."""
+    async with world.machine(snapshot) as (machine, guest):
+        await machine.resume()
+        first = int(await guest.ask("counted"))
+        assert first >= 50
+        while int(await guest.ask("counted")) <= first + 50:
+            pass
+        assert await guest.ask("get overlay") == "on-disk-3141"
+        assert await guest.ask("put overlay of-the-clone") == "written"
+        assert await parent[1].ask("get overlay") == "on-disk-3141"
+        assert int(await parent[1].ask("counted")) > 50
+
+
+async def test_a_loaded_guest_stands_still_until_it_is_let_go(world: World, snapshot: Path) -> None:
+    """Not an instruction: it may have a new identity to learn first."""
+    async with world.machine(snapshot) as (machine, guest):
+        await guest.tell("echo late")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await guest.line()
+        await machine.resume()
+        assert await guest.line() == "late"
+
+
+async def test_a_clone_can_be_saved_and_cloned(world: World, snapshot: Path) -> None:
+    """A snapshot of what came from a snapshot."""
+    second = world.snapshots / "second"
+    async with world.machine(snapshot) as (machine, guest):
+        await machine.resume()
+        assert await guest.ask("put overlay in-the-clone") == "written"
+        await machine.finish(await machine.save(second), ORIGIN)
+    async with world.machine(second) as (machine, guest):
+        await machine.resume()
+        assert await guest.ask("get overlay") == "in-the-clone"
+    shutil.rmtree(second)
+
+
+async def test_a_snapshot_says_what_it_is(world: World, snapshot: Path) -> None:
+    """Whose, of which machine, on what."""
+    found: Manifest = manifest.read(snapshot, manifest.open_key(world.key))
+    assert (found.origin, found.generation) == (ORIGIN, 4)
+    assert (found.surroundings.isolation, found.surroundings.memory_mib) == (Isolation.EMULATED, 192)
+    assert found.surroundings.qemu_version[0].isdigit()
+    assert {path.name for path in snapshot.iterdir()} == {*FILES, manifest.NAME}
+
+
+async def test_a_machine_is_saved_while_it_is_paused(world: World, snapshot: Path) -> None:
+    """Also after an inspection looked at it, and twice; each time it stands still until it is resumed."""
+    async with world.machine(snapshot) as (machine, guest):
+        await machine.resume()
+        await machine.pause()
+        await machine.remains()
+        for name in ("third", "fourth"):
+            await machine.finish(await machine.save(world.snapshots / name), ORIGIN)
+            shutil.rmtree(world.snapshots / name)
+        await guest.tell("echo on")
+        await machine.resume()
+        assert await guest.line() == "on"
+
+
+async def test_remains_name_every_snapshot(
+    world: World, parent: tuple[MicroVM, tiny.Guest], snapshot: Path
+) -> None:
+    """A secret that is only there is there: memory, devices, disk, manifest."""
+    machine, _ = parent
+    await machine.pause()
+    try:
+        found = {remain.name: remain for remain in await machine.remains()}
+    finally:
+        await machine.resume()
+    assert {f"snapshot first: {name}" for name in (*FILES, manifest.NAME)} <= found.keys()
+    assert b"in-memory-2718" in read(found["snapshot first: memory"].path)
+    assert b"on-disk-3141" in read(found["snapshot first: overlay"].path)
+    assert found["snapshot first: devices"].kind is RemainKind.DEVICE_STATE
+
+
+# --- refused ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*FILES, manifest.NAME])
+async def test_an_altered_snapshot_is_refused(world: World, snapshot: Path, name: str) -> None:
+    """One byte of whichever file; its guest never runs an instruction."""
+    spoiled = world.copy(snapshot)
+    with (spoiled / name).open("r+b") as file:
+        start = os.lseek(file.fileno(), 0, os.SEEK_DATA) + 100
+        before = os.pread(file.fileno(), 1, start)
+        os.pwrite(file.fileno(), bytes([before[0] ^ 1]), start)
+    said = await failing(world, spoiled)
+    assert "was altered" in said or f"the {name} of the snapshot {spoiled.name} is damaged" in said
+    shutil.rmtree(spoiled)
+
+
+async def test_a_truncated_snapshot_is_refused(world: World, snapshot: Path) -> None:
+    """By its length; and one whose manifest never came."""
+    spoiled = world.copy(snapshot)
+    os.truncate(spoiled / "memory", 100 << 20)
+    assert "is damaged: it has 104857600 bytes" in await failing(world, spoiled)
+    (spoiled / manifest.NAME).unlink()
+    assert "there is no whole snapshot" in await failing(world, spoiled)
+    shutil.rmtree(spoiled)
+
+
+async def test_another_qemu_is_refused(
+    world: World, snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would read the state of its devices as something else. Here it has one byte more."""
+    found = shutil.which("qemu-system-x86_64")
+    assert found
+    shutil.copy(found, tmp_path / "qemu-system-x86_64")
+    with (tmp_path / "qemu-system-x86_64").open("ab") as file:
+        file.write(b"\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert "it was saved by another QEMU (" in await failing(world, snapshot)
+
+
+async def test_another_kernel_is_refused(world: World, snapshot: Path, tmp_path: Path) -> None:
+    """Or another root: what the guest holds of it in memory would not fit."""
+    for name in ("vmlinuz", "initrd", "root.ext4"):
+        shutil.copy(world.image / name, tmp_path / name)
+    with (tmp_path / "vmlinuz").open("ab") as file:
+        file.write(b"\n")
+    said = await failing(world, snapshot, image=tmp_path)
+    assert "it was saved with another image: the vmlinuz differs" in said
+
+
+async def test_another_machine_is_refused(world: World, snapshot: Path) -> None:
+    """Of another isolation, or size."""
+    said = await failing(world, snapshot, isolation=Isolation.HARDWARE)
+    assert "it was isolated as emulated, and this machine gives hardware" in said
+    assert "it had 192 MiB of memory, not 256" in await failing(world, snapshot, memory_mib=256)
+
+
+async def test_no_space_leaves_nothing_and_the_guest_goes_on(
+    world: World, snapshot: Path, parent: tuple[MicroVM, tiny.Guest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Said before it is stopped, or in the middle of it."""
+    machine, guest = parent
+    before = sorted(world.snapshots.iterdir())
+    with monkeypatch.context() as patched:
+        patched.setattr("coatcheck.launcher.snapshots.directory.SPARE_BYTES", 1 << 60)
+        with pytest.raises(SnapshotError, match="there is no space for a snapshot"):
+            await machine.save(world.snapshots / "none")
+    assert int(await guest.ask("counted")) > 0
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        with pytest.raises(SnapshotError, match="there is no space for a snapshot"):
+            await machine.save(world.snapshots / "none")
+    await machine.resume()
+    assert int(await guest.ask("counted")) > 0
+    assert sorted(world.snapshots.iterdir()) == before
+
+
+async def test_a_save_that_is_cancelled_leaves_nothing(
+    world: World, snapshot: Path, parent: tuple[MicroVM, tiny.Guest]
+) -> None:
+    """At whatever moment; the guest goes on."""
+    machine, guest = parent
+    before = sorted(world.snapshots.iterdir())
+    for wait in (0.0, 0.01, 0.03):
+        saving = asyncio.create_task(machine.save(world.snapshots / "none"))
+        await asyncio.sleep(wait)
+        saving.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            (await saving).files.discard()
+        assert sorted(world.snapshots.iterdir()) == before
+        await machine.resume()
+        assert int(await guest.ask("counted")) > 0
+
+
+# --- asleep ----------------------------------------------------------------------------------------------
+
+
+async def test_a_machine_sleeps_and_wakes(world: World, snapshot: Path) -> None:
+    """No process and no memory meanwhile; what was under way on its channel arrives, both ways, once."""
+    async with world.machine(snapshot) as (machine, guest):
+        await machine.resume()
+        waiting = asyncio.create_task(machine.wait())
+        for number in range(2):
+            before = int(await guest.ask("counted"))
+            await machine.pause()
+            await guest.tell("echo before-it-slept")
+            pid, place = machine.pid, world.snapshots / f"asleep-{number}"
+            held = memories() - 1
+            await machine.sleep(place, ORIGIN)
+            assert not Path(f"/proc/{pid}").exists()
+            assert memories() == held
+            await guest.tell("echo while-it-slept")
+            with pytest.raises(MachineError, match="the machine sleeps"):
+                await machine.pause()
+            assert {f"snapshot {place.name}: memory"} <= {each.name for each in await machine.remains()}
+            await machine.wake()
+            await machine.resume()
+            assert [await guest.line(), await guest.line()] == ["before-it-slept", "while-it-slept"]
+            assert int(await guest.ask("counted")) >= before
+            shutil.rmtree(place)
+        assert not waiting.done()
+        os.kill(machine.pid, 9)
+        assert await waiting == "QEMU was killed by signal 9"
+
+
+def memories() -> int:
+    """How many guests' memories this process keeps."""
+    links = (os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink())
+    return sum("guest-memory" in link for link in links)
+
+
+async def test_a_machine_that_cannot_wake_sleeps_on(world: World, snapshot: Path) -> None:
+    """Until what stood in the way is gone; its channel stays."""
+    async with world.machine(snapshot) as (machine, guest):
+        await machine.resume()
+        place = world.snapshots / "asleep"
+        await machine.sleep(place, ORIGIN)
+        os.rename(place / "memory", place / "away")
+        for _ in range(2):
+            with pytest.raises(SnapshotError, match="the memory of the snapshot asleep cannot be loaded"):
+                await machine.wake()
+        os.rename(place / "away", place / "memory")
+        await machine.wake()
+        await machine.resume()
+        assert await guest.ask("echo again") == "again"
+        with pytest.raises(MachineError, match="does not sleep"):
+            await machine.wake()
+        shutil.rmtree(place)
+
+
+async def test_a_machine_can_be_stopped_in_its_sleep(world: World, snapshot: Path) -> None:
+    """Its snapshot stays: it can go on another day."""
+    place = world.snapshots / "kept"
+    async with world.machine(snapshot) as (machine, _):
+        await machine.resume()
+        await machine.sleep(place, ORIGIN)
+        await machine.stop()
+        assert await machine.wait() == "it was stopped"
+    async with world.machine(place) as (machine, guest):
+        await machine.resume()
+        assert int(await guest.ask("counted")) >= 50
+    shutil.rmtree(place)
+
+
+async def test_a_paused_machine_gives_back_what_the_host_can_take(
+    world: World, parent: tuple[MicroVM, tiny.Guest]
+) -> None:
+    """Into swap, where there is some; nothing where there is none. Afterwards it goes on."""
+    machine, guest = parent
+    with pytest.raises(MachineError, match="the machine runs"):
+        await machine.page_out()
+    await machine.pause()
+    given_back = await machine.page_out()
+    await machine.resume()
+    swap = len(Path("/proc/swaps").read_text().splitlines()) > 1
+    assert given_back >= 0 if swap else given_back == 0
+    assert await guest.ask("echo on") == "on"
