@@ -1,10 +1,10 @@
-"""The shipped policies answer as their authors say, and a wrong expectation is found."""
+"""Samples are read strictly, and the shipped policies answer as theirs say."""
 
 from pathlib import Path
 
 import pytest
 
-from coatcheck.policyfile import Failure, PolicyError, load_directory, load_policy, read_samples, run_samples
+from coatcheck.policyfile import PolicyError, load_directory, read_samples, run_samples
 from coatcheck.policyfile.problem import Wrong
 from coatcheck.policyfile.samples import sample_request
 from tests.cli.transcript import coatcheck
@@ -12,7 +12,6 @@ from tests.cli.transcript import coatcheck
 POLICIES = Path(__file__).parents[2] / "policies"
 SAMPLES = sorted((POLICIES / "samples").glob("*.yaml"))
 SERVICES = sorted((POLICIES / "services").glob("*.yaml"))
-DEFAULT = load_policy("default", (POLICIES / "default.yaml").read_bytes())
 
 
 @pytest.mark.parametrize("file", SAMPLES, ids=lambda file: file.stem)
@@ -58,30 +57,16 @@ def test_there_is_a_policy_for_each_service_that_agents_use() -> None:
     assert {file.stem for file in SERVICES} >= wanted | {"notion"}
 
 
-def test_a_sample_that_is_answered_otherwise_fails() -> None:
-    """With what was expected and what came."""
-    data = b"""samples:
-  - {request: "GET https://api.openai.com/v1/models", expect: deny, reason: host_not_allowed}
-  - {name: named, request: "GET https://api.openai.com/v1/models", expect: allow, rule: openai model calls}
-  - {request: "GET https://api.openai.com/v1/models", expect: allow, credentials: [anthropic]}
-  - {request: "GET https://evil.test/", expect: allow}
-  - {request: "GET https://127.1/", expect: deny, reason: host_not_allowed}
-"""
-    assert run_samples(DEFAULT, read_samples(data)) == [
-        Failure("GET https://api.openai.com/v1/models", "deny host_not_allowed", "allow"),
-        Failure("named", "allow by openai model calls", "allow by openai model list"),
-        Failure("GET https://api.openai.com/v1/models", "allow with anthropic", "allow with openai"),
-        Failure("GET https://evil.test/", "allow", "deny host_not_allowed"),
-        Failure("GET (refused host)/", "deny host_not_allowed", "deny host_form_refused"),
-    ]
-
-
 @pytest.mark.parametrize(
     "sample",
     [
         'request: "GET https://a.org/", expect: deny',
         'request: "GET https://a.org/", expect: allow, reason: host_not_allowed',
-        'request: "GET https://a.org/", expect: deny, reason: host_not_allowed, rule: x',
+        'request: "GET https://a.org/", expect: deny, reason: host_not_allowed, credentials: [x]',
+        'request: "GET https://a.org/", rule: x',
+        'request: "GET https://a.org/", expect: allow, session: {origin: sockets}',
+        'request: "GET https://a.org/", expect: allow, session: {user: me}',
+        'request: "GET https://a.org/", expect: allow, handle: Not A Name',
         'request: "GET https://a.org/", expect: deny, reason: because',
         'request: "GET https://a.org/", expect: maybe',
         'request: "GET a.org", expect: allow',
@@ -94,6 +79,18 @@ def test_a_sample_that_makes_no_sense_is_refused(sample: str) -> None:
     with pytest.raises(PolicyError) as refused:
         read_samples(f"samples:\n  - {{{sample}}}\n".encode())
     assert all(problem.line == 2 and problem.instead for problem in refused.value.problems)
+
+
+def test_the_name_of_a_file_says_what_is_expected() -> None:
+    """Then a sample need not, and may not say otherwise."""
+    bare = b'samples: [{request: "GET https://a.org/"}]'
+    assert [sample.expect for sample in read_samples(bare, "allow")] == ["allow"]
+    said = b'samples: [{request: "GET https://a.org/", expect: allow}]'
+    assert read_samples(said, "allow") == read_samples(bare, "allow")
+    with pytest.raises(PolicyError, match="the file's name says deny, the sample says allow"):
+        read_samples(said, "deny")
+    with pytest.raises(PolicyError, match="does not fit together"):
+        read_samples(bare, "deny")  # a refusal needs its reason
 
 
 def test_samples_there_must_be() -> None:

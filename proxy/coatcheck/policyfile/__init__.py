@@ -8,6 +8,8 @@
 5. building   models -> Policy
 6. loading    all of it in one call, for one file or a directory of files, all or nothing
 7. samples    requests with the answers that their authors expect
+8. lint       what loads and should still not be merged as it is
+9. meaning    policies as sets of requests, and what changes between two of them
 
 Nothing here logs, watches or swaps: a caller keeps its old policies when `PolicyError` comes.
 """
@@ -15,7 +17,8 @@ Nothing here logs, watches or swaps: a caller keeps its old policies when `Polic
 from coatcheck.policyfile.loading import CheckedPolicy, check_policy, load_directory, load_file, load_policy
 from coatcheck.policyfile.models import json_schema
 from coatcheck.policyfile.problem import Level, PolicyError, Problem
-from coatcheck.policyfile.samples import Failure, Sample, read_samples, run_samples
+from coatcheck.policyfile.sample_trial import Failure, run_samples
+from coatcheck.policyfile.samples import Sample, read_samples
 
 __all__ = [
     "CheckedPolicy",

@@ -1,6 +1,5 @@
-"""What `coatcheck policy test|explain` find in files: values for a command to print."""
+"""Policy files read for a command, and what `coatcheck policy explain` says of one."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,35 +11,7 @@ from coatcheck.decision.verdict import EXPLANATIONS, Reason
 from coatcheck.policyfile.loading import check_policy
 from coatcheck.policyfile.problem import PolicyError, Problem, Wrong
 from coatcheck.policyfile.reading import MAX_BYTES
-from coatcheck.policyfile.samples import Failure, read_samples, run_samples, sample_request
-
-SAMPLES = "samples"
-"""The directory beside policies that holds samples; a policy directory itself is not read deeper."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileTest:
-    """One policy's samples, run. Without any it is not `ok`: untested is not tested."""
-
-    path: Path
-    where: Path
-    samples: int
-    failures: tuple[Failure, ...]
-
-    @property
-    def ok(self) -> bool:
-        return self.samples > 0 and not self.failures
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "file": str(self.path),
-            "ok": self.ok,
-            "samples": self.samples,
-            "failures": [
-                {"sample": failure.sample, "expected": failure.expected, "got": failure.got}
-                for failure in self.failures
-            ],
-        }
+from coatcheck.policyfile.samples import sample_request
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +39,6 @@ class Explained:
                 for view in (found.credentials if found else ())
             ],
         }
-
-
-def try_samples(path: Path, samples: Path | None = None) -> Iterator[FileTest]:
-    """Run samples against each policy. Raises PolicyError for a bad policy or bad samples, OSError."""
-    for file in sorted(path.glob("*.yaml")) if path.is_dir() else [path]:
-        where = samples or file.parent / SAMPLES / file.name
-        policy = load_file(file)
-        if not where.is_file():
-            yield FileTest(file, where, 0, ())
-            continue
-        try:
-            wanted = read_samples(read_bytes(where))
-        except PolicyError as error:
-            raise in_file(error, where) from None
-        yield FileTest(file, where, len(wanted), tuple(run_samples(policy, wanted)))
 
 
 def explain_request(

@@ -16,7 +16,8 @@ from coatcheck.policyfile.models import Document
 from coatcheck.policyfile.problem import Finding, Level, Location, PolicyError, Problem
 from coatcheck.policyfile.reading import read
 from coatcheck.policyfile.review import review
-from coatcheck.policyfile.samples import Sample, deciding_rule
+from coatcheck.policyfile.sample_trial import try_sample
+from coatcheck.policyfile.samples import Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,8 @@ def _samples(policy: Policy, samples: Sequence[Sample] | None) -> list[Finding]:
         message = "no samples: nothing shows what this policy must allow and refuse"
         return [Finding(("rules",), message, instead, Level.WARNING, Code.NO_SAMPLE)]
     found = []
-    covered = {deciding_rule(policy, sample) for sample in samples if sample.expect == "allow"}
+    tried = [try_sample(policy, sample) for sample in samples if sample.expect == "allow"]
+    covered = {trial.rule for trial in tried if trial.reason is None}
     for index, rule in enumerate(policy.rules):
         if rule in shown and rule.name not in covered:
             message = f'no sample shows what "{rule.name}" allows'

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from coatcheck.decision.policy import Policy
-from coatcheck.policyfile.checking import SAMPLES, in_file, read_bytes
+from coatcheck.policyfile.checking import read_bytes
 from coatcheck.policyfile.codes import EXPLANATIONS, Code
 from coatcheck.policyfile.lint import Linted, lint, located
 from coatcheck.policyfile.loading import load_directory
 from coatcheck.policyfile.problem import Level, PolicyError
-from coatcheck.policyfile.samples import Sample, read_samples
+from coatcheck.policyfile.sample_files import samples_beside
+from coatcheck.policyfile.samples import Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +78,13 @@ def lint_path(path: Path, today: date) -> Iterator[FileCheck]:
 
 def _lint(path: Path, today: date) -> FileCheck:
     data = read_bytes(path)
-    where = path.parent / SAMPLES / path.name
     samples: list[Sample] | None = None
     broken: list[Linted] = []
-    if where.is_file():
-        try:
-            samples = read_samples(read_bytes(where))
-        except PolicyError as error:
-            samples = []
-            broken = [Linted(problem, Code.NOT_LOADED) for problem in in_file(error, where).problems]
+    try:
+        beside = samples_beside(path)
+        samples = None if beside is None else [sample for _, sample in beside]
+    except PolicyError as error:
+        samples = []
+        broken = [Linted(problem, Code.NOT_LOADED) for problem in error.problems]
     policy, found = lint(path.stem, data, today, samples)
     return FileCheck(path, policy, (*(located(each, str(path)) for each in found), *broken))
