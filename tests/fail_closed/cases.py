@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +10,11 @@ from tests.fail_closed.client import Seen
 from tests.fail_closed.exempt import is_tried
 from tests.fail_closed.injection import FAULTS, Fault
 from tests.fail_closed.judge import Outcome
-from tests.fail_closed.scenarios import Arm, Phase
+from tests.fail_closed.scenarios import Phase, Scenario
 from tests.fail_closed.sites import CALLS, Site
 from tests.fail_closed.world import LONGEST_BOUND, PATIENCE, World
 
 type Passed = dict[Phase, set[int]]
-type Scenario = Callable[[World, Arm], Awaitable[Seen]]
 
 SKIP = 20.0
 """Seconds at a time: above the short bounds, so that few skips do, below those of whole requests."""

@@ -8,7 +8,7 @@ may get a clean end; and nothing of the request may stay.
 import pytest
 
 from tests.fail_closed import scenarios
-from tests.fail_closed.cases import Scenario, all_passed, cases, passed, run
+from tests.fail_closed.cases import all_passed, cases, passed, run
 from tests.fail_closed.exempt import (
     EXCUSES,
     GIVES_BACK,
@@ -51,7 +51,7 @@ def test_every_exemption_names_a_place(world: World) -> None:
 
 
 @pytest.mark.parametrize("scenario", scenarios.ALL, ids=lambda scenario: scenario.__name__)
-async def test_whatever_fails_the_request_fails_closed(world: World, scenario: Scenario) -> None:
+async def test_whatever_fails_the_request_fails_closed(world: World, scenario: scenarios.Scenario) -> None:
     """Refused before the first upstream byte; broken off on both sides after it; nothing left behind."""
     wrong: list[str] = []
     fired = 0
