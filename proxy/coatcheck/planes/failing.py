@@ -7,6 +7,7 @@ spoken and no answer has begun.
 """
 
 import logging
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, override
 
 from h2.errors import ErrorCodes
@@ -33,7 +34,7 @@ FAILED = Deny(Reason.INTERNAL_ERROR, "something of ours failed")
 """What is told where nothing better is known."""
 
 
-class FailsClosed(HttpStream):
+class FailsClosed(HttpStream, ABC):
     """A stream whose own failures are refusals, or aborts."""
 
     link: "EgressConnection"
@@ -62,11 +63,13 @@ class FailsClosed(HttpStream):
             self.link.take_back(self.flow.server_conn)
         yield from self._refuse(FAILED, request_done=self.client_state == self.state_done)
 
+    @abstractmethod
     def _refuse(self, denial: Deny, *, request_done: bool) -> Generator:
-        raise NotImplementedError
+        """Tell the client why, and send nothing upstream."""
 
+    @abstractmethod
     def _abort(self, reason: Reason) -> Generator:
-        raise NotImplementedError
+        """End both sides without a clean end of message."""
 
 
 class Spent(layer.Layer):

@@ -7,6 +7,7 @@ Reading stops while the other side has no room, and while a verdict is being wai
 import asyncio
 import logging
 import time
+from abc import abstractmethod
 from typing import override
 
 from mitmproxy.connection import Connection, ConnectionState
@@ -39,9 +40,9 @@ class RoomyReading(server.ConnectionHandler):
     _unsettled: int
     _progress: asyncio.Event
 
+    @abstractmethod
     def fail(self, denial: Deny) -> None:
         """End everything, because it failed."""
-        raise NotImplementedError
 
     @override
     async def handle_connection(self, connection: Connection) -> None:
@@ -88,7 +89,7 @@ class RoomyReading(server.ConnectionHandler):
     def _is_behind(self) -> bool:
         """Whether the kernel has not taken everything yet: only then is there something to wait for."""
         return any(
-            io.writer is not None and io.writer.transport.get_write_buffer_size()  # type: ignore[union-attr]
+            isinstance(io.writer, asyncio.StreamWriter) and io.writer.transport.get_write_buffer_size()
             for io in self.transports.values()
         )
 
