@@ -42,7 +42,7 @@ class Life:
         self.notices: list[dict[str, Any]] = []
         supervisor.listeners.add(self.notices.append)
 
-    async def ended(self) -> tuple[Ending, str]:
+    async def ended(self) -> tuple[Ending | None, str]:
         async with asyncio.timeout(SECONDS):
             return await self.run
 
@@ -76,7 +76,9 @@ async def life(
         # However it ended, nothing of it is left, and the daemon was told before anything was torn down.
         await begun.ended()
         assert machine.stopped and not directory.exists()
-        assert begun.reports.said[-1][0] == SandboxState.ENDING
+        ending, _ = await begun.ended()
+        last = SandboxState.ENDING if ending is not None else SandboxState.SLEEPING
+        assert begun.reports.said[-1][:2] == (last, ending)
     finally:
         begun.supervisor.end(Ending.KILLED, "the test is over")
         await begun.run

@@ -200,7 +200,7 @@ class SandboxProblem(StrEnum):
     BAD_REQUEST = "bad_request"
     NETWORK_OPEN = "network_open"
     GUEST_FAILED = "guest_failed"
-    NOT_DURABLE = "not_durable"
+    UNSAVABLE = "unsavable"
     """This one cannot be saved: it is no microVM, or its operator keeps no snapshots."""
     NOT_SAVED = "not_saved"
     """Saving it failed; it goes on as it was."""

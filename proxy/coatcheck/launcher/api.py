@@ -1,6 +1,6 @@
 """What a supervisor serves to its daemon on `api.sock`, and through it to callers authorised there."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -16,7 +16,7 @@ from aiohttp.web import (
 )
 from yarl import URL
 
-from coatcheck.decision.sandbox import Ending
+from coatcheck.decision.sandbox import Ending, SandboxRefused
 from coatcheck.decision.sandbox import SandboxProblem as Problem
 from coatcheck.launcher.asking import SOCKET
 from coatcheck.launcher.channel import ChannelBroken, StreamReset
@@ -24,7 +24,7 @@ from coatcheck.launcher.commands import serve_command
 from coatcheck.launcher.files import refused, send_file, take_file
 from coatcheck.launcher.machine import MachineError
 from coatcheck.launcher.ports import GuestConnector, serve_port
-from coatcheck.launcher.refusal import of_agent
+from coatcheck.launcher.refusal import STATUS, of_agent
 from coatcheck.launcher.supervisor import Supervisor
 from coatcheck.relay import MAX_MESSAGE, NotReached, relay, session
 
@@ -43,6 +43,10 @@ async def serving(sandbox: Supervisor) -> AsyncIterator[None]:
     app.router.add_post("/pause", _change(sandbox, sandbox.pause))
     app.router.add_get("/remains", _remains(sandbox))
     app.router.add_post("/resume", _change(sandbox, sandbox.resume))
+    app.router.add_post("/snapshot", _answered(_snapshot(sandbox)))
+    app.router.add_post("/fork-point", _answered(_fork_point(sandbox)))
+    app.router.add_post("/sleep", _answered(_sleep(sandbox)))
+    app.router.add_post("/wake", _answered(_wake(sandbox)))
     app.router.add_get("/exec", _exec(sandbox))
     app.router.add_get("/files", _present(sandbox, lambda request: send_file(request, sandbox)))
     app.router.add_put("/files", _present(sandbox, lambda request: take_file(request, sandbox)))
@@ -83,6 +87,50 @@ def _change(sandbox: Supervisor, change: Callable[[], Awaitable[None]]) -> Handl
         return json_response({"state": sandbox.state})
 
     return answer
+
+
+def _answered(ask: Callable[[Request], Awaitable[Mapping[str, object]]]) -> Handler:
+    async def answer(request: Request) -> Response:
+        try:
+            return json_response(await ask(request))
+        except SandboxRefused as error:
+            told = {"reason": error.problem, "message": error.message, "hint": error.hint}
+            return json_response({"error": told}, status=STATUS[error.problem])
+        except ChannelBroken as error:
+            return refused(Problem.NOT_RUNNING, str(error))
+
+    return answer
+
+
+def _snapshot(sandbox: Supervisor) -> Callable[[Request], Awaitable[Mapping[str, object]]]:
+    async def ask(request: Request) -> Mapping[str, object]:
+        directory = await sandbox.snapshot(str((await request.json())["name"]))
+        return {"name": directory.name, "directory": str(directory)}
+
+    return ask
+
+
+def _fork_point(sandbox: Supervisor) -> Callable[[Request], Awaitable[Mapping[str, object]]]:
+    async def ask(request: Request) -> Mapping[str, object]:
+        return {"directory": str(await sandbox.fork_point())}
+
+    return ask
+
+
+def _sleep(sandbox: Supervisor) -> Callable[[Request], Awaitable[Mapping[str, object]]]:
+    async def ask(request: Request) -> Mapping[str, object]:
+        held = await sandbox.sleep()
+        return {"state": sandbox.state, "held": held}
+
+    return ask
+
+
+def _wake(sandbox: Supervisor) -> Callable[[Request], Awaitable[Mapping[str, object]]]:
+    async def ask(request: Request) -> Mapping[str, object]:
+        await sandbox.wake()
+        return {"state": sandbox.state}
+
+    return ask
 
 
 def _remains(sandbox: Supervisor) -> Handler:

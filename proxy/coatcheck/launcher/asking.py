@@ -22,11 +22,17 @@ class SupervisorSilent(Exception):
     """It does not answer: not up yet, gone, or stuck."""
 
 
-def ask_supervisor(directory: Path, method: str, target: str, body: Mapping[str, Any] | None = None) -> Any:
+def ask_supervisor(
+    directory: Path,
+    method: str,
+    target: str,
+    body: Mapping[str, Any] | None = None,
+    seconds: float = ANSWER_SECONDS,
+) -> Any:
     """Its answer. SupervisorSilent, or SandboxRefused when it answers that it cannot."""
-    connection = http.client.HTTPConnection("localhost", timeout=ANSWER_SECONDS)
+    connection = http.client.HTTPConnection("localhost", timeout=seconds)
     connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.sock.settimeout(ANSWER_SECONDS)
+    connection.sock.settimeout(seconds)
     try:
         connection.sock.connect(str(directory / SOCKET))
         content = json.dumps(body or {}).encode()

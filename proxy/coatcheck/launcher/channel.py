@@ -89,6 +89,7 @@ class Channel:
         self._flowing.set()
         self.on_answer: Callable[[], None] | None = None
         """Called when bytes for the guest, or the end of an answer that it awaits, have to wait for it."""
+        self._heard = asyncio.get_running_loop().time()
         self._greeting: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         self._over: ChannelBroken | None = None
 
@@ -163,6 +164,10 @@ class Channel:
         """Connections of the guest that may still bring it something."""
         return sum(not (each.number % 2 or each.told_all) for each in self._streams.values())
 
+    def silent_seconds(self) -> float:
+        """Since the guest said anything."""
+        return asyncio.get_running_loop().time() - self._heard
+
     def _wake(self) -> None:
         if self._kept is not None and self.on_answer is not None:
             self.on_answer()
@@ -172,6 +177,7 @@ class Channel:
     async def _receive(self) -> None:
         loop = asyncio.get_running_loop()
         while data := await loop.sock_recv(self._sock, READ_SIZE):
+            self._heard = loop.time()
             for event in self._mux.receive(data):
                 self._take(event)
             if self._unsent_bytes > MAX_UNSENT:

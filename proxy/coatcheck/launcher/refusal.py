@@ -6,6 +6,7 @@ A guest's own words are never passed on: they could be anything, on somebody's t
 from typing import Any, Final
 
 from coatcheck.decision.sandbox import SandboxProblem as Problem
+from coatcheck.decision.sandbox import SandboxRefused
 
 _OF_AGENT: Final[dict[str, Problem]] = {
     "file_not_found": Problem.FILE_NOT_FOUND,
@@ -38,7 +39,7 @@ STATUS: Final[dict[Problem, int]] = {
     Problem.NOT_RUNNING: 409,
     Problem.GUEST_FAILED: 502,
     Problem.BAD_REQUEST: 400,
-    Problem.NOT_DURABLE: 409,
+    Problem.UNSAVABLE: 409,
     Problem.NOT_SAVED: 507,
     Problem.NOT_WOKEN: 503,
 }
@@ -75,7 +76,7 @@ _WORDS: Final[dict[Problem, tuple[str, str]]] = {
     Problem.NOT_RUNNING: ("the sandbox is not running", "See `coatcheck sandbox show`."),
     Problem.GUEST_FAILED: ("the sandbox's agent could not do it", "See the daemon's log."),
     Problem.BAD_REQUEST: ("this cannot be read", "See docs/control-api.md."),
-    Problem.NOT_DURABLE: (
+    Problem.UNSAVABLE: (
         "this sandbox cannot be saved",
         "Run it as a microVM; a namespace of the host's own kernel cannot be copied.",
     ),
@@ -85,6 +86,12 @@ _WORDS: Final[dict[Problem, tuple[str, str]]] = {
     ),
     Problem.NOT_WOKEN: ("the sandbox could not be woken, and sleeps on", "Try again when the host has room."),
 }
+
+
+def refuse(problem: Problem, detail: str = "", hint: str = "") -> SandboxRefused:
+    """The same to be raised. `hint`: instead of the usual one."""
+    message, usual = _WORDS[problem]
+    return SandboxRefused(problem, f"{message}: {detail}" if detail else message, hint or usual)
 
 
 def of_agent(reason: str) -> Problem:

@@ -110,6 +110,8 @@ def loads(content: bytes) -> SupervisorSpec:
                     "isolation": Isolation(machine["isolation"]),
                     "image": _path(machine["image"]),
                     "restore": _path(machine["restore"]),
+                    "snapshot_key": _path(machine["snapshot_key"]),
+                    "snapshots": _path(machine["snapshots"]),
                     "volumes": tuple(Volume(**v | {"store": Path(v["store"])}) for v in machine["volumes"]),
                 }
             ),

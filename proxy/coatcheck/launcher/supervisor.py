@@ -1,7 +1,8 @@
 """The life of one sandbox: started, given its trust, kept alive by its lease, and ended with nothing left.
 
 Whatever happens first ends it: a caller's word, its time, its sessions, its machine, its daemon. The sessions
-are over before anything is torn down. One that is restored runs nothing before it is somebody of its own.
+are over before anything is torn down. One that is restored runs nothing before it is somebody of its own. One
+that sleeps may be left to itself: what was saved of it is all that stays.
 """
 
 import asyncio
@@ -11,10 +12,10 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Final, Protocol, runtime_checkable
 
-from coatcheck.decision.sandbox import Ending, SandboxState
+from coatcheck.decision.sandbox import Ending, SandboxRefused, SandboxState
 from coatcheck.launcher.channel import Channel, ChannelBroken, StreamReset
 from coatcheck.launcher.limits import LimitName
 from coatcheck.launcher.machine import Machine, MachineError
@@ -23,8 +24,10 @@ from coatcheck.launcher.preparing import configure, environment, hello
 from coatcheck.launcher.presence import Presence
 from coatcheck.launcher.refusal import of_agent, refusal
 from coatcheck.launcher.reporting import Reporter, Reporting
-from coatcheck.launcher.spec import SupervisorSpec
-from coatcheck.launcher.standing_still import Disobeyed, rebind, thaw
+from coatcheck.launcher.saving import ASLEEP, Durable, Saver, Turns
+from coatcheck.launcher.sleeping import Sleeper
+from coatcheck.launcher.spec import IdleAction, SupervisorSpec
+from coatcheck.launcher.standing_still import Disobeyed, rebind, set_clock, thaw
 from coatcheck.launcher.trust import BrowserTrust, for_browsers, provide
 from coatcheck.launcher.ways_out import WaysOut
 
@@ -37,6 +40,9 @@ WARN_SECONDS: Final = 60.0
 """How long before its time limit whoever is connected is told; a tenth of it if that is less."""
 LAST_WORDS_SECONDS: Final = 2.0
 """How long a machine whose channel closed may take to say why."""
+
+_SLEEPS_ON: Final = frozenset({None, Ending.DAEMON_GONE, Ending.SESSION_OVER})
+"""Ends of its supervisor, or of its authority, and not of a sandbox that sleeps: another one wakes it."""
 
 type Notice = dict[str, Any]
 
@@ -81,9 +87,20 @@ class Supervisor:
         self._reporter = Reporter(spec, client, self.end, self._unenforced)
         self._presence = Presence(spec.idle_seconds, self._idle)
         self.presence = self._presence.here
+        self._turns = Turns()
+        self._saver = Saver(spec, machine, lambda: self.state, self.end)
+        self._sleeper = Sleeper(
+            spec,
+            self._saver,
+            self._turns,
+            self._reporter,
+            self._presence,
+            leave=self._leave,
+            end=self.end,
+        )
         loop = asyncio.get_running_loop()
         self._channel: asyncio.Future[Channel] = loop.create_future()
-        self._over: asyncio.Future[tuple[Ending, str]] = loop.create_future()
+        self._over: asyncio.Future[tuple[Ending | None, str]] = loop.create_future()
 
     # --- what callers do -----------------------------------------------------------------------------
 
@@ -92,7 +109,16 @@ class Supervisor:
         return self._reporter.state
 
     async def channel(self) -> Channel:
-        """The guest's channel, once it can take commands. ChannelBroken when it came to nothing."""
+        """The guest's channel, once it can take commands; who sleeps is woken. ChannelBroken when it came to
+        nothing."""
+        channel = await self._ready_channel()
+        try:
+            await self._sleeper.wake()
+        except SandboxRefused as error:
+            raise ChannelBroken(f"{error.message}. {error.hint}") from None
+        return channel
+
+    async def _ready_channel(self) -> Channel:
         return await asyncio.shield(self._channel)
 
     def environment(self, identity: str) -> Mapping[str, str]:
@@ -110,19 +136,50 @@ class Supervisor:
 
     async def pause(self) -> None:
         """No instruction of the guest runs. MachineError when it is gone."""
-        await self.channel()
-        await self.machine.pause()
-        self._reporter.become(SandboxState.PAUSED)
+        await self._ready_channel()
+        await self._turns.take(self._pause)
 
     async def resume(self) -> None:
-        await self.channel()
-        await self.machine.resume()
-        self._reporter.become(SandboxState.RUNNING)
+        """It goes on: also one that sleeps."""
+        channel = await self.channel()
+        await self._turns.take(lambda: self._resume(channel))
+
+    async def snapshot(self, name: str) -> Path:
+        """Where it was saved, once that is there. SandboxRefused: it goes on as it was, here and below."""
+        channel = await self._ready_channel()
+        return await self._turns.take(lambda: self._saver.snapshot(channel, name))
+
+    async def fork_point(self) -> Path:
+        """The same, for its forks to begin from; whoever asked removes it."""
+        channel = await self._ready_channel()
+        return await self._turns.take(lambda: self._saver.fork_point(channel))
+
+    async def sleep(self) -> int:
+        """Saved, and its machine gone. How many connections are held for it; with none, we go, too."""
+        return await self._sleeper.sleep(await self._ready_channel())
+
+    async def wake(self) -> None:
+        """As it was. SandboxRefused: it sleeps on."""
+        await self._ready_channel()
+        await self._sleeper.wake()
+
+    async def _pause(self) -> None:
+        await self.machine.pause()
+        self._reporter.become(SandboxState.PAUSED)
+        if isinstance(self.machine, Durable):
+            self._turns.aside(self.machine.page_out())
+
+    async def _resume(self, channel: Channel) -> None:
+        if self.state is SandboxState.PAUSED:
+            await self.machine.resume()
+            self._reporter.become(SandboxState.RUNNING)
+            self._turns.aside(set_clock(channel))
 
     # --- its life --------------------------------------------------------------------------------------
 
-    async def run(self) -> tuple[Ending, str]:
-        """Until it ended, and nothing of it is left: why, for programs and for people."""
+    async def run(self) -> tuple[Ending | None, str]:
+        """Until it ended, and nothing of it is left: why, for programs and for people. None: it sleeps on,
+        and what was saved of it is left."""
         works = (
             self._live(),
             self._reporter.keep_lease(),
@@ -143,7 +200,15 @@ class Supervisor:
         logger.info("sandbox %s ends: %s: %s", self.spec.id, ending, detail)
         self._tell({"ending": ending, "message": detail})
         # First the sessions, so that what is still in flight has no authority while the rest is torn down.
-        await self._reporter.last(SandboxState.ENDING, ending, detail)
+        self._turns.close()
+        asleep = ending in _SLEEPS_ON and self.state is SandboxState.SLEEPING
+        if asleep:
+            ending = None
+        await self._reporter.last(
+            SandboxState.SLEEPING if asleep else SandboxState.ENDING, ending, detail
+        )
+        self._sleeper.close()
+        await self._turns.closed()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -151,6 +216,8 @@ class Supervisor:
         self._metadata.close()
         await self._stop_machine()
         await asyncio.to_thread(shutil.rmtree, self.spec.directory, ignore_errors=True)
+        if not asleep:
+            await self._forget_sleep()
         return ending, detail
 
     def _failed(self, task: "asyncio.Task[None]") -> None:
@@ -205,7 +272,13 @@ class Supervisor:
             await provide(channel, self.spec.identities, trust)
             self._ways.open()
             await thaw(channel)
+        await self._forget_sleep()
         self._usable(channel)
+
+    async def _forget_sleep(self) -> None:
+        """It has woken, or is over: what it fell asleep as is of the past."""
+        if self.spec.store is not None:
+            await asyncio.to_thread(shutil.rmtree, self.spec.store / ASLEEP, ignore_errors=True)
 
     def _usable(self, channel: Channel) -> None:
         if not self._channel.done():
@@ -266,7 +339,18 @@ class Supervisor:
         )
 
     def _idle(self) -> None:
-        self.end(Ending.IDLE, f"nobody was connected to it for {self.spec.idle_seconds:g} s")
+        if self.spec.idle_action is IdleAction.END:
+            self.end(Ending.IDLE, f"nobody was connected to it for {self.spec.idle_seconds:g} s")
+            return
+        channel = self._channel.result()
+        if channel.silent_seconds() < (self.spec.idle_seconds or 0):
+            self._presence.begin()  # nobody is connected, and what runs in it calls out: it works
+        else:
+            self._sleeper.doze(channel)
+
+    def _leave(self) -> None:
+        if not self._over.done():
+            self._over.set_result((None, "it sleeps"))
 
     def _unenforced(self) -> str:
         return "; ".join(self.machine.unenforced) if isinstance(self.machine, Counting) else ""

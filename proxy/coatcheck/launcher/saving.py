@@ -1,0 +1,207 @@
+"""A running sandbox saved: it stands still for a moment, is copied, and goes on undisturbed.
+
+One thing at a time is done to a machine; whoever asked may go away meanwhile, and nothing stays half done.
+"""
+
+import asyncio
+import logging
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final, Protocol, runtime_checkable
+
+from coatcheck.decision.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
+from coatcheck.launcher.channel import Channel, ChannelBroken
+from coatcheck.launcher.machine import MachineError
+from coatcheck.launcher.refusal import refuse
+from coatcheck.launcher.snapshots.manifest import Origin, open_key
+from coatcheck.launcher.snapshots.store import Store
+from coatcheck.launcher.spec import SupervisorSpec
+from coatcheck.launcher.standing_still import Disobeyed, freeze, thaw
+
+SAVE_SECONDS: Final = 600.0
+"""For a machine to be copied, or to be loaded again: 64 GiB at a slow disk's 100 MiB a second."""
+SNAPSHOTS: Final = "snapshots"
+FORKS: Final = "forks"
+ASLEEP: Final = "asleep"
+"""Below a sandbox's `store`."""
+
+logger = logging.getLogger("coatcheck.launcher")
+
+type End = Callable[[Ending, str], None]
+
+
+@runtime_checkable
+class Durable(Protocol):
+    """A machine that can be saved: `microvm.MicroVM`."""
+
+    async def pause(self) -> None: ...
+    async def resume(self) -> None: ...
+    async def save(self, directory: Path) -> Any: ...
+    async def finish(self, saved: Any, origin: Origin) -> object: ...
+    async def sleep(self, directory: Path, origin: Origin) -> object: ...
+    async def wake(self) -> None: ...
+    async def page_out(self) -> int: ...
+
+
+class Turns:
+    """What is done to a machine, one after the other, and to its end whoever waits for it."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._doing: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    async def take[T](self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What `work` returns or raises; ChannelBroken when the sandbox ended meanwhile. It goes on when its
+        caller is cancelled: half of it is no state."""
+        task = self.start(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled() and not _cancelled():
+                raise ChannelBroken("the sandbox ended meanwhile") from None
+            raise
+
+    def start[T](self, work: Callable[[], Coroutine[Any, Any, T]]) -> "asyncio.Task[T]":
+        """The same, waited for by nobody."""
+
+        async def in_turn() -> T:
+            async with self._turn:
+                if self._closed:
+                    raise ChannelBroken("the sandbox ended meanwhile")
+                return await work()
+
+        task = asyncio.create_task(in_turn())
+        self._doing.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def aside(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Beside what is being done: it may take long, or come to nothing."""
+        task = asyncio.create_task(work)
+        self._doing.add(task)
+        task.add_done_callback(self._done)
+
+    def close(self) -> None:
+        """The sandbox ends: what is being done is of no use any more."""
+        self._closed = True
+        for task in self._doing:
+            task.cancel()
+
+    async def closed(self) -> None:
+        """When nothing is being done any more."""
+        await asyncio.gather(*self._doing, return_exceptions=True)
+
+    def _done(self, task: "asyncio.Task[Any]") -> None:
+        self._doing.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever asked has been told, or has gone
+
+
+class Saver:
+    """`state` and `end` are the supervisor's."""
+
+    def __init__(
+        self, spec: SupervisorSpec, machine: object, state: Callable[[], SandboxState], end: End
+    ) -> None:
+        self._spec = spec
+        self._machine = machine
+        self._state = state
+        self._end = end
+
+    async def snapshot(self, channel: Channel, name: str) -> Path:
+        """Its directory, once it is there. SandboxRefused; then it goes on as it was."""
+        machine, store = self.durable()
+        key = self._spec.machine.snapshot_key
+        if key is None:
+            raise refuse(SandboxProblem.UNSAVABLE)
+        kept = Store(store / SNAPSHOTS, self._spec.max_snapshots)
+        try:
+            directory = await asyncio.to_thread(lambda: kept.place(name, open_key(key)))
+        except MachineError as error:
+            raise _not_saved(error) from None
+        await self._save(channel, machine, directory)
+        return directory
+
+    async def fork_point(self, channel: Channel) -> Path:
+        """A snapshot that its forks begin from; whoever asked for it removes it. SandboxRefused."""
+        machine, store = self.durable()
+        directory = store / FORKS / secrets.token_hex(8)
+        await self._save(channel, machine, directory)
+        return directory
+
+    async def sleep(self, channel: Channel) -> Path:
+        """Frozen, saved, its machine gone: where it was saved. SandboxRefused; then it goes on as it was."""
+        machine, store = self.durable()
+        directory = store / ASLEEP
+        self._check_running()
+        try:
+            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)  # of an earlier sleep
+            async with asyncio.timeout(SAVE_SECONDS):
+                await freeze(channel)
+                await machine.sleep(directory, self._origin())
+        except _FAILURES as error:
+            await self._go_on(channel, machine)
+            raise _not_saved(error) from None
+        return directory
+
+    def durable(self) -> tuple[Durable, Path]:
+        """The machine, and where it is saved. SandboxRefused when it cannot be."""
+        if self._spec.store is None or not isinstance(self._machine, Durable):
+            raise refuse(SandboxProblem.UNSAVABLE)
+        return self._machine, self._spec.store
+
+    async def _save(self, channel: Channel, machine: Durable, directory: Path) -> None:
+        self._check_running()
+        saved: Any = None
+        try:
+            try:
+                async with asyncio.timeout(SAVE_SECONDS):
+                    await freeze(channel)
+                    saved = await machine.save(directory)
+            finally:
+                # Not while the whole sandbox ends. Whatever else happened, it does not stay as it stands.
+                if not _cancelled():
+                    await self._go_on(channel, machine)
+            await machine.finish(saved, self._origin())
+        except _FAILURES as error:
+            raise _not_saved(error) from None
+        finally:
+            if saved is not None:
+                await asyncio.to_thread(saved.files.discard)  # nothing is left to, when it was finished
+
+    async def _go_on(self, channel: Channel, machine: Durable) -> None:
+        try:
+            await machine.resume()
+            await thaw(channel)
+        except (MachineError, Disobeyed, ChannelBroken) as error:
+            # Half of it may stand still for good: such a sandbox must not look alive.
+            self._end(Ending.MACHINE_ENDED, f"it did not go on after it was saved: {error}")
+            raise _not_saved(error) from None
+
+    def _check_running(self) -> None:
+        if self._state() is not SandboxState.RUNNING:
+            raise refuse(SandboxProblem.NOT_RUNNING, f"it is {self._state()}")
+
+    def _origin(self) -> Origin:
+        own = [each.session for each in self._spec.identities]
+        return Origin(self._spec.id, tuple(dict.fromkeys([*own, *self._spec.ancestors])), time.time())
+
+
+_FAILURES = (MachineError, Disobeyed, ChannelBroken, TimeoutError, OSError)
+
+
+def _cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _not_saved(error: Exception) -> SandboxRefused:
+    return refuse(
+        SandboxProblem.NOT_SAVED,
+        str(error) or f"it took longer than {SAVE_SECONDS:g} s",
+        getattr(error, "hint", ""),
+    )

@@ -1,0 +1,150 @@
+"""A sandbox that sleeps: saved to disk, no machine, no memory; and what wakes it.
+
+As long as its supervisor stays it wakes as it was, with its connections: an answer that arrives waits in the
+kernel, bounded by the stream's window, and wakes it. Then the supervisor goes too, and another one wakes it.
+"""
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Callable
+from typing import Final
+
+from coatcheck.decision.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
+from coatcheck.launcher.channel import Channel, ChannelBroken
+from coatcheck.launcher.machine import MachineError
+from coatcheck.launcher.presence import Presence
+from coatcheck.launcher.refusal import refuse
+from coatcheck.launcher.reporting import Reporter
+from coatcheck.launcher.saving import ASLEEP, SAVE_SECONDS, Saver, Turns
+from coatcheck.launcher.spec import SupervisorSpec
+from coatcheck.launcher.standing_still import Disobeyed, set_clock, thaw
+
+RETRY_SECONDS: Final = 30.0
+"""Until a machine that could not be woken for an answer is tried again: its host may have room then."""
+
+logger = logging.getLogger("coatcheck.launcher")
+
+
+class Sleeper:
+    """`leave` is called when nothing holds the supervisor of one that sleeps; `end` when it cannot go on."""
+
+    def __init__(
+        self,
+        spec: SupervisorSpec,
+        saver: Saver,
+        turns: Turns,
+        reporter: Reporter,
+        presence: Presence,
+        *,
+        leave: Callable[[], None],
+        end: Callable[[Ending, str], None],
+    ) -> None:
+        self._spec = spec
+        self._saver = saver
+        self._turns = turns
+        self._reporter = reporter
+        self._presence = presence
+        self._leave = leave
+        self._end = end
+        self._channel: Channel | None = None
+        """Of the one that sleeps."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def sleep(self, channel: Channel) -> int:
+        """How many of its connections are held. Takes its turn. SandboxRefused."""
+        return await self._turns.take(lambda: self._sleep(channel))
+
+    def doze(self, channel: Channel) -> None:
+        """It is idle: it sleeps, unless it cannot; then it is looked at again later."""
+        task = self._turns.start(lambda: self._sleep(channel))
+        task.add_done_callback(self._dozed)
+
+    async def wake(self) -> None:
+        """Nothing happens to one that is awake. SandboxRefused: it sleeps on."""
+        if self._channel is not None or self._reporter.state is SandboxState.SLEEPING:
+            await self._turns.take(self._wake)
+
+    def close(self) -> None:
+        self._cancel_timer()
+
+    async def _sleep(self, channel: Channel) -> int:
+        if self._channel is not None:
+            return channel.held
+        self._presence.stop()
+        try:
+            await self._saver.sleep(channel)
+        except BaseException:
+            self._presence.begin()
+            raise
+        self._channel = channel
+        self._reporter.become(SandboxState.SLEEPING)
+        channel.on_answer = self._answered
+        self._hold()
+        return channel.held
+
+    def _hold(self) -> None:
+        """Until nobody is connected and nothing that is awaited can come any more, or has for too long."""
+        self._cancel_timer()
+        if self._channel is None:
+            return
+        if not self._presence.connected and not self._channel.held:
+            self._leave()
+            return
+        self._timer = asyncio.get_running_loop().call_later(self._spec.held_seconds, self._held_long_enough)
+
+    def _held_long_enough(self) -> None:
+        if self._presence.connected:
+            self._hold()
+        else:
+            self._leave()
+
+    async def _wake(self) -> None:
+        channel = self._channel
+        if channel is None:
+            return
+        self._cancel_timer()
+        machine, store = self._saver.durable()
+        try:
+            async with asyncio.timeout(SAVE_SECONDS):
+                await machine.wake()
+        except (MachineError, TimeoutError) as error:
+            self._hold()  # it sleeps on: what was saved is whole
+            raise _not_woken(error) from None
+        try:
+            await machine.resume()
+            await set_clock(channel)
+            await thaw(channel)
+        except (MachineError, Disobeyed, ChannelBroken) as error:
+            self._end(Ending.MACHINE_ENDED, f"it did not go on after its sleep: {error}")
+            raise _not_woken(error) from None
+        self._channel = channel.on_answer = None
+        self._reporter.become(SandboxState.RUNNING)
+        self._presence.begin()
+        # From here on what was saved is of the past.
+        await asyncio.to_thread(shutil.rmtree, store / ASLEEP, ignore_errors=True)
+
+    def _answered(self) -> None:
+        if self._channel is not None:
+            self._channel.on_answer = None  # once
+            self._turns.start(self._wake).add_done_callback(self._woken)
+
+    def _woken(self, task: "asyncio.Task[None]") -> None:
+        if task.cancelled() or task.exception() is None or self._channel is None:
+            return
+        logger.warning("sandbox %s is not woken for an answer: %s", self._spec.id, task.exception())
+        self._channel.on_answer = self._answered
+        asyncio.get_running_loop().call_later(RETRY_SECONDS, self._answered)
+
+    def _dozed(self, task: "asyncio.Task[int]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.warning("sandbox %s is idle and does not sleep: %s", self._spec.id, error)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _not_woken(error: Exception) -> SandboxRefused:
+    return refuse(SandboxProblem.NOT_WOKEN, str(error) or "it took too long", getattr(error, "hint", ""))
