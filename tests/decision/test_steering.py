@@ -76,6 +76,7 @@ def test_an_overriding_path_is_refused(name: str) -> None:
         ("forwarded", "for=a,host=evil.example"),
         ("forwarded", "host=evil.example=x"),
         ("forwarded", "host"),
+        ("forwarded", "host=Xapi.example.org"),
     ],
 )
 def test_a_second_host_must_be_the_first(name: str, value: str) -> None:

@@ -204,6 +204,12 @@ class TestSecret:
         assert check_secret(credential(kind), "a" * 16) is None
         assert check_secret(credential(kind, scrub=False), "a") is None
 
+    def test_a_refusal_names_its_credential(self) -> None:
+        """Of several in one request, an operator must know which; nothing else of it is told."""
+        for secret, headers in ((SECRET, ()), ("", (("x-key", HANDLE),))):
+            result = run(HeaderInjection("x-key"), request(headers=headers), secret=secret)
+            assert isinstance(result, Deny) and result.detail.startswith("credential api: ")
+
     def test_a_credential_without_a_fetched_value_is_refused(self) -> None:
         """The request never leaves with its handle instead."""
         injection = Injection(credential(HeaderInjection("x-key")), HANDLE)

@@ -95,6 +95,19 @@ class TestBody:
         result = edits(run(BodyInjection("token"), request(headers=FORM, body=True), body))
         assert result.body == f"a=%2f+b&token={quote(SECRET, safe='')}&text=mine+is+{OTHER}".encode()
 
+    @pytest.mark.parametrize(
+        ("body", "reason"),
+        [
+            (f"token=x&note={HANDLE}", Reason.HANDLE_MISPLACED),
+            (f"token={HANDLE}&token=x", Reason.HANDLE_MISPLACED),
+            (f"note={HANDLE}", Reason.HANDLE_MISSING),
+        ],
+    )
+    def test_a_form_whose_field_is_not_the_handle_once_is_refused(self, body: str, reason: Reason) -> None:
+        """The secret goes nowhere else, and for nothing else."""
+        result = run(BodyInjection("token"), request(headers=FORM, body=True), body.encode())
+        assert refused(result) is reason
+
     def test_a_form_of_other_characters_is_refused(self) -> None:
         """What they mean is not said (WHATWG URL, 5.1)."""
         body = f"a=é&token={HANDLE}".encode()
@@ -175,6 +188,8 @@ class TestBody:
         head = request(headers=(*JSON, ("content-md5", "eHg="), ("content-length", "80")), body=True)
         result = edits(run(BodyInjection("t"), head, json.dumps({"t": HANDLE}).encode()))
         assert result.remove_headers == ("content-md5",)
+        head = request(headers=(*head.headers, ("x-key", HANDLE)), body=True)
+        assert edits(run(HeaderInjection("x-key"), head)).remove_headers == ()
 
 
 @given(
