@@ -62,6 +62,7 @@ COVERED_BY = {
     "launcher/asking.py": "launcher/test_service.py",
     "launcher/bubblewrap.py": "launcher/test_namespace.py",
     "launcher/commands.py": "sandbox_client/test_client.py",
+    "launcher/descriptors.py": "launcher/test_microvm.py",
     "launcher/device_state.py": "launcher/test_microvm_snapshots.py",
     "launcher/emulator.py": "launcher/test_microvm.py",
     "launcher/files.py": "sandbox_client/test_client.py",

@@ -109,6 +109,62 @@ def test_a_frozen_group_stands_still_until_it_thaws(group: Cgroup) -> None:
 
 
 @real
+def test_limits_move_while_it_runs_and_nobody_dies_of_it(group: Cgroup) -> None:
+    """More is there at once; less than what is in use is refused, and the limit stays."""
+    child = start(
+        "kept = bytearray(40 << 20); print('has', flush=True); sys.stdin.readline(); del kept;"
+        " print('gave', flush=True); sys.stdin.readline()"
+    )
+    try:
+        assert group.set_memory(64)
+        group.add(child.pid)
+        assert child.stdin and child.stdout
+        child.stdin.write("go\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "has\n"
+        assert not group.set_memory(32)
+        child.stdin.write("go\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "gave\n"
+        assert group.set_memory(32) and group.set_memory(128) and group.set_memory(48)
+        assert group.hits() == set() and child.poll() is None
+    finally:
+        group.kill()
+        child.communicate(timeout=20)
+
+
+@pytest.mark.skipif("cpu" not in FOUND.v1 and not FOUND.unified, reason="no CPU time is counted here")
+def test_cpu_time_is_held_to_what_it_is_set_to(group: Cgroup) -> None:
+    """Two that spin get two CPUs, or as many as there are, and then one."""
+    if LimitName.CPUS not in group.enforces:
+        pytest.skip("this kernel counts no CPU time for groups")
+    spinning = [start("while True: pass") for _ in range(3)]
+    try:
+        for child in spinning:
+            group.add(child.pid)
+            assert child.stdin
+            child.stdin.write("go\n")
+            child.stdin.flush()
+        shares = []
+        for cpus in (1, 2):
+            assert group.set_cpus(cpus)
+            before, at = sum(map(cpu_seconds, spinning)), time.monotonic()
+            time.sleep(1.0)
+            shares.append((sum(map(cpu_seconds, spinning)) - before) / (time.monotonic() - at))
+        assert shares[0] < 1.3
+        assert shares[1] < 2.3
+    finally:
+        group.kill()
+        for child in spinning:
+            child.communicate(timeout=20)
+
+
+def cpu_seconds(child: "subprocess.Popen[str]") -> float:
+    words = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@real
 def test_a_group_that_a_killed_supervisor_left_is_removed_by_name(name: str) -> None:
     """With the processes that are still in it; and there may be none of that name."""
     group = Cgroup.create(name, memory_mib=32, processes=10, cpus=1)
@@ -165,10 +221,21 @@ def test_version_2_is_told_the_same_in_its_own_words(tmp_path: Path) -> None:
     assert group.freeze() and kernel["cgroup.freeze"] == "1"
 
 
+def test_version_2_takes_no_memory_that_is_in_use(tmp_path: Path) -> None:
+    """Its kernel would end processes for it."""
+    kernel = Kernel(tmp_path / "x", "cpu memory pids")
+    group = Cgroup(tmp_path / "x", {})
+    group._limit(64, 10, 2)
+    (tmp_path / "x/memory.current").write_text(str(40 * MIB))
+    assert not group.set_memory(32) and kernel["memory.max"] == str(64 * MIB)
+    assert group.set_memory(96) and kernel["memory.max"] == str(96 * MIB)
+    assert group.set_cpus(4) and kernel["cpu.max"] == "400000 100000"
+
+
 def test_what_version_2_does_not_delegate_is_not_claimed(tmp_path: Path) -> None:
     """systemd gives users memory and pids, and often no cpu."""
     kernel = Kernel(tmp_path / "x", "memory pids")
     group = Cgroup(tmp_path / "x", {})
     group._limit(32, 10, 2)
     assert group.enforces == {LimitName.MEMORY, LimitName.PROCESSES}
-    assert kernel["cpu.max"] == "max 100000"
+    assert not group.set_cpus(1) and kernel["cpu.max"] == "max 100000"

@@ -129,12 +129,12 @@ async def test_a_full_host_disk_is_said_before_the_guest_runs(
 def test_more_memory_than_there_is_is_said_before_the_guest_runs() -> None:
     """Later the kernel would end a process, and not always the one that asked."""
     with pytest.raises(MachineError, match="MiB of memory left, and 1073741824 are needed"):
-        make_memory(1 << 30, None)
+        make_memory(1 << 30, None, 1 << 30)
 
 
 def test_memory_takes_no_room_until_it_is_used_and_keeps_its_size() -> None:
     """QEMU can neither grow it nor cut it away; nobody else may open it."""
-    descriptor = make_memory(64, None)
+    descriptor = make_memory(64, None, 64)
     try:
         about = os.fstat(descriptor)
         assert (about.st_size, about.st_blocks, about.st_mode & 0o777) == (64 << 20, 0, 0o600)

@@ -8,7 +8,7 @@ import contextlib
 import os
 import secrets
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +18,11 @@ import pytest_asyncio
 from coatcheck.decision.session import Isolation
 from coatcheck.launcher.machine import MachineError, MachineSpec, RemainKind
 from coatcheck.launcher.microvm import MicroVM
+from coatcheck.launcher.private_memory import own_pages
 from coatcheck.launcher.snapshots import manifest
-from coatcheck.launcher.snapshots.directory import FILES
+from coatcheck.launcher.snapshots.directory import FILES, Snapshot
 from coatcheck.launcher.snapshots.manifest import Manifest, Origin, SnapshotError
+from coatcheck.launcher.snapshots.memory_image import digests
 from tests.launcher import tiny
 from tests.launcher.test_microvm import groups, read, wanted
 
@@ -42,9 +44,14 @@ class World:
         self.snapshots.mkdir(mode=0o700)
         self.key = place / "snapshots.key"
 
-    def spec(self, restore: Path | None = None) -> MachineSpec:
+    def spec(self, restore: Path | None = None, template: int | None = None) -> MachineSpec:
         return replace(
-            wanted(self.image), restore=restore, snapshot_key=self.key, snapshots=self.snapshots, generation=4
+            wanted(self.image),
+            restore=restore,
+            template=template,
+            snapshot_key=self.key,
+            snapshots=self.snapshots,
+            generation=4,
         )
 
     def directory(self) -> Path:
@@ -53,10 +60,12 @@ class World:
         return made
 
     @contextlib.asynccontextmanager
-    async def machine(self, restore: Path | None = None) -> AsyncIterator[tuple[MicroVM, tiny.Guest]]:
+    async def machine(
+        self, restore: Path | None = None, template: int | None = None
+    ) -> AsyncIterator[tuple[MicroVM, tiny.Guest]]:
         """With `restore`, one that stands still."""
         directory = self.directory()
-        machine = MicroVM(self.spec(restore), directory)
+        machine = MicroVM(self.spec(restore, template), directory)
         guest = tiny.Guest(await machine.start())
         try:
             yield machine, guest
@@ -189,6 +198,86 @@ async def test_remains_name_every_snapshot(
     assert b"in-memory-2718" in read(found["snapshot first: memory"].path)
     assert b"on-disk-3141" in read(found["snapshot first: overlay"].path)
     assert found["snapshot first: devices"].kind is RemainKind.DEVICE_STATE
+
+
+# --- clones of one template ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def template(world: World, snapshot: Path) -> Iterator[int]:
+    descriptor = Snapshot.open(snapshot, world.key).template()
+    yield descriptor
+    os.close(descriptor)
+
+
+async def test_clones_at_once_share_a_template_and_nothing_else(
+    world: World, snapshot: Path, template: int
+) -> None:
+    """What one writes, to memory or disk, no other sees; nor does the template."""
+    size = os.fstat(template).st_size
+    before = digests(template, size)
+    async with contextlib.AsyncExitStack() as stack:
+        clones = await asyncio.gather(
+            *(stack.enter_async_context(world.machine(snapshot, template)) for _ in range(3))
+        )
+        for number, (machine, guest) in enumerate(clones):
+            await machine.resume()
+            assert await guest.ask(f"remember clone-{number}-2718") == "remembered"
+            assert await guest.ask(f"put overlay clone-{number}") == "written"
+        for number, (machine, guest) in enumerate(clones):
+            first = int(await guest.ask("counted"))
+            assert first >= 50
+            while int(await guest.ask("counted")) <= first:
+                pass
+            assert await guest.ask("get overlay") == f"clone-{number}"
+            await machine.pause()
+            remains = await machine.remains()
+            assert [each.pid for each in remains if each.kind is RemainKind.PROCESS] == [machine.pid]
+            own = sum(length for *_, length in own_pages(machine.pid, template))
+            assert 0 < own < size // 4
+    assert digests(template, size) == before
+
+
+async def test_a_clone_that_shares_can_be_saved_and_sleep(
+    world: World, snapshot: Path, template: int
+) -> None:
+    """The template with what it wrote itself; it wakes with memory of its own."""
+    place = world.snapshots / "of-a-clone"
+    async with world.machine(snapshot, template) as (machine, guest):
+        await machine.resume()
+        assert await guest.ask("remember only-in-the-clone-1618") == "remembered"
+        await machine.sleep(place, ORIGIN)
+        content = read(place / "memory")
+        assert b"only-in-the-clone-1618" in content
+        assert b"in-memory-2718" in content
+        await machine.wake()
+        await machine.resume()
+        before = int(await guest.ask("counted"))
+        assert before >= 50
+        assert RemainKind.PROCESS not in await kinds(machine)
+        await machine.finish(await machine.save(world.snapshots / "again"), ORIGIN)
+    async with world.machine(world.snapshots / "again") as (machine, guest):
+        await machine.resume()
+        assert int(await guest.ask("counted")) >= before
+    for each in (place, world.snapshots / "again"):
+        shutil.rmtree(each)
+
+
+async def kinds(machine: MicroVM) -> set[RemainKind]:
+    await machine.pause()
+    found = {each.kind for each in await machine.remains()}
+    await machine.resume()
+    return found
+
+
+async def test_what_can_be_written_to_is_no_template(world: World, snapshot: Path) -> None:
+    """A sibling could change what the others run."""
+    descriptor = os.memfd_create("open")
+    try:
+        os.ftruncate(descriptor, 192 << 20)
+        assert "given as a template is none" in await failing(world, snapshot, template=descriptor)
+    finally:
+        os.close(descriptor)
 
 
 # --- refused ---------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ SPARE_PROCESSES = 4
 EMPTY_SECONDS = 5.0
 """A killed process leaves its group once the kernel freed its memory; gigabytes take a moment."""
 _PERIOD_MICROSECONDS = 100_000
+_MARGIN = 16 * MIB
+"""What a group may come to use between a look and a new limit."""
 _V2_CONTROLLERS = ("memory", "pids", "cpu")
 _V1_CONTROLLERS = ("memory", "pids", "cpu", "freezer")
 _EVENTS = ("memory.events", "memory.oom_control")
@@ -107,6 +109,33 @@ class Cgroup:
         """Move process `pid`; what it starts afterwards is in the group, too."""
         for place in self._places():
             (place / "cgroup.procs").write_text(str(pid))
+
+    def set_memory(self, mib: int) -> bool:
+        """Another limit for all of it together. False where none is kept, or more than `mib` is in use now:
+        then nothing was changed, and nobody killed for it."""
+        if LimitName.MEMORY not in self.enforces:
+            return False
+        wanted = str(mib * MIB)
+        if self._unified:
+            # memory.max below what is in use would end processes; memory.limit_in_bytes refuses.
+            if int((self._unified / "memory.current").read_text()) + _MARGIN > mib * MIB:
+                return False
+            return _write_if_there(self._unified / "memory.max", wanted)
+        place = self._v1["memory"]
+        files = [place / "memory.limit_in_bytes", place / "memory.memsw.limit_in_bytes"]
+        if int(files[0].read_text()) < mib * MIB:
+            files.reverse()  # the second may never be below the first
+        done = {file.name: _write_if_there(file, wanted) for file in files}
+        return done["memory.limit_in_bytes"]
+
+    def set_cpus(self, cpus: int) -> bool:
+        """Another share of CPU time, in whole CPUs. False where this kernel keeps none."""
+        if LimitName.CPUS not in self.enforces:
+            return False
+        quota = cpus * _PERIOD_MICROSECONDS
+        if self._unified:
+            return _write_if_there(self._unified / "cpu.max", f"{quota} {_PERIOD_MICROSECONDS}")
+        return _write_if_there(self._v1["cpu"] / "cpu.cfs_quota_us", str(quota))
 
     def hits(self) -> frozenset[LimitName]:
         """Which limits were run into since the last call."""

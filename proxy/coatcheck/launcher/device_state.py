@@ -1,40 +1,51 @@
 """What QEMU knows of its devices, out of one process and into another of the same build, through its control
-socket. Memory does not go this way: QEMU leaves out what it maps as a shared file (`x-ignore-shared`)."""
+socket. Nothing of the guest's memory is in it: that is a file of ours, or a private map of one.
+
+The commands are those that Xen's tools use; `migrate` would take memory along that is mapped privately, and
+refuse to be asked twice.
+"""
 
 import asyncio
 import os
-from pathlib import Path
 from typing import Final
 
 from coatcheck.launcher.machine import MachineError
 from coatcheck.launcher.qmp import Qmp, QmpError
 
 SECONDS: Final = 30.0
-"""For some 70 KiB."""
+"""For some 20 KiB."""
 _POLL_SECONDS: Final = 0.002
-_NEW: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_SET: Final = 100
+"""Of the descriptor that QEMU writes to; its disks have the first numbers (`qemu`)."""
 
 
-async def save(qmp: Qmp, path: Path) -> None:
-    """Into a new file, which is ours: QEMU can open none. Its guest stands still, and must go on before this
-    can be done again. MachineError when QEMU cannot, or the file is there."""
-    file = os.open(path, _NEW, 0o600)
+async def save(qmp: Qmp, file: int) -> None:
+    """Into `file`, which is empty, open for writing only, and closed by this. The guest stands still.
+    MachineError when QEMU cannot."""
     try:
-        await _give(qmp, file)
+        await qmp.execute("add-fd", {"fdset-id": _SET}, descriptor=file)
     finally:
         os.close(file)
-    await qmp.execute("migrate", {"uri": "fd:state"})
-    await _completed(qmp, "QEMU could not save the state of its devices")
+    try:
+        # live: QEMU would give its disks up to a successor.
+        where = {"filename": f"/dev/fdset/{_SET}", "live": False}
+        await qmp.execute("xen-save-devices-state", where, seconds=SECONDS)
+    finally:
+        await qmp.execute("remove-fd", {"fdset-id": _SET})
 
 
 async def load(qmp: Qmp, descriptor: int) -> None:
-    """From `descriptor` into a QEMU that was started with `-incoming defer`. Its CPUs stand still afterwards.
-    MachineError when it is not a state that this QEMU takes."""
-    await _give(qmp, descriptor)
+    """From `descriptor` into a QEMU that was started for it (`Hardware.incoming`). Its CPUs stand still
+    afterwards. MachineError when it is not a state that this QEMU takes."""
     refused = "QEMU does not take the saved state of its devices"
     try:
+        await qmp.execute("getfd", {"fdname": "state"}, descriptor=descriptor)
         await qmp.execute("migrate-incoming", {"uri": "fd:state"})
-        await _completed(qmp, refused)
+        async with asyncio.timeout(SECONDS):
+            while (told := (await qmp.execute("query-migrate")).get("status")) != "completed":
+                if told == "failed":
+                    raise MachineError(refused, "use another snapshot")
+                await asyncio.sleep(_POLL_SECONDS)
     except QmpError as error:  # it ends itself when a state does not fit
         raise MachineError(f"{refused}: {error}", "use another snapshot") from error
 
@@ -45,17 +56,3 @@ async def version(qmp: Qmp) -> str:
     numbers, package = told["qemu"], str(told.get("package", "")).strip()
     plain = f"{numbers['major']}.{numbers['minor']}.{numbers['micro']}"
     return f"{plain} ({package})" if package else plain
-
-
-async def _give(qmp: Qmp, descriptor: int) -> None:
-    await qmp.execute("getfd", {"fdname": "state"}, descriptor=descriptor)
-    shared = {"capability": "x-ignore-shared", "state": True}
-    await qmp.execute("migrate-set-capabilities", {"capabilities": [shared]})
-
-
-async def _completed(qmp: Qmp, otherwise: str) -> None:
-    async with asyncio.timeout(SECONDS):
-        while (told := (await qmp.execute("query-migrate")).get("status")) != "completed":
-            if told in ("failed", "cancelled"):
-                raise MachineError(otherwise, "try again; if it happens again, begin anew")
-            await asyncio.sleep(_POLL_SECONDS)

@@ -157,17 +157,17 @@ def _lock(path: Path, volume: Volume) -> int:
     return descriptor
 
 
-def make_memory(size_mib: int, owner: int | None, needed_mib: int | None = None) -> int:
+def make_memory(size_mib: int, owner: int | None, needed_mib: int) -> int:
     """A file for a guest's memory, opened; it has no name and goes with the last that has it open.
 
     In memory: on a disk's filesystem each page that a guest touches is a block to find, a fifth more CPU to
     boot (ext4, measured). `owner` may open it anew. MachineError when the machine has not `needed_mib` left,
-    which is all of it unless less may be taken at first.
+    which is less than all of it where it grows later.
     """
-    available, needed = _available_mib(), size_mib if needed_mib is None else needed_mib
-    if available < needed + SPARE_MIB:
+    available = _available_mib()
+    if available < needed_mib + SPARE_MIB:
         raise MachineError(
-            f"this machine has {available} MiB of memory left, and {needed} are needed",
+            f"this machine has {available} MiB of memory left, and {needed_mib} are needed",
             "end another sandbox, or give this one less: --memory",
         )
     descriptor = os.memfd_create("guest-memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

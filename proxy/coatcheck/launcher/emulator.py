@@ -52,6 +52,11 @@ class Emulator:
         """As this host numbers it; 0 before it was started."""
         return self._bubblewrap.first
 
+    @property
+    def group(self) -> Cgroup | None:
+        """What holds it; None: this host gives none, or it has ended."""
+        return self._group
+
     def hits(self) -> frozenset[LimitName]:
         """Which limits it ran into since the last call, as the host's kernel counted them."""
         return self._group.hits() if self._group else frozenset()
@@ -119,14 +124,10 @@ class Emulator:
         spec = self._spec
         self._group = Cgroup.create(
             self._name,
-            # The disk, too: where the directory is a tmpfs, the overlay is memory.
-            memory_mib=spec.memory_mib + self._overhead() + spec.disk_mib,
+            memory_mib=spec.memory_mib + beside_mib(spec),
             processes=jail.THREADS,
             cpus=spec.cpus,
         )
-
-    def _overhead(self) -> int:
-        return OVERHEAD_MIB + (TRANSLATIONS_MIB if self._spec.isolation is Isolation.EMULATED else 0)
 
     async def _prepare(self, first: int) -> None:
         """QEMU's user, limits and group, before anything of it runs."""
@@ -135,7 +136,7 @@ class Emulator:
             await asyncio.to_thread(self._group.add, first)
             enforced = self._group.enforces
         spec = self._spec
-        addresses = (spec.memory_mib + self._overhead() + ADDRESSES_MIB) * MIB
+        addresses = (spec.memory_mib + _overhead(spec) + ADDRESSES_MIB) * MIB
         largest = max(spec.memory_mib, spec.disk_mib, *(volume.size_mib for volume in spec.volumes), 0) * MIB
         words = jail.limits(
             address_space=None if LimitName.MEMORY in enforced else addresses,
@@ -165,3 +166,12 @@ class Emulator:
         if code > 128:
             return f"QEMU was killed by signal {code - 128}"
         return f"QEMU ended with exit code {code}: {self._bubblewrap.said() or 'it gave no reason'}"
+
+
+def beside_mib(spec: MachineSpec) -> int:
+    """What its group may take beside the guest's memory."""
+    return _overhead(spec) + spec.disk_mib  # where the directory is a tmpfs, the overlay is memory
+
+
+def _overhead(spec: MachineSpec) -> int:
+    return OVERHEAD_MIB + (TRANSLATIONS_MIB if spec.isolation is Isolation.EMULATED else 0)

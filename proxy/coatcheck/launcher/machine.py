@@ -64,10 +64,18 @@ class MachineSpec:
     """Until the guest's agent must have spoken. A slow machine without KVM takes 10."""
     restore: Path | None = None
     """A snapshot's directory: the machine goes on where that was taken, and does not boot."""
+    template: int | None = None
+    """Descriptor of `restore`'s memory (`snapshots.directory.Snapshot.template`): it is mapped privately, so
+    that any number of clones cost what they write to. None: a copy of its own is made."""
     snapshot_key: Path | None = None
     """File of the key that signs snapshots, made when it is missing; for whoever saves or restores."""
     snapshots: Path | None = None
     """Directory of all snapshots of this sandbox: they are part of what is left of it."""
+
+    @property
+    def needed_mib(self) -> int:
+        """Memory that the host must have for it to start."""
+        return self.starts_with.memory_mib if self.starts_with is not None else self.memory_mib
 
 
 class RemainKind(StrEnum):

@@ -13,21 +13,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coatcheck.decision.session import Isolation
-from coatcheck.launcher import device_state, disks, jail, paging
+from coatcheck.launcher import descriptors, device_state, disks, jail, paging
 from coatcheck.launcher.emulator import Emulator
 from coatcheck.launcher.limits import LimitName
 from coatcheck.launcher.machine import MachineError, MachineSpec, Remain, RemainKind
-from coatcheck.launcher.qemu import Disk, Hardware
+from coatcheck.launcher.private_memory import copy_own
 from coatcheck.launcher.qmp import Qmp
+from coatcheck.launcher.sizing import Sizing
 from coatcheck.launcher.snapshots import surroundings
-from coatcheck.launcher.snapshots.directory import DEVICES, MEMORY, OVERLAY, Snapshot, Unfinished, kept_in
+from coatcheck.launcher.snapshots.directory import (
+    DEVICES,
+    MEMORY,
+    OVERLAY,
+    Snapshot,
+    Unfinished,
+    is_template,
+    kept_in,
+)
 from coatcheck.launcher.snapshots.manifest import Manifest, Origin, Surroundings, open_key
 from coatcheck.launcher.tasks import in_thread, together
 from coatcheck.launcher.time_stamp_counter import tsc_khz
 
 MIB = 1024 * 1024
-_CONTROL, _CHANNEL, _CONSOLE, _KERNEL, _INITRD, _MEMORY, _FIRST_DISK = 3, 6, 7, 8, 9, 10, 11
-"""Descriptors as QEMU knows them; 4 and 5 are bubblewrap's own."""
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +63,9 @@ class MicroVM:
         self._channel: socket.socket | None = None
         """QEMU's end of it. What is in flight waits in there while no QEMU runs."""
         self._khz: int | None = None
-        self._paused = self._saved = self._stopped = False
+        self._private = self._paused = self._stopped = False
         self._asleep: Path | None = None
+        self.sizing = Sizing.of(spec, self._control, lambda: self._emulator, lambda: self._memory)
 
     @property
     def isolation(self) -> Isolation:
@@ -113,7 +122,7 @@ class MicroVM:
         qmp = self._control()
         if self._paused:
             await qmp.execute("cont")
-            self._paused = self._saved = False
+            self._paused = False
 
     async def remains(self) -> Sequence[Remain]:
         kept = kept_in(self._spec.snapshots, self._asleep)
@@ -125,9 +134,12 @@ class MicroVM:
             return [*kept, *volumes]
         if not self._paused:
             raise MachineError("the machine runs, so what is in it changes", "pause it first")
-        await self._save_devices()
+        await device_state.save(self._control(), os.open(self._devices_file, _NEW, 0o600))
+        # Where memory is mapped privately, what was written is in no file.
+        own = [Remain("QEMU", RemainKind.PROCESS, pid=self.pid)] if self._private else []
         return [
-            Remain("guest memory", RemainKind.MEMORY, path=Path(f"/proc/{self.pid}/fd/{_MEMORY}")),
+            Remain("guest memory", RemainKind.MEMORY, path=Path(f"/proc/{self.pid}/fd/{descriptors.MEMORY}")),
+            *own,
             Remain("overlay disk", RemainKind.DISK, path=self._overlay_file),
             *volumes,
             Remain("device state", RemainKind.DEVICE_STATE, path=self._devices_file),
@@ -162,8 +174,10 @@ class MicroVM:
         files = Unfinished(directory, need)
         try:
             await in_thread(files.begin)
+            if self._private:  # which nobody writes to: it is copied while the guest runs
+                await in_thread(lambda: files.copy(MEMORY, self._memory, os.fstat(self._memory).st_size))
             await self.pause()
-            await self._save_devices()
+            await device_state.save(qmp, files.create(DEVICES))
             await in_thread(lambda: self._copy(files))
             return SavedMachine(files, await device_state.version(qmp))
         except BaseException:
@@ -201,19 +215,11 @@ class MicroVM:
         self._asleep = None
 
     def _copy(self, files: Unfinished) -> None:
-        devices = os.open(self._devices_file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            for name, source in ((DEVICES, devices), (MEMORY, self._memory), (OVERLAY, self._overlay)):
-                files.copy(name, source, os.fstat(source).st_size)
-        finally:
-            os.close(devices)
-
-    async def _save_devices(self) -> None:
-        """Once, until it runs again: nothing of it changes, and QEMU would refuse to do it twice."""
-        if not self._saved:
-            self._devices_file.unlink(missing_ok=True)
-            await device_state.save(self._control(), self._devices_file)
-            self._saved = True
+        if self._private:
+            files.amend(MEMORY, lambda target: copy_own(self.pid, self._memory, target))
+        else:
+            files.copy(MEMORY, self._memory, os.fstat(self._memory).st_size)
+        files.copy(OVERLAY, self._overlay, os.fstat(self._overlay).st_size)
 
     def _key_file(self) -> Path:
         if self._spec.snapshot_key is None:
@@ -252,7 +258,7 @@ class MicroVM:
         libraries, self._khz, *_ = await together(
             jail.libraries(program), self._clock(), self._open(image), self._make_disk()
         )
-        self._memory = disks.make_memory(self._spec.memory_mib, self._user)
+        self._memory = disks.make_memory(self._spec.memory_mib, self._user, self._spec.needed_mib)
         emulator = await self._launch(program, libraries, incoming=False)
         self._watching = asyncio.create_task(self._watch(emulator))
         qmp = await emulator.answer()
@@ -275,27 +281,41 @@ class MicroVM:
         self._khz = saved.tsc_khz
         devices = await in_thread(snapshot.load_devices)
         try:
-            self._memory = disks.make_memory(self._spec.memory_mib, self._user)
+            self._memory = self._memory_for(snapshot)
             self._overlay = disks.open_new(self._overlay_file, self._spec.disk_mib)
             emulator, *_ = await together(
                 self._launch(program, libraries, incoming=True),
-                in_thread(lambda: snapshot.load(MEMORY, self._memory)),
+                in_thread(lambda: self._private or snapshot.load(MEMORY, self._memory)),
                 in_thread(lambda: snapshot.load(OVERLAY, self._overlay)),
             )
             await device_state.load(await emulator.answer(), devices)
         finally:
             os.close(devices)
-        self._paused, self._saved = True, False
+        self._paused = True
         self._watching = asyncio.create_task(self._watch(emulator))
 
     async def _open(self, image: Path) -> None:
         """Kernel, initrd, root, volumes: once, and kept while it sleeps."""
         if self._files:
             return
-        for name in ("vmlinuz", "initrd", "root.ext4"):
+        for name in descriptors.FILES:
             self._files.append(disks.open_part(image, name))
         for volume in self._spec.volumes:
             self._files.append(await disks.open_volume(volume))
+
+    def _memory_for(self, snapshot: Snapshot) -> int:
+        """To be filled, or a template; what slept has memory of its own afterwards."""
+        template = self._spec.template
+        self._private = template is not None and self._asleep is None
+        if template is None or not self._private:
+            return disks.make_memory(self._spec.memory_mib, self._user, self._spec.needed_mib)
+        if not is_template(template, snapshot.manifest.memory.size):
+            raise MachineError(
+                "what was given as a template is none", "open it from the snapshot's directory"
+            )
+        if self.sizing is not None:
+            self.sizing.fixed = "it is a clone, and what it does not use belongs to its siblings as well"
+        return os.dup(template)
 
     async def _clock(self) -> int | None:
         emulated = self._spec.isolation is Isolation.EMULATED
@@ -305,37 +325,13 @@ class MicroVM:
         self._overlay = await disks.make_overlay(self._overlay_file, self._spec.disk_mib)
 
     async def _launch(self, program: Path, libraries: tuple[Path, ...], *, incoming: bool) -> Emulator:
-        kernel, initrd, root, *volumes = self._files
-        given = dict(enumerate((kernel, initrd, self._memory, root, self._overlay, *volumes), _KERNEL))
-        if self._channel is not None:
-            given[_CHANNEL] = self._channel.fileno()
+        if self._channel is None:
+            raise MachineError("the machine was not started")
+        given = descriptors.numbered(self._files, self._memory, self._overlay, self._channel)
+        hardware = descriptors.hardware(self._spec, self._khz, incoming=incoming, private=self._private)
         self._emulator = emulator = Emulator(self._spec, f"coatcheck-{self._directory.name}", self._user)
-        await emulator.launch(program, libraries, self._hardware(incoming), given)
+        await emulator.launch(program, libraries, hardware, given)
         return emulator
-
-    def _hardware(self, incoming: bool) -> Hardware:
-        spec = self._spec
-        volumes = (
-            Disk(f"volume{index}", _FIRST_DISK + 2 + index, read_only=False, lasting=True)
-            for index in range(len(spec.volumes))
-        )
-        root, overlay = Disk("root", _FIRST_DISK, True), Disk("overlay", _FIRST_DISK + 1, False)
-        return Hardware(
-            isolation=spec.isolation,
-            memory_mib=spec.memory_mib,
-            cpus=spec.cpus,
-            control=_CONTROL,
-            channel=_CHANNEL,
-            console=_CONSOLE,
-            kernel=_KERNEL,
-            initrd=_INITRD,
-            memory=_MEMORY,
-            disks=(root, overlay, *volumes),
-            disk_bytes_per_second=spec.disk_bytes_per_second,
-            disk_operations_per_second=spec.disk_operations_per_second,
-            tsc_khz=self._khz,
-            incoming=incoming,
-        )
 
     async def _first_byte(self, channel: socket.socket) -> None:
         spoke = asyncio.Event()

@@ -56,6 +56,8 @@ class Hardware:
     """Of this host, for a guest without KVM."""
     incoming: bool = False
     """It does not boot: its devices' state comes over the control socket, its memory is there already."""
+    private: bool = False
+    """What the guest writes to its memory does not go into that file: it is a template, others' as well."""
     balloon: bool = False
     """Memory can be taken from the guest while it runs, as far as its kernel plays along."""
 
@@ -107,7 +109,9 @@ def arguments(hardware: Hardware) -> tuple[str, ...]:
         # Without deflate-on-oom: a guest that is short of memory would take more than it was given.
         words += ("-device", "virtio-balloon-device,id=balloon,deflate-on-oom=off,free-page-reporting=off")
     if hardware.incoming:
-        words += ["-incoming", "defer"]
+        # What says how a state is made up is not in it: the same build wrote it.
+        words += ["-incoming", "defer", "-machine", "suppress-vmdesc=on"]
+        words += ["-global", "migration.send-configuration=off"]
     for number, disk in enumerate(hardware.disks):
         words += _disk(disk, number, hardware)
     return tuple(words)
@@ -133,7 +137,7 @@ def _memory(hardware: Hardware) -> dict[str, object]:
         "id": "memory",
         "size": hardware.memory_mib * 1024 * 1024,
         "mem-path": _path(hardware.memory),
-        "share": True,
+        "share": not hardware.private,
         "dump": False,
         "merge": False,
     }

@@ -9,7 +9,7 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Self
 
@@ -28,7 +28,10 @@ SPARE_BYTES: Final = 64 * 1024 * 1024
 DEVICES_BYTES: Final = 1024 * 1024
 """Room for the devices' state, some 70 KiB."""
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NEW: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+_SEALS: Final = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class Unfinished:
@@ -59,7 +62,7 @@ class Unfinished:
             self._where.mkdir(mode=0o700)
 
     def create(self, name: str) -> int:
-        """A new file of it, opened; the caller closes it."""
+        """A new file of it, open for writing only; the caller closes it."""
         with self._told():
             return os.open(self._where / name, _NEW, 0o600)
 
@@ -69,6 +72,15 @@ class Unfinished:
             target = self.create(name)
             try:
                 return memory_image.copy(source, target, size)
+            finally:
+                os.close(target)
+
+    def amend(self, name: str, change: Callable[[int], object]) -> None:
+        """Let `change` write to one of its files, which is there."""
+        with self._told():
+            target = os.open(self._where / name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                change(target)
             finally:
                 os.close(target)
 
@@ -187,12 +199,20 @@ class Snapshot:
             self.load(MEMORY, descriptor)
             # QEMU, as another user each time, opens it for writing before it maps it privately.
             os.fchmod(descriptor, 0o666)
-            seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
         except BaseException:
             os.close(descriptor)
             raise
         return descriptor
+
+
+def is_template(descriptor: int, size: int) -> bool:
+    """Whether nobody can write to it, and it has `size` bytes."""
+    try:
+        sealed = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS == _SEALS
+        return sealed and os.fstat(descriptor).st_size == size
+    except OSError:
+        return False
 
 
 def kept_in(*directories: Path | None) -> list[Remain]:
