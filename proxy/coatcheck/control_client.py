@@ -211,6 +211,16 @@ class ControlClient:
         resumed: Answer = self._post(f"{_sandbox(sandbox)}/resume", {})["sandbox"]
         return resumed
 
+    def scale_sandbox(self, sandbox: str, memory_mib: int | None = None, cpus: int | None = None) -> Answer:
+        """Another size while it runs; what is left out stays: `memory_mib` and `cpus` as they are now."""
+        return self._post(f"{_sandbox(sandbox)}/scale", {"memory_mib": memory_mib, "cpus": cpus})
+
+    def size_sandbox(self, sandbox: str, memory_mib: int, cpus: int, by: str) -> Answer:
+        """For its supervisor: what it counts for from now on. ControlError when there is no room for that."""
+        said = {"memory_mib": memory_mib, "cpus": cpus, "by": by}
+        sized: Answer = self._post(f"{_sandbox(sandbox)}/size", said)["sandbox"]
+        return sized
+
     def inspect_sandbox(self, sandbox: str) -> Answer:
         """Begin the search of a sandbox for secrets; how far it is, as `inspection` says it."""
         return self._post(f"{_sandbox(sandbox)}/inspect", {})

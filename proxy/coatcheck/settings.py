@@ -186,6 +186,12 @@ class Settings(BaseSettings):
         16, ge=0, description="At once. Each takes its memory, and a supervisor of about 60 MiB."
     )
     max_sandboxes_per_caller: int = Field(8, ge=0, description="One caller cannot take them all.")
+    sandbox_total_memory: int | None = Field(
+        None,
+        ge=64,
+        description="MiB that all sandboxes together may have before none of them grows any more. Default:"
+        " three quarters of this machine's memory; QEMU, the daemon and the disks' cache have the rest.",
+    )
 
     # --- telling ---
     log_format: Literal["human", "json"] = Field("human", description="Of stderr.")

@@ -33,6 +33,9 @@ KNOWN = {
     "volumes": [],
     "identities": [{"name": "agent"}],
     "image": None,
+    "max_memory_mib": None,
+    "max_cpus": None,
+    "autoscale": None,
 }
 """Put into valid bodies instead of random names, of which none exists."""
 
@@ -40,7 +43,7 @@ REFUSED_VALUES = ("bad_value", "beyond_limit", "invalid_path", "bad_request", "u
 
 NO_SANDBOX = "sbx_" + 16 * "0"
 NEVER_DONE = {
-    *("exec", "port", "report_sandbox", "read_file", "write_file"),
+    *("exec", "port", "report_sandbox", "size_sandbox", "read_file", "write_file"),
     *("show_inspection", "cancel_inspection"),
 }
 """WebSockets, what only a supervisor may say, and what depends on what is inside, or has been inspected."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from coatcheck.cli import inspection
+from coatcheck.cli import inspection, sandbox_scale
 from coatcheck.cli.control import JsonOption, SocketOption, client_for, control_socket, emit_json
 from coatcheck.cli.errors import CommandError, ExitCode, report
 
@@ -43,8 +43,12 @@ def run(
     ] = None,
     tenant: Annotated[str, typer.Option(help="For attribution and limits.")] = "local",
     subject: Annotated[str | None, typer.Option(help="Who is running it; default: your login.")] = None,
-    memory: Annotated[int | None, typer.Option(min=1, help="MiB.")] = None,
-    cpus: Annotated[int | None, typer.Option(min=1, help="CPUs.")] = None,
+    memory: Annotated[int | None, typer.Option(min=1, help="MiB; what it starts with.")] = None,
+    cpus: Annotated[int | None, typer.Option(min=1, help="CPUs; what it starts with.")] = None,
+    max_memory: Annotated[int | None, typer.Option(min=1, help="MiB that it may grow to.")] = None,
+    max_cpus: Annotated[int | None, typer.Option(min=1, help="CPUs that it may grow to.")] = None,
+    autoscale: Annotated[bool, typer.Option("--autoscale", help="By itself, to --max-memory.")] = False,
+    lock_size: Annotated[bool, typer.Option("--lock-size", help="Not from inside.")] = False,
     disk: Annotated[int | None, typer.Option(min=1, help="MiB that it may write.")] = None,
     processes: Annotated[int | None, typer.Option(min=1, help="At once.")] = None,
     output: Annotated[int | None, typer.Option(min=1, help="MiB of one command.")] = None,
@@ -104,6 +108,10 @@ def run(
         "image": image,
         "memory_mib": memory,
         "cpus": cpus,
+        "max_memory_mib": max_memory,
+        "max_cpus": max_cpus,
+        "autoscale": {} if autoscale else None,
+        "scaling": "outside" if lock_size else None,
         "disk_mib": disk,
         "processes": processes,
         "output_mib": output,
@@ -301,6 +309,8 @@ def show(sandbox: SandboxArgument, socket: SocketOption = None, as_json: JsonOpt
         f"{'limits':<10} {found['memory_mib']} MiB of memory, {found['cpus']} CPUs, "
         f"{found['disk_mib']} MiB of disk, {found['processes']} processes"
     )
+    if found["elastic"] is not None:
+        typer.echo(f"{'grows':<10} {sandbox_scale.described(found['elastic'])}")
     typer.echo(f"{'created':<10} {_time(found['created_at'])}")
     typer.echo(f"{'expires':<10} {_time(found['expires_at'])}")
     if found["ending"] is not None:
@@ -359,6 +369,7 @@ def port(
 
 
 app.command("inspect")(inspection.inspect)
+app.command("scale")(sandbox_scale.scale)
 
 
 def _done(work: Coroutine[Any, Any, int]) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from coatcheck.certificates.trust import TrustFiles
+from coatcheck.decision.elastic import By, Size
 from coatcheck.decision.sandbox import (
     Admitted,
     Choice,
@@ -90,6 +91,10 @@ class Sandboxes(Protocol):
     ) -> Sandbox | None: ...
 
     def kill(self, sandbox_id: str, ending: Ending, detail: str) -> None: ...
+
+    def scale(self, sandbox_id: str, memory_mib: int | None, cpus: int | None) -> Size: ...
+
+    def resized(self, sandbox_id: str, size: Size, by: By) -> Sandbox | None: ...
 
     def ask(self, sandbox_id: str, method: str, target: str) -> object: ...
 

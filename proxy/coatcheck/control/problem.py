@@ -70,6 +70,10 @@ STATUS: dict[Reason, HTTPStatus] = {
     SandboxProblem.NO_BACKEND: HTTPStatus.CONFLICT,
     SandboxProblem.TOO_MANY_SANDBOXES: HTTPStatus.TOO_MANY_REQUESTS,
     SandboxProblem.BEYOND_LIMIT: HTTPStatus.BAD_REQUEST,
+    SandboxProblem.NOT_ELASTIC: HTTPStatus.CONFLICT,
+    SandboxProblem.SCALING_LOCKED: HTTPStatus.FORBIDDEN,
+    SandboxProblem.OOM_FLOOR: HTTPStatus.CONFLICT,
+    SandboxProblem.NO_ROOM: HTTPStatus.SERVICE_UNAVAILABLE,
     SandboxProblem.VOLUME_IN_USE: HTTPStatus.CONFLICT,
     SandboxProblem.NOT_STARTED: HTTPStatus.SERVICE_UNAVAILABLE,
     # As its supervisor answers by itself (launcher/refusal.py).

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from coatcheck.control.models import SANDBOX_ID, Answered, Asked, Name, PolicyName, SessionId
+from coatcheck.decision.elastic import By, Scaling
 from coatcheck.decision.sandbox import Backend, Ending, SandboxState
 from coatcheck.decision.session import Isolation
 
@@ -41,6 +42,17 @@ class VolumeAsked(Asked):
     size_mib: DiskSize = 1024
 
 
+class AutoscaleAsked(Asked):
+    """Percents are of the memory that it has."""
+
+    up_percent: int = Field(75, ge=55, le=95, description="In use, from which it grows to twice its size.")
+    down_percent: int = Field(40, ge=5, le=45, description="In use, up to which it has too much.")
+    cooldown_seconds: float = Field(60.0, ge=1, le=86_400, description="Between growing and growing again.")
+    down_after_seconds: float = Field(
+        900.0, ge=1, le=86_400, description="Of low use without a break, until it shrinks."
+    )
+
+
 class NewSandbox(Asked):
     """What a caller asks for. Limits that are left out have the daemon's defaults."""
 
@@ -66,6 +78,29 @@ class NewSandbox(Asked):
     )
     lease_seconds: float | None = Field(None, ge=1, le=86_400)
     volumes: list[VolumeAsked] = Field([], max_length=4)
+    max_memory_mib: Whole | None = Field(
+        None, description="How far its memory may grow while it runs; it starts with memory_mib, its floor."
+    )
+    max_cpus: Whole | None = Field(None, description="The same of its CPUs.")
+    scaling: Scaling = Field(Scaling.INSIDE, description="`outside`: nothing in it may change its size.")
+    autoscale: AutoscaleAsked | None = Field(
+        None, description="Its memory follows what is in use. Default: it does not."
+    )
+
+
+class Scale(Asked):
+    """What is left out stays as it is."""
+
+    memory_mib: Whole | None = None
+    cpus: Whole | None = None
+
+
+class Sized(Asked):
+    """From the sandbox's supervisor."""
+
+    memory_mib: Whole
+    cpus: Whole
+    by: By
 
 
 class SandboxQuery(Asked):
@@ -105,6 +140,24 @@ class PortQuery(Asked):
 # --- answers -----------------------------------------------------------------------------------------
 
 
+class AutoscaleView(Answered):
+    up_percent: int
+    down_percent: int
+    cooldown_seconds: float
+    down_after_seconds: float
+
+
+class ElasticView(Answered):
+    """How far it grows and shrinks while it runs."""
+
+    min_memory_mib: int
+    max_memory_mib: int
+    min_cpus: int
+    max_cpus: int
+    scaling: Scaling
+    autoscale: AutoscaleView | None
+
+
 class SandboxView(Answered):
     id: SandboxId
     state: SandboxState
@@ -122,12 +175,22 @@ class SandboxView(Answered):
     cpus: int
     disk_mib: int
     processes: int
+    elastic: ElasticView | None = Field(description="null: it has one size.")
     ending: Ending | None
     detail: str
 
 
 class SandboxShown(Answered):
     sandbox: SandboxView
+
+
+class Scaled(Answered):
+    """What is given is there at once; what is taken comes back as fast as the guest's kernel gives it, and
+    counts for the sandbox until then."""
+
+    sandbox: SandboxView
+    memory_mib: int
+    cpus: int
 
 
 class SandboxList(Answered):

@@ -17,6 +17,8 @@ from coatcheck.control.problem import ControlProblem, from_sandbox
 from coatcheck.control.sandbox_models import IdentityAsked, NewSandbox
 from coatcheck.control.sessions import forbidden
 from coatcheck.control.views import minted_view
+from coatcheck.decision.autoscale import Autoscale
+from coatcheck.decision.elastic import Growth
 from coatcheck.decision.message import OriginClass
 from coatcheck.decision.sandbox import (
     Admitted,
@@ -70,6 +72,7 @@ async def open_sandbox(desk: Desk, wanted: NewSandbox, caller: Caller) -> Sandbo
         volumes=tuple(WantedVolume(each.name, each.at, each.size_mib) for each in wanted.volumes),
         idle_seconds=wanted.idle_seconds,
         filesystem=policy.filesystem if policy is not None else None,
+        growth=_growth(wanted),
     )
     try:
         admitted = sandboxes.admit(asked)
@@ -88,6 +91,21 @@ async def open_sandbox(desk: Desk, wanted: NewSandbox, caller: Caller) -> Sandbo
         if isinstance(error, SandboxRefused):
             raise from_sandbox(error) from None
         raise
+
+
+def _growth(wanted: NewSandbox) -> Growth | None:
+    """None: it has one size. ControlProblem for an autoscaler that has nowhere to go."""
+    if wanted.max_memory_mib is None and wanted.max_cpus is None:
+        if wanted.autoscale is None:
+            return None
+        raise ControlProblem(
+            SandboxProblem.BEYOND_LIMIT,
+            "a sandbox without a ceiling has nowhere to be scaled to",
+            "Say how far: max_memory_mib (--max-memory).",
+        )
+    rule = wanted.autoscale
+    autoscale = Autoscale(**rule.model_dump()) if rule is not None else None
+    return Growth(wanted.max_memory_mib, wanted.max_cpus, wanted.scaling, autoscale)
 
 
 def _limits(wanted: NewSandbox) -> Mapping[str, int]:

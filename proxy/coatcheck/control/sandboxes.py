@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import asdict
 from http import HTTPStatus
 from typing import Final, cast
 
@@ -78,6 +79,7 @@ def view(sandbox: Sandbox) -> models.SandboxView:
         cpus=sandbox.cpus,
         disk_mib=sandbox.disk_mib,
         processes=sandbox.processes,
+        elastic=models.ElasticView(**asdict(sandbox.elastic)) if sandbox.elastic is not None else None,
         ending=sandbox.ending,
         detail=sandbox.detail,
     )
@@ -198,6 +200,7 @@ OPERATIONS = (
             SandboxProblem.NO_BACKEND,
             SandboxProblem.TOO_MANY_SANDBOXES,
             SandboxProblem.BEYOND_LIMIT,
+            SandboxProblem.NOT_ELASTIC,
             SandboxProblem.VOLUME_IN_USE,
             SandboxProblem.NOT_STARTED,
         },

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import PurePosixPath
 
+from coatcheck.decision.elastic import Elastic, Growth
 from coatcheck.decision.filesystem import Filesystem
 from coatcheck.decision.session import Isolation
 
@@ -69,6 +70,8 @@ class WantedSandbox:
     """After so long without anybody connected it ends."""
     filesystem: Filesystem | None = None
     """Of the policy: layers around each command inside."""
+    growth: Growth | None = None
+    """How far it may grow while it runs; None: it has one size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ class Admitted:
     wanted: WantedSandbox
     limits: Mapping[str, int]
     """By field of `launcher.limits.Limits`."""
+    elastic: Elastic | None = None
 
     @property
     def run_seconds(self) -> int:
@@ -157,8 +161,11 @@ class Sandbox:
     """Its time limit."""
     memory_mib: int
     cpus: int
+    """As it is now: an elastic one's change while it runs."""
     disk_mib: int
     processes: int
+    elastic: Elastic | None = None
+    """How far; None: it has one size."""
     state: SandboxState = SandboxState.STARTING
     ending: Ending | None = None
     detail: str = ""
@@ -181,6 +188,14 @@ class SandboxProblem(StrEnum):
     TOO_MANY_SANDBOXES = "too_many_sandboxes"
     BEYOND_LIMIT = "beyond_limit"
     """More memory, disk, time … than the operator lets a sandbox have."""
+    NOT_ELASTIC = "not_elastic"
+    """It has one size: it was created so, or what it is made of can have no other."""
+    SCALING_LOCKED = "scaling_locked"
+    """Whoever created it lets nobody inside change its size."""
+    OOM_FLOOR = "oom_floor"
+    """Less memory than what is in use: its programs would be ended for it."""
+    NO_ROOM = "no_room"
+    """The host has promised its memory to others."""
     VOLUME_IN_USE = "volume_in_use"
     NOT_STARTED = "not_started"
     """The sandbox's supervisor could not be started, or does not answer."""

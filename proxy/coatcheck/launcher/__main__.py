@@ -7,7 +7,6 @@ import os
 import resource
 import signal
 import sys
-from dataclasses import asdict
 from importlib import import_module
 
 from coatcheck.launcher.machines import make_machine
@@ -38,14 +37,20 @@ async def _supervise(spec: SupervisorSpec) -> None:
     from coatcheck.control_client import ControlClient
     from coatcheck.decision.sandbox import Ending
     from coatcheck.launcher.api import serving
+    from coatcheck.launcher.elasticity import Elasticity, Means, Resizable
     from coatcheck.launcher.metadata import MetadataService
     from coatcheck.launcher.supervisor import Supervisor
     from coatcheck.telemetry.log import LogFormat, configure
 
     configure(LogFormat.HUMAN, "warning")
     client = ControlClient(spec.control, timeout=ANSWER_SECONDS)
-    metadata = MetadataService(client, spec.id, lambda: asdict(spec.limits))
-    sandbox = Supervisor(spec, machine, client, metadata, starting)
+    means = None
+    if spec.elastic is not None and isinstance(machine, Resizable) and machine.sizing is not None:
+        means = Means(spec.elastic, machine.sizing, client)
+    elasticity = Elasticity(spec.id, spec.limits, means)
+    owner = spec.identities[0].name
+    metadata = MetadataService(client, spec.id, elasticity.limits, scaler=elasticity, owner=owner)
+    sandbox = Supervisor(spec, machine, client, metadata, starting, elasticity)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, sandbox.end, Ending.KILLED, "its supervisor was told to stop")

@@ -16,11 +16,13 @@ from aiohttp.web import (
 )
 from yarl import URL
 
+from coatcheck.decision.elastic import By
 from coatcheck.decision.sandbox import Ending, SandboxRefused
 from coatcheck.decision.sandbox import SandboxProblem as Problem
 from coatcheck.launcher.asking import SOCKET
 from coatcheck.launcher.channel import ChannelBroken, StreamReset
 from coatcheck.launcher.commands import serve_command
+from coatcheck.launcher.elasticity import STATUS as SCALE_STATUS
 from coatcheck.launcher.files import refused, send_file, take_file
 from coatcheck.launcher.machine import MachineError
 from coatcheck.launcher.ports import GuestConnector, serve_port
@@ -30,6 +32,8 @@ from coatcheck.relay import MAX_MESSAGE, NotReached, relay, session
 
 STOP_SECONDS: Final = 1.0
 """For what still runs when the sandbox ends: it has been told."""
+
+_STATUS: Final = {**STATUS, **SCALE_STATUS}
 
 type Handler = Callable[[Request], Awaitable[StreamResponse]]
 
@@ -47,6 +51,7 @@ async def serving(sandbox: Supervisor) -> AsyncIterator[None]:
     app.router.add_post("/fork-point", _answered(_fork_point(sandbox)))
     app.router.add_post("/sleep", _answered(_sleep(sandbox)))
     app.router.add_post("/wake", _answered(_wake(sandbox)))
+    app.router.add_post("/scale", _answered(_scale(sandbox)))
     app.router.add_get("/exec", _exec(sandbox))
     app.router.add_get("/files", _present(sandbox, lambda request: send_file(request, sandbox)))
     app.router.add_put("/files", _present(sandbox, lambda request: take_file(request, sandbox)))
@@ -95,11 +100,20 @@ def _answered(ask: Callable[[Request], Awaitable[Mapping[str, object]]]) -> Hand
             return json_response(await ask(request))
         except SandboxRefused as error:
             told = {"reason": error.problem, "message": error.message, "hint": error.hint}
-            return json_response({"error": told}, status=STATUS[error.problem])
+            return json_response({"error": told}, status=_STATUS[error.problem])
         except ChannelBroken as error:
             return refused(Problem.NOT_RUNNING, str(error))
 
     return answer
+
+
+def _scale(sandbox: Supervisor) -> Callable[[Request], Awaitable[Mapping[str, object]]]:
+    async def ask(request: Request) -> Mapping[str, object]:
+        asked = await request.json()
+        size = await sandbox.elasticity.scale(asked["memory_mib"], asked["cpus"], By.CALLER)
+        return {"memory_mib": size.memory_mib, "cpus": size.cpus}
+
+    return ask
 
 
 def _snapshot(sandbox: Supervisor) -> Callable[[Request], Awaitable[Mapping[str, object]]]:

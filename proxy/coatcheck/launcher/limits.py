@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from coatcheck.settings import Settings  # a supervisor has none, and need not load what reads them
 
 MIB = 1024 * 1024
+KERNEL_MIB = 96
+"""For the guest's kernel, its page tables and its agent; a quarter, if that is less."""
 
 
 class LimitName(StrEnum):
@@ -130,6 +132,14 @@ def choose(asked: Mapping[LimitName, int], ceiling: Limits) -> Limits:
             )
         chosen[asking.field] = wanted
     return replace(Limits(**lowered), **chosen)
+
+
+def for_commands(memory_mib: int) -> int:
+    """Bytes that a guest's commands may use together, out of all that it has.
+
+    A hog must run into this limit, which can be told, before the kernel runs out and kills whom it likes.
+    """
+    return (memory_mib - min(KERNEL_MIB, memory_mib // 4)) * MIB
 
 
 def explain(name: LimitName, limits: Limits, ceiling: Limits) -> tuple[str, str]:

@@ -5,6 +5,7 @@ request. It is reached by streams of the guest only: as a destination the proxy 
 
     PUT /latest/api/token                               a token; all others want it, as in IMDSv2
     GET /v1/identity  /v1/lease  /v1/limits             who and how long and how much
+    POST /v1/scale                                      more or less of it
     GET /v1/handles  /v1/handles/CREDENTIAL             names; a handle of minutes
     GET /latest/meta-data/instance-id                   the sandbox's id
     GET /latest/meta-data/iam/security-credentials/…    AWS keys of the instance's role
@@ -31,6 +32,7 @@ from coatcheck.launcher.metadata_aws import (
 )
 from coatcheck.launcher.metadata_handles import Control, Handles
 from coatcheck.launcher.metadata_http import CONTAINER_HOST, Answer, Asked, Bytes, Refused, converse
+from coatcheck.launcher.metadata_scale import SCALE, Scaler, ScaleResource
 from coatcheck.launcher.metadata_tokens import MAX_TTL, Tokens
 
 TOKEN_PATH: Final = "/latest/api/token"
@@ -65,12 +67,16 @@ class MetadataService:
         sandbox: str,
         limits: Callable[[], Mapping[str, object]] = dict,
         *,
+        scaler: Scaler | None = None,
+        owner: str = "agent",
         handles: Handles | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`limits`: what `/v1/limits` answers. `handles`: for other lifetimes than the usual ones."""
+        """`limits`: what `/v1/limits` answers; `scaler`: what `owner`, an identity, may change of them by
+        `/v1/scale`. `handles`: for other lifetimes than the usual ones."""
         self._sandbox = sandbox
         self._limits = limits
+        self._scale = ScaleResource(scaler, owner, clock)
         self._handles = handles or Handles(control)
         self._clock = clock
         self._tokens = Tokens(clock)
@@ -110,9 +116,13 @@ class MetadataService:
         if asked.path == TOKEN_PATH:
             return self._token(asked, who)
         self._check_token(asked, who)
-        if asked.method != "GET":
-            raise Refused(405, "method_not_allowed", "resources are read with GET", ("Allow", "GET"))
+        method = "POST" if asked.path == SCALE else "GET"
+        if asked.method != method:
+            raise Refused(405, "method_not_allowed", f"this is asked with {method}", ("Allow", method))
         try:
+            if asked.path == SCALE:
+                await self._handles.show(who.session)  # of a session that is over nothing changes any more
+                return await self._scale.answer(asked, who.name)
             return await self._resource(asked.path, who)
         except Refused:
             raise

@@ -23,7 +23,7 @@ HOSTS: Final = frozenset({IMDS_HOST, CONTAINER_HOST})
 
 MAX_HEAD: Final = 8 * 1024
 MAX_BODY: Final = 1024
-"""Bytes. No resource takes a body; some clients send an empty JSON object."""
+"""Bytes. Only a new size is sent, in sixty; some clients send an empty JSON object with everything."""
 MAX_REQUESTS: Final = 100
 """On one connection."""
 REQUEST_SECONDS: Final = 10.0
@@ -52,6 +52,7 @@ class Asked:
     path: str
     headers: Mapping[str, str] = field(repr=False)
     """Names in lower case, each once."""
+    body: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +86,10 @@ async def converse(stream: Bytes, respond: Callable[[Asked], Awaitable[Answer]])
             request: h11.Request | None = None
             try:
                 async with asyncio.timeout(REQUEST_SECONDS):
-                    request = await _request(connection, stream)
+                    request, body = await _request(connection, stream)
                 if request is None:
                     break
-                answer = await respond(_checked(request))
+                answer = await respond(_checked(request, body))
             except Refused as refused:
                 answer = refused.answer
             except h11.RemoteProtocolError as error:
@@ -103,10 +104,10 @@ async def converse(stream: Bytes, respond: Callable[[Asked], Awaitable[Answer]])
     await stream.end()
 
 
-async def _request(connection: h11.Connection, stream: Bytes) -> h11.Request | None:
+async def _request(connection: h11.Connection, stream: Bytes) -> tuple[h11.Request | None, bytes]:
     """The next whole request; None when there is no other."""
     request: h11.Request | None = None
-    size = 0
+    body = b""
     while True:
         event = connection.next_event()
         if event is h11.NEED_DATA:
@@ -119,16 +120,16 @@ async def _request(connection: h11.Connection, stream: Bytes) -> h11.Request | N
         elif isinstance(event, h11.Request):
             request = event
         elif isinstance(event, h11.Data):
-            size += len(event.data)
-            if size > MAX_BODY:
+            body += event.data
+            if len(body) > MAX_BODY:
                 raise Refused(413, "too_large", f"a request's body has at most {MAX_BODY} bytes")
         elif isinstance(event, h11.EndOfMessage):
-            return request
+            return request, body
         else:
-            return None
+            return None, b""
 
 
-def _checked(request: h11.Request) -> Asked:
+def _checked(request: h11.Request, body: bytes) -> Asked:
     headers: dict[str, str] = {}
     for raw_name, raw_value in request.headers:
         name = raw_name.decode("ascii").lower()
@@ -145,7 +146,7 @@ def _checked(request: h11.Request) -> Asked:
     target = request.target.decode("latin-1")
     if not target.startswith("/"):
         raise Refused(400, "malformed", "the request's target is no path")
-    return Asked(request.method.decode("ascii"), host, target.partition("?")[0], headers)
+    return Asked(request.method.decode("ascii"), host, target.partition("?")[0], headers, body)
 
 
 async def _send(connection: h11.Connection, stream: Bytes, answer: Answer, *, head: bool) -> None:

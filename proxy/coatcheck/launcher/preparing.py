@@ -6,14 +6,11 @@ from typing import Final
 
 from coatcheck.decision.sandbox import Backend
 from coatcheck.launcher.channel import Channel
-from coatcheck.launcher.limits import MIB
+from coatcheck.launcher.limits import for_commands
 from coatcheck.launcher.metadata import MetadataService
 from coatcheck.launcher.spec import Identity, SupervisorSpec
 
 logger = logging.getLogger("coatcheck.launcher")
-
-KEPT_MIB: Final = 96
-"""For the guest's kernel and its page tables; a quarter, if that is less."""
 
 _AWS_KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
@@ -36,10 +33,7 @@ async def configure(channel: Channel, spec: SupervisorSpec) -> None:
     machine = spec.machine
     fields = [("op", "configure"), ("processes", str(machine.processes))]
     if spec.backend is Backend.MICROVM:
-        # The guest's kernel and agent keep a part of its memory: a hog must run into this limit, which
-        # can be told, before the kernel runs out and kills whom it likes.
-        kept = min(KEPT_MIB, machine.memory_mib // 4)
-        fields.append(("memory", str((machine.memory_mib - kept) * MIB)))
+        fields.append(("memory", str(for_commands(spec.limits.memory_mib))))
     for number, volume in enumerate(machine.volumes):
         fields.append(("volume", f"volume{number}={volume.at}"))
     stream = await channel.open("control", fields)

@@ -9,7 +9,10 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from coatcheck.decision.autoscale import Autoscale
+from coatcheck.decision.elastic import Elastic, Scaling
 from coatcheck.decision.sandbox import Backend, Sandbox, SandboxState
 from coatcheck.decision.session import Isolation
 from coatcheck.private_files import write_atomically
@@ -32,7 +35,18 @@ def read(directory: Path) -> Sandbox:
             "backend": Backend(given["backend"]),
             "isolation": Isolation(given["isolation"]),
             "state": SandboxState(given["state"]),
+            "elastic": read_elastic(given["elastic"]),
         }
+    )
+
+
+def read_elastic(given: dict[str, Any] | None) -> Elastic | None:
+    """As `dataclasses.asdict` and JSON left it."""
+    if given is None:
+        return None
+    rule = given["autoscale"]
+    return Elastic(
+        **given | {"scaling": Scaling(given["scaling"]), "autoscale": Autoscale(**rule) if rule else None}
     )
 
 

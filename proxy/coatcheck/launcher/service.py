@@ -18,6 +18,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
+from coatcheck.decision.elastic import By, Size
 from coatcheck.decision.sandbox import (
     Admitted,
     Backend,
@@ -31,6 +32,7 @@ from coatcheck.decision.sandbox import (
     WantedSandbox,
 )
 from coatcheck.launcher import run_directory
+from coatcheck.launcher.admission import check_room, range_for
 from coatcheck.launcher.asking import SupervisorSilent, ask_supervisor, supervisor_pid
 from coatcheck.launcher.backends import Backends
 from coatcheck.launcher.cgroup import remove as remove_cgroup
@@ -96,6 +98,7 @@ class Sandboxes:
         except LimitError as error:
             raise SandboxRefused(SandboxProblem.BEYOND_LIMIT, str(error), error.hint) from None
         self._check_volumes(wanted)
+        elastic = range_for(wanted, limits, ceilings(self._settings))
         with self._lock:
             live = [each.opened_by for each in self._known.values() if each.state is not SandboxState.ENDED]
             live += self._admitted.values()
@@ -104,7 +107,7 @@ class Sandboxes:
                 raise _too_many(f"this daemon runs {most} sandboxes already", "")
             if live.count(wanted.opened_by) >= each_most:
                 raise _too_many(f"you run {each_most} sandboxes already", "_PER_CALLER")
-            admitted = Admitted(f"sbx_{secrets.token_hex(8)}", wanted, asdict(limits))
+            admitted = Admitted(f"sbx_{secrets.token_hex(8)}", wanted, asdict(limits), elastic)
             self._admitted[admitted.id] = wanted.opened_by
         return admitted
 
@@ -143,6 +146,7 @@ class Sandboxes:
             cpus=limits.cpus,
             disk_mib=limits.disk_mib,
             processes=limits.processes,
+            elastic=admitted.elastic,
         )
         directory = self.directory(sandbox_id)
         try:
@@ -193,6 +197,33 @@ class Sandboxes:
             self._over(now)
         elif sandbox.state is SandboxState.STARTING and state is SandboxState.RUNNING:
             self._told(now, SandboxChange.RUNNING, "")
+        return now
+
+    def scale(self, sandbox_id: str, memory_mib: int | None, cpus: int | None) -> Size:
+        """Another size for one that runs, as its caller asks; what is None stays. SandboxRefused."""
+        try:
+            told = self.ask(sandbox_id, "POST", "/scale", {"memory_mib": memory_mib, "cpus": cpus})
+        except SupervisorSilent:
+            raise SandboxRefused(
+                SandboxProblem.NOT_RUNNING,
+                "the sandbox's supervisor does not answer",
+                "Wait until the sandbox runs; see `coatcheck sandbox show`.",
+            ) from None
+        return Size(told["memory_mib"], told["cpus"])
+
+    def resized(self, sandbox_id: str, size: Size, by: By) -> Sandbox | None:
+        """From its supervisor: it is to count for `size` from now on. SandboxRefused when the host has no
+        room for that; then it has not grown. None: it is not known, or over."""
+        with self._lock:
+            sandbox = self._known.get(sandbox_id)
+            if sandbox is None or sandbox.over:
+                return None
+            others = (each for each in self._known.values() if each.id != sandbox_id)
+            check_room(others, sandbox, size, self._settings.sandbox_total_memory)
+            now = replace(sandbox, memory_mib=size.memory_mib, cpus=size.cpus)
+            self._known[sandbox_id] = now
+        run_directory.describe(self.directory(sandbox_id), now)  # for a daemon that comes after us
+        self._told(now, SandboxChange.RESIZED, f"{size.memory_mib} MiB, {size.cpus} CPUs: {by}")
         return now
 
     def kill(self, sandbox_id: str, ending: Ending, detail: str) -> None:

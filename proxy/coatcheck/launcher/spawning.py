@@ -28,11 +28,13 @@ def spec_of(
     """All that the supervisor is told. `lock`: the descriptor of its directory's."""
     wanted, limits = admitted.wanted, Limits(**admitted.limits)
     image, agent = wanted.choice.image, wanted.choice.agent
+    most = admitted.elastic.ceiling if admitted.elastic is not None else None
     machine = MachineSpec(
         isolation=sandbox.isolation,
         image=Path(image) if image is not None else None,
-        memory_mib=limits.memory_mib,
-        cpus=limits.cpus,
+        memory_mib=most.memory_mib if most is not None else limits.memory_mib,
+        cpus=most.cpus if most is not None else limits.cpus,
+        starts_with=admitted.elastic.floor if admitted.elastic is not None else None,
         disk_mib=limits.disk_mib,
         processes=limits.processes,
         volumes=tuple(
@@ -55,6 +57,7 @@ def spec_of(
         ceiling=ceilings(settings),
         agent=Path(agent) if agent is not None else None,
         filesystem=wanted.filesystem,
+        elastic=admitted.elastic,
     )
 
 

@@ -7,11 +7,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from coatcheck.decision.elastic import Elastic, Size
 from coatcheck.decision.filesystem import Filesystem
 from coatcheck.decision.sandbox import Backend
 from coatcheck.decision.session import Isolation
 from coatcheck.launcher.limits import Limits
 from coatcheck.launcher.machine import MachineSpec, Volume
+from coatcheck.launcher.run_directory import read_elastic
 
 MAX_BYTES = 4 * 1024 * 1024
 """A thousand handles with their variables."""
@@ -66,6 +68,8 @@ class SupervisorSpec:
     """The guest's agent, where it is not in the image."""
     filesystem: Filesystem | None
     """Of the policy: around each command."""
+    elastic: Elastic | None = None
+    """How far it grows and shrinks; `limits` are what it starts with."""
     store: Path | None = None
     """Its own place in the state directory, 0700: `snapshots/`, `forks/`, `asleep`. None: it is not saved."""
     max_snapshots: int = 10
@@ -104,11 +108,13 @@ def loads(content: bytes) -> SupervisorSpec:
             "idle_action": IdleAction(given["idle_action"]),
             "limits": Limits(**given["limits"]),
             "ceiling": Limits(**given["ceiling"]),
+            "elastic": read_elastic(given.get("elastic")),
             "machine": MachineSpec(
                 **machine
                 | {
                     "isolation": Isolation(machine["isolation"]),
                     "image": _path(machine["image"]),
+                    "starts_with": Size(**start) if (start := machine.get("starts_with")) else None,
                     "restore": _path(machine["restore"]),
                     "snapshot_key": _path(machine["snapshot_key"]),
                     "snapshots": _path(machine["snapshots"]),

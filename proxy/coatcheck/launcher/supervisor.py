@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from coatcheck.decision.sandbox import Ending, SandboxRefused, SandboxState
 from coatcheck.launcher.channel import Channel, ChannelBroken, StreamReset
+from coatcheck.launcher.elasticity import Elasticity
 from coatcheck.launcher.limits import LimitName
 from coatcheck.launcher.machine import Machine, MachineError
 from coatcheck.launcher.metadata import MetadataService
@@ -68,14 +69,16 @@ class Supervisor:
         client: Reporting,
         metadata: MetadataService,
         starting: "asyncio.Task[socket.socket] | None" = None,
+        elasticity: Elasticity | None = None,
     ) -> None:
-        """`starting`: the machine's start, where it has begun already."""
+        """`starting`: the machine's start, where it has begun already. `elasticity`: its size; None: one."""
         self.spec = spec
         self.machine = machine
         self.listeners: set[Callable[[Notice], None]] = set()
         """Whoever is connected, to be told what concerns everybody."""
         self._restored = spec.machine.restore is not None
         self._starting = starting
+        self.elasticity = elasticity or Elasticity(spec.id, spec.limits)
         self._metadata = metadata
         self._environments = {each.name: environment(each, metadata) for each in spec.identities}
         self._ways = WaysOut(
@@ -185,6 +188,7 @@ class Supervisor:
             self._reporter.keep_lease(),
             self._keep_time(),
             self._reporter.report_changes(),
+            self.elasticity.run(self.channel, lambda: self.state is SandboxState.RUNNING),
         )
         tasks = [asyncio.create_task(work) for work in works]
         for task in tasks:
@@ -204,9 +208,7 @@ class Supervisor:
         asleep = ending in _SLEEPS_ON and self.state is SandboxState.SLEEPING
         if asleep:
             ending = None
-        await self._reporter.last(
-            SandboxState.SLEEPING if asleep else SandboxState.ENDING, ending, detail
-        )
+        await self._reporter.last(SandboxState.SLEEPING if asleep else SandboxState.ENDING, ending, detail)
         self._sleeper.close()
         await self._turns.closed()
         for task in tasks:

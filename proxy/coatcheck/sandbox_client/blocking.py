@@ -102,6 +102,9 @@ class BlockingSandbox:
     def resume(self) -> None:
         self._client.call(self.sandbox.resume)
 
+    def scale(self, memory_mib: int | None = None, cpus: int | None = None) -> Mapping[str, Any]:
+        return self._client.call(lambda: self.sandbox.scale(memory_mib, cpus))
+
     def kill(self, why: str | None = None) -> None:
         self._client.call(lambda: self.sandbox.kill(why))
 

@@ -190,6 +190,13 @@ class Sandbox:
     async def resume(self) -> None:
         self.shown = await asyncio.to_thread(self._client.control.resume_sandbox, self.id)
 
+    async def scale(self, memory_mib: int | None = None, cpus: int | None = None) -> Answer:
+        """Another size while it runs, within its range. ControlError, and no change, when it cannot be."""
+        control = self._client.control
+        scaled: Answer = await asyncio.to_thread(control.scale_sandbox, self.id, memory_mib, cpus)
+        self.shown = scaled["sandbox"]
+        return scaled
+
     async def inspect(self) -> Answer:
         """The inspection, when it ended: `signed` is its statement (docs/inspection.md). ControlError."""
         control = self._client.control

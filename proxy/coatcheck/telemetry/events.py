@@ -109,6 +109,8 @@ class SessionEvent:
 class SandboxChange(StrEnum):
     CREATED = "created"
     RUNNING = "running"
+    RESIZED = "resized"
+    """It counts for more or less of this machine from now on."""
     ENDED = "ended"
 
 

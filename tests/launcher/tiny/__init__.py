@@ -13,7 +13,10 @@ from coatcheck.launcher.image.parts import Parts
 from coatcheck.settings import Settings
 
 ANSWER_SECONDS = 60.0
-_NEEDS = ("virtio_ring", "virtio", "virtio_mmio", "virtio_console", "virtio_blk", "virtio-rng")
+_NEEDS = (
+    *("virtio_ring", "virtio", "virtio_mmio", "virtio_console", "virtio_blk"),
+    *("virtio-rng", "virtio_balloon"),
+)
 """Modules of the kernel, in the order in which init.c loads them."""
 
 

@@ -25,6 +25,7 @@ MODULES = (
     "virtio_blk",  # root and overlay
     "virtio_console",  # the channel to the host
     "virtio-rng",  # fresh entropy at every boot
+    "virtio_balloon",  # memory that is taken back while it runs
     "overlay",  # the disposable upper side of the root
     # The redirect of what does not ask for a proxy, in tables `ip`, `ip6` and `inet`.
     "nf_tables",

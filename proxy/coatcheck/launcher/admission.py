@@ -1,0 +1,64 @@
+"""Whether a host has what a sandbox is to be promised: how far it may ever grow, and what it may have now."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from coatcheck.decision.elastic import Elastic, Size
+from coatcheck.decision.sandbox import (
+    Backend,
+    Sandbox,
+    SandboxProblem,
+    SandboxRefused,
+    SandboxState,
+    WantedSandbox,
+)
+from coatcheck.decision.scaling import range_of
+from coatcheck.launcher.limits import Limits
+
+SHARE: Final = 0.75
+"""Of this machine's memory that sandboxes may be promised together, where no setting says how much."""
+SPARE_MIB: Final = 128
+"""What must be left of the memory that is free right now: a page cache that is squeezed to nothing makes the
+whole machine wait for its disks."""
+_TAKES_NOTHING: Final = frozenset({"sleeping", SandboxState.ENDED})
+"""States in which it has no memory of the host's."""
+
+
+def range_for(wanted: WantedSandbox, limits: Limits, ceiling: Limits) -> Elastic | None:
+    """How far a sandbox may grow that starts with `limits`; None: not at all. SandboxRefused."""
+    if wanted.growth is None:
+        return None
+    if wanted.choice.backend is not Backend.MICROVM:
+        raise SandboxRefused(
+            SandboxProblem.NOT_ELASTIC,
+            f"a sandbox of the {wanted.choice.backend} backend has one size",
+            "Leave --max-memory and --max-cpus out, or ask for a microVM.",
+        )
+    start, most = Size(limits.memory_mib, limits.cpus), Size(ceiling.memory_mib, ceiling.cpus)
+    return range_of(start, wanted.growth, most)
+
+
+def check_room(others: Iterable[Sandbox], sandbox: Sandbox, size: Size, total_mib: int | None) -> None:
+    """SandboxRefused when `sandbox` would grow to a `size` that this machine has promised to `others`, or
+    does not have free. `total_mib`: the setting. Its words are for callers, and tell nothing of others."""
+    more = size.memory_mib - sandbox.memory_mib
+    if more <= 0:
+        return
+    whole, free = memory()
+    promised = sum(each.memory_mib for each in others if each.state not in _TAKES_NOTHING)
+    limit = total_mib if total_mib is not None else int(whole * SHARE)
+    if promised + size.memory_mib > limit or free < more + SPARE_MIB:
+        raise SandboxRefused(
+            SandboxProblem.NO_ROOM,
+            f"this machine has no room for {more} MiB more",
+            "Try again when other sandboxes have ended or shrunk; the operator's limit is"
+            " COATCHECK_SANDBOX_TOTAL_MEMORY.",
+        )
+
+
+def memory() -> tuple[int, int]:
+    """This machine's memory and what of it could be had now, in MiB."""
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    said = {words[0]: int(words[1]) // 1024 for words in lines}
+    return said["MemTotal:"], said["MemAvailable:"]
