@@ -23,6 +23,7 @@ lint: setup  ## ruff, formatting, types, and which module may import which
 bench: setup  ## side by side with stock mitmdump, a bare embedded Master, and a bare QEMU
 	@.venv/bin/python -m tests.bench $(ARGS)
 	@.venv/bin/python -m tests.bench.sandbox
+	@.venv/bin/python -m tests.bench.durable
 
 hard: setup  ## the long searches: fuzzing, mutants, kills, soak; results in docs/hard (ARGS="fuzz --minutes 30")
 	@.venv/bin/python -m tests.hard $(ARGS)
