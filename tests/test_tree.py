@@ -30,7 +30,6 @@ COVERED_BY = {
     "control/sandbox_streams.py": "sandbox_client/test_client.py",
     "decision/encodings.py": "decision/test_scrub.py",
     "decision/filesystem.py": "policyfile/test_building.py",
-    "decision/response_headers.py": "decision/test_response.py",
     "decision/sandbox.py": "control/test_sandboxes.py",
     "demo/acts.py": "demo/test_main.py",
     "demo/agent_program.py": "e2e/test_the_agent_lives_inside.py",
