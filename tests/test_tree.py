@@ -108,6 +108,7 @@ COVERED_BY = {
     "planes/upstream.py": "planes/test_traps_addresses.py",
     "planes/websocket.py": "planes/test_stream.py",
     "policyfile/checking.py": "cli/test_policy.py",
+    "policyfile/meaning/change.py": "policyfile/meaning/test_rendering.py",
     "policyfile/codes.py": "policyfile/test_lint.py",
     "policyfile/lint_files.py": "cli/test_policy_check.py",
     "policyfile/meaning/answers.py": "policyfile/test_lint_requests.py",

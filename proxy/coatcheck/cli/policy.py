@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from coatcheck.cli import policy_bundle, policy_check, policy_samples
+from coatcheck.cli import policy_bundle, policy_check, policy_diff, policy_samples
 from coatcheck.cli.control import JsonOption, SocketOption, client_for, configured_policy, emit_json
 from coatcheck.cli.errors import CommandError, ExitCode
 
@@ -17,6 +17,7 @@ app = typer.Typer(
 )
 app.command("check")(policy_check.check)
 app.command("test")(policy_samples.try_out)
+app.command("diff")(policy_diff.diff)
 app.command("key")(policy_bundle.key)
 app.command("bundle")(policy_bundle.bundle)
 app.command("sign")(policy_bundle.sign)

@@ -1,0 +1,49 @@
+"""`coatcheck policy diff`: what changes in meaning between two versions of policies."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coatcheck.cli.control import JsonOption, emit_json
+from coatcheck.cli.errors import CommandError, ExitCode
+
+FAIL_ON = {
+    "widen": frozenset({"widens"}),
+    "narrow": frozenset({"narrows"}),
+    "change": frozenset({"widens", "narrows", "changes"}),
+    "never": frozenset[str](),
+}
+
+
+def diff(
+    old: Annotated[Path, typer.Argument(help="A policy file, or a directory of them; /dev/null for none.")],
+    new: Annotated[Path, typer.Argument(help="The same, as it is to become.")],
+    fail_on: Annotated[
+        str, typer.Option(metavar="widen|narrow|change|never", help="What makes the exit code 1.")
+    ] = "never",
+    markdown: Annotated[bool, typer.Option("--markdown", help="For a comment under a pull request.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """What sandboxes may do that they could not, and the other way round: every request, not a sample.
+
+    Hosts, ports, methods, paths, credentials, kinds of sessions, limits, and how credentials are guarded.
+
+    Example: coatcheck policy diff before/policies policies --fail-on widen
+    """
+    from coatcheck.policyfile.comparing import compare_paths
+    from coatcheck.policyfile.meaning.rendering import as_json as values
+    from coatcheck.policyfile.meaning.rendering import as_markdown, as_text
+
+    if fail_on not in FAIL_ON:
+        hint = f"write one of: {', '.join(FAIL_ON)}"
+        raise CommandError(f"{fail_on!r} is nothing to fail on", hint, ExitCode.USAGE)
+    for path in (old, new):
+        path.stat()
+    changes = compare_paths(old, new)
+    if as_json:
+        emit_json(values(changes))
+    else:
+        typer.echo(as_markdown(changes) if markdown else as_text(changes), nl=False)
+    if any(change.direction in FAIL_ON[fail_on] for change in changes):
+        raise typer.Exit(ExitCode.NO)
