@@ -23,6 +23,7 @@ COVERED_BY = {
     "cli/diagnosis.py": "doctor/test_examination.py",
     "cli/own.py": "cli/test_run.py",
     "cli/sandbox_run.py": "cli/test_sandbox.py",
+    "cli/sidecar.py": "test_sidecar.py",
     "cli/terminal.py": "cli/test_sandbox.py",
     "control/passages.py": "control/test_sandboxes.py",
     "control/sandbox_models.py": "control/test_openapi.py",

@@ -9,7 +9,21 @@ from typing import Annotated
 import typer
 from typer.exceptions import Abort, TyperException
 
-from coatcheck.cli import audit, ca, daemon, demo, diagnosis, image, policy, redirect, run, sandbox, session
+from coatcheck.cli import (
+    admission,
+    audit,
+    ca,
+    daemon,
+    demo,
+    diagnosis,
+    image,
+    policy,
+    redirect,
+    run,
+    sandbox,
+    session,
+    sidecar,
+)
 from coatcheck.cli.errors import CommandError, ExitCode, error, report
 
 app = typer.Typer(
@@ -45,6 +59,8 @@ app.add_typer(ca.app)
 app.add_typer(audit.app)
 app.add_typer(redirect.app)
 app.add_typer(image.app)
+app.add_typer(admission.app)
+app.command("sidecar")(sidecar.sidecar)
 app.command("doctor")(diagnosis.doctor)
 
 

@@ -68,7 +68,7 @@ def serve(
     from coatcheck.process_memory import hide_memory
 
     hide_memory()
-    _until_it_ends(daemon.run(loaded))
+    until_it_ends(daemon.run(loaded))
 
 
 def dev(
@@ -93,10 +93,10 @@ def dev(
 
     hide_memory()
     with private_directory(state_dir) as directory:
-        _until_it_ends(develop(directory, policy or POLICY, proxy_port, typer.echo))
+        until_it_ends(develop(directory, policy or POLICY, proxy_port, typer.echo))
 
 
-def _until_it_ends(work: Coroutine[Any, Any, None]) -> None:
+def until_it_ends(work: Coroutine[Any, Any, None]) -> None:
     try:
         asyncio.run(work)
     except OSError as problem:

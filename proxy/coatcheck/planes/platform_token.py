@@ -36,6 +36,8 @@ SKEW_SECONDS = 10.0
 _ALGORITHMS = {("RSA", "None"): "RS256", ("EC", "P-256"): "ES256", ("OKP", "Ed25519"): "EdDSA"}
 """The key says which algorithm it is for, never the token (RFC 8725 3.1)."""
 _POD_UID = re.compile("[0-9a-zA-Z-]{1,64}")
+_NAME = re.compile("[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+"""Of a namespace or a pod (RFC 1123 subdomain): they stand in audit records."""
 _JWT = re.compile(r"[\w-]+\.[\w-]+\.[\w-]+", re.ASCII)
 
 
@@ -45,6 +47,10 @@ class TokenProof:
 
     origin: Origin
     expires_at: float
+    namespace: str = ""
+    """The pod's, as the platform says it; empty where it does not."""
+    pod: str = ""
+    """The pod's name, likewise."""
 
 
 class PlatformTokens:
@@ -112,11 +118,13 @@ class PlatformTokens:
         if now >= expires or now + SKEW_SECONDS < begins:
             return None
         platform = claims.get("kubernetes.io")
-        pod = platform.get("pod") if isinstance(platform, dict) else None
-        uid = pod.get("uid") if isinstance(pod, dict) else None
+        if not isinstance(platform, dict) or not isinstance(pod := platform.get("pod"), dict):
+            return None
+        uid = pod.get("uid")
         if not isinstance(uid, str) or _POD_UID.fullmatch(uid) is None:
             return None
-        return TokenProof(Origin(OriginClass.TOKEN, f"{self._issuer}|{uid}"), expires)
+        origin = Origin(OriginClass.TOKEN, f"{self._issuer}|{uid}")
+        return TokenProof(origin, expires, _name(platform.get("namespace")), _name(pod.get("name")))
 
     def _read_keys(self) -> None:
         """Read the file again when it changed. A key that is gone takes its tokens with it, and a file that
@@ -169,6 +177,10 @@ def read_jwks(path: Path) -> dict[str, jwt.PyJWK]:
     if not keys:
         raise ValueError("it holds no RS256, ES256 or EdDSA key")
     return keys
+
+
+def _name(value: object) -> str:
+    return value if isinstance(value, str) and _NAME.fullmatch(value) else ""
 
 
 def _time(value: object) -> float | None:

@@ -1,0 +1,26 @@
+{{- /* What must be given, said before anything is made of it. */ -}}
+{{- define "coatcheck.checks" -}}
+{{- $v := .Values -}}
+{{- if not $v.policies }}{{ fail "policies is empty: nothing may leave without one. Give policies.default\\.yaml, e.g. --set-file 'policies.default\\.yaml=policies/default.yaml'" }}{{ end -}}
+{{- if not $v.vault.url }}{{ fail "vault.url is empty: give the https:// address of Vault or OpenBao" }}{{ end -}}
+{{- $own := include "coatcheck.settings" . | fromYaml -}}
+{{- range $name, $_ := $v.settings }}
+{{- if hasKey $own (printf "COATCHECK_%s" (upper $name)) }}{{ fail (printf "settings.%s is set by the chart itself: use the value that it has for it" $name) }}{{ end -}}
+{{- end -}}
+{{- if eq $v.shape "gateway" -}}
+{{- if not $v.gateway.control.secret }}{{ fail "gateway.control.secret is empty: the control API crosses the network; name a Secret with control.pem (certificate and key)" }}{{ end -}}
+{{- if not $v.gateway.control.grants }}{{ fail "gateway.control.grants is empty: nobody could open a session. See docs/control-api.md" }}{{ end -}}
+{{- if and (eq $v.gateway.origin "token") (not $v.platform.jwks) }}{{ fail "platform.jwks is empty: no pod's token could be verified. Give --set-file platform.jwks=FILE with `kubectl get --raw /openid/v1/jwks`" }}{{ end -}}
+{{- if and (eq $v.gateway.origin "certificate") (or (not $v.gateway.proxyTls.secret) (not $v.gateway.proxyTls.clientCa)) }}{{ fail "gateway.origin is certificate: give gateway.proxyTls.secret and gateway.proxyTls.clientCa" }}{{ end -}}
+{{- else -}}
+{{- if not $v.platform.jwks }}{{ fail "platform.jwks is empty: no pod's token could be verified. Give --set-file platform.jwks=FILE with `kubectl get --raw /openid/v1/jwks`" }}{{ end -}}
+{{- if not $v.sidecar.namespaces }}{{ fail "sidecar.namespaces is empty: name the namespaces whose pods get a proxy" }}{{ end -}}
+{{- if has .Release.Namespace $v.sidecar.namespaces }}{{ fail "sidecar.namespaces names the release's own namespace: the webhook could not start its own pods" }}{{ end -}}
+{{- if has "kube-system" $v.sidecar.namespaces }}{{ fail "sidecar.namespaces names kube-system: the cluster could not start its own pods" }}{{ end -}}
+{{- if not (hasKey $v.policies (printf "%s.yaml" $v.sidecar.policy)) }}{{ fail (printf "sidecar.policy is %s, and policies has no %s.yaml" $v.sidecar.policy $v.sidecar.policy) }}{{ end -}}
+{{- if eq (int $v.sidecar.proxyUid) (int $v.sidecar.workloadUid) }}{{ fail "sidecar.workloadUid is the proxy's: nothing would tell the workload from the proxy" }}{{ end -}}
+{{- if eq (int $v.sidecar.transparentPort) (int $v.sidecar.dnsPort) }}{{ fail "sidecar.transparentPort and sidecar.dnsPort are the same" }}{{ end -}}
+{{- if ne (empty $v.admission.ca.certificate) (empty $v.admission.ca.key) }}{{ fail "admission.ca.certificate and admission.ca.key belong together" }}{{ end -}}
+{{- if $v.monitoring.serviceMonitor.enabled }}{{ fail "monitoring.serviceMonitor is for the gateway: a sidecar's control API is a Unix socket" }}{{ end -}}
+{{- end -}}
+{{- end }}

@@ -1,0 +1,1 @@
+"""The webhook that puts a proxy into each pod of some namespaces, and refuses pods that could get past it."""

@@ -1,0 +1,81 @@
+"""`coatcheck admission …`: the Kubernetes webhook that adds the proxy to pods."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coatcheck.cli.control import JsonOption, emit_json
+from coatcheck.cli.daemon import LogFormatOption, LogLevelOption, configure_log, until_it_ends
+from coatcheck.cli.errors import CommandError, ExitCode
+
+app = typer.Typer(
+    name="admission",
+    no_args_is_help=True,
+    help="""The webhook that adds the proxy to pods, and refuses pods that could get past it.
+
+The Helm chart runs it: docs/kubernetes.md.
+
+Example: coatcheck admission review pod.json --configuration admission.yaml""",
+)
+
+ConfigurationOption = Annotated[
+    Path, typer.Option("--configuration", help="What is added and what is refused; made by the Helm chart.")
+]
+
+
+@app.command()
+def serve(
+    configuration: ConfigurationOption,
+    ca_directory: Annotated[Path, typer.Option(help="With ca.crt and ca.key, which sign its certificate.")],
+    name: Annotated[str, typer.Option(help="The Service's name, as the API server calls it.")],
+    host: Annotated[str, typer.Option(help="Address to listen at.")] = "0.0.0.0",  # noqa: S104 - a Service
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8443,
+    log_format: LogFormatOption = "json",
+    log_level: LogLevelOption = "info",
+) -> None:
+    """Answer the API server, over HTTPS, until SIGTERM. Its certificate is made and renewed by itself.
+
+    Example: coatcheck admission serve --configuration admission.yaml --ca-directory ca --name cc.ns.svc
+    """
+    configure_log(log_format or "json", log_level or "info")
+    from coatcheck.admission import server
+
+    until_it_ends(server.serve(configuration, ca_directory, name, host, port))
+
+
+@app.command()
+def review(
+    pod: Annotated[
+        Path, typer.Argument(help="A pod, as JSON or YAML (kubectl run … --dry-run=client -o yaml).")
+    ],
+    configuration: ConfigurationOption,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what the webhook would say to a pod: the pod as it would run, or why it is refused (exit code 1).
+
+    Example: coatcheck admission review pod.yaml --configuration admission.yaml
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    from coatcheck.admission.configuration import load
+    from coatcheck.admission.injection import inject
+    from coatcheck.admission.review import judge
+
+    admission = load(configuration)
+    try:
+        given = YAML(typ="safe", pure=True).load(pod.read_bytes())
+    except YAMLError as error:
+        raise CommandError(f"{pod} is neither YAML nor JSON", str(error)[:500], ExitCode.USAGE) from None
+    if not isinstance(given, dict) or given.get("kind") != "Pod":
+        raise CommandError(f"{pod} holds no Pod", "give one object, of kind Pod", ExitCode.USAGE)
+    if wrong := judge(given, admission):
+        raise CommandError("the pod is refused\n" + "\n".join(wrong), "docs/kubernetes.md", ExitCode.NO)
+    made = inject(given, admission)
+    if as_json:
+        emit_json(made)
+    else:
+        import sys
+
+        YAML(typ="safe", pure=True).dump(made, sys.stdout)

@@ -1,0 +1,67 @@
+"""The webhook over HTTPS, as the API server asks it."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from ruamel.yaml import YAML
+
+from coatcheck.admission.server import MAX_REVIEW
+from tests.admission.pods import ADMISSION, pod, review
+from tests.admission.webhook import Webhook, running_webhook, write_ca
+
+
+@pytest.fixture(scope="module")
+def webhook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Webhook]:
+    directory = tmp_path_factory.mktemp("webhook")
+    ca = write_ca(directory / "ca")
+    YAML(typ="safe", pure=True).dump(ADMISSION.model_dump(mode="json"), directory / "admission.yaml")
+    arguments = ["admission", "serve", "--configuration", str(directory / "admission.yaml")]
+    arguments += ["--ca-directory", str(directory / "ca"), "--name", "cc-admission.coatcheck.svc"]
+    with running_webhook(arguments, ca, directory / "log") as running:
+        yield running
+
+
+def test_it_answers_by_its_services_name(webhook: Webhook) -> None:
+    """A pod is patched, another refused."""
+    assert webhook.review("/mutate", review(pod()))["patchType"] == "JSONPatch"
+    refused = webhook.review("/mutate", review(pod(hostNetwork=True)))
+    assert not refused["allowed"] and refused["status"]["code"] == 403
+    assert not webhook.review("/validate", review(pod()))["allowed"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"apiVersion": "admission.k8s.io/v1"',
+        b"\xff\xfe",
+        b"[" * 100_000,
+        json.dumps(review({"spec": {"containers": 5}})).encode(),
+        json.dumps(review({"spec": {"containers": ["a"]}})).encode(),
+        json.dumps(review({"spec": {"containers": [{"env": 7}]}})).encode(),
+        json.dumps(review({"spec": {"containers": [{}], "volumes": {"a": 1}}})).encode(),
+        json.dumps(review({"metadata": [], "spec": {"containers": [{"securityContext": "x"}]}})).encode(),
+    ],
+    ids=range(11),
+)
+def test_what_cannot_be_read_is_an_error_and_no_permission(webhook: Webhook, body: bytes) -> None:
+    """The API server fails closed on it, and the webhook goes on."""
+    for path in ("/mutate", "/validate"):
+        status, answer = webhook.ask(path, body)
+        assert status == 400 or answer["response"]["allowed"] is False
+    assert webhook.review("/mutate", review(pod()))["allowed"]
+
+
+def test_a_review_that_is_too_large_is_refused(webhook: Webhook) -> None:
+    """More than the API server can hold."""
+    large = review(pod(annotations={"x": "y" * MAX_REVIEW}))
+    assert webhook.ask("/mutate", json.dumps(large).encode())[0] == 413
+
+
+def test_nothing_else_is_there(webhook: Webhook) -> None:
+    """But for the probes' page."""
+    assert webhook.ask("/metrics", b"{}")[0] == 404
+    assert webhook.ask("/healthz", b"{}")[0] == 405

@@ -1,0 +1,31 @@
+"""Kubernetes' own schemas, strict: an unknown key is an error, as with `kubectl apply --validate=strict`."""
+
+import json
+
+import kubernetes_validate
+
+from tests.chart.cluster import Json
+from tests.chart.helm import Objects
+
+VERSIONS = ("1.29", "1.33", "1.37")
+"""The oldest with native sidecars by default, one between, the newest."""
+CUSTOM = "monitoring.coreos.com/v1"
+"""prometheus-operator's, for which Kubernetes has no schema."""
+
+
+_passed: set[str] = set()
+"""What was looked at before: options leave most objects as they are, and a look takes a while."""
+
+
+def check(objects: Objects) -> None:
+    """ValidationError names what does not fit."""
+    for each in objects.by_path.values():
+        check_one(each)
+
+
+def check_one(each: Json) -> None:
+    said = json.dumps(each, sort_keys=True)
+    if each["apiVersion"] != CUSTOM and said not in _passed:
+        for version in VERSIONS:
+            kubernetes_validate.validate(each, version, strict=True)
+        _passed.add(said)

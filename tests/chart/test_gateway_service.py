@@ -1,0 +1,21 @@
+"""templates/gateway/service.yaml."""
+
+from tests.chart.helm import Helm
+from tests.chart.values import GATEWAY, given
+
+
+def test_by_default_one_service_leads_to_the_one_replica(helm: Helm) -> None:
+    """Proxy and control API; the headless one gives the replicas their names."""
+    made = helm.install(GATEWAY)
+    service = made.of("Service", "cc-0")["spec"]
+    assert service["selector"]["statefulset.kubernetes.io/pod-name"] == "cc-0"
+    assert {each["port"] for each in service["ports"]} == {8080, 9900} and "clusterIP" not in service
+    assert made.of("Service", "cc-replicas")["spec"]["clusterIP"] == "None"
+
+
+def test_every_replica_has_one_with_the_address_that_it_is_given(helm: Helm) -> None:
+    """None leads to several: another replica would not know the session."""
+    made = helm.install(given(GATEWAY, gateway={"replicas": 2, "clusterIPs": ["10.96.0.7"]}))
+    assert made.of("Service", "cc-0")["spec"]["clusterIP"] == "10.96.0.7"
+    assert "clusterIP" not in made.of("Service", "cc-1")["spec"]
+    assert len(made.all("Service")) == 3

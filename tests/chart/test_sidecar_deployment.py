@@ -1,0 +1,36 @@
+"""templates/sidecar/deployment.yaml: the webhook."""
+
+from tests.chart.helm import Helm
+from tests.chart.values import SIDECAR, given
+
+
+def test_by_default_two_webhooks_run_as_nobody_without_any_token(helm: Helm) -> None:
+    """They ask the API server nothing: whoever took one over could not write there."""
+    spec = helm.install(SIDECAR).of("Deployment")["spec"]
+    pod = spec["template"]["spec"]
+    assert spec["replicas"] == 2 and spec["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    assert pod["automountServiceAccountToken"] is False and "serviceAccountName" not in pod
+    [container] = pod["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert pod["securityContext"]["runAsNonRoot"] is True
+
+
+def test_it_is_told_where_its_files_are_and_by_which_name_it_is_called(helm: Helm) -> None:
+    """The name of its Service, which its certificate is for."""
+    made = helm.install(given(SIDECAR, admission={"port": 9443}))
+    [container] = made.of("Deployment")["spec"]["template"]["spec"]["containers"]
+    options = dict(zip(container["args"][2::2], container["args"][3::2], strict=True))
+    assert options["--name"] == "cc-admission.coatcheck.svc" and options["--port"] == "9443"
+    mounts = [each["mountPath"] for each in container["volumeMounts"]]
+    assert options["--ca-directory"] in mounts
+    assert options["--configuration"].rpartition("/")[0] in mounts
+    assert container["ports"] == [{"name": "https", "containerPort": 9443}]
+
+
+def test_another_configuration_starts_other_pods(helm: Helm) -> None:
+    """It is read at start."""
+    one, other = (
+        helm.install(values).of("Deployment")["spec"]["template"]["metadata"]["annotations"]
+        for values in (SIDECAR, given(SIDECAR, sidecar={"proxyUid": 7000}))
+    )
+    assert one != other
