@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coatcheck.decision.body_search import MAX_REPORTED, BodySearch
+from coatcheck.decision.handle import MAX_CHARS
 from coatcheck.decision.policy import Shape
 
 HANDLE = "cch_eyJhbGciOi-_x.eyJzaWQi.c2lnbmF0dXJl"
@@ -94,3 +95,32 @@ def test_an_endless_run_is_not_kept() -> None:
         fed += len(chunk)
         passed += len(search.feed(chunk))
         assert fed - passed <= 1024
+
+
+def test_a_handle_is_as_long_as_it_may_be_and_no_longer() -> None:
+    """What follows is text again, and nothing waits for it."""
+    search = BodySearch(masking=True)
+    whole = b"cch_eyJ".ljust(MAX_CHARS, b"a")
+    assert search.feed(whole) == b"cch_" + b"*" * (MAX_CHARS - 4)
+    assert search.feed(b"aaa") == b"aaa"
+    assert search.take() == (whole.decode(),)
+
+
+def test_the_shortest_handle_has_one_character_behind_its_mark() -> None:
+    """A mark alone is text."""
+    assert run([b"cch_eyJx cch_eyJ"], masking=True) == (b"cch_**** cch_eyJ", ["cch_eyJx"])
+
+
+def test_a_whole_reference_leaves_at_once() -> None:
+    """Masked, whatever follows it."""
+    search = BodySearch((GHP,), {REFERENCE}.__contains__, masking=True)
+    assert search.feed(REFERENCE.encode()) == b"*" * len(REFERENCE)
+    assert search.feed(b"a") == b"a"
+
+
+def test_a_reference_within_what_began_like_one_is_found() -> None:
+    """Shapes may begin within each other."""
+    shapes = (Shape("aab-", 3), Shape("ab-", 3))
+    search = BodySearch(shapes, {"ab-xyz"}.__contains__, masking=True)
+    assert search.feed(b"aab-xyz ") + search.close() == b"a****** "
+    assert search.take() == ("ab-xyz",)

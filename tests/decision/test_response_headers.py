@@ -19,8 +19,8 @@ SECRET = "sk-proj-0123456789abcdefABCDEF"
 
 
 def test_a_list_is_read_over_all_of_its_headers() -> None:
-    """Lower-case, without blanks and without empty members (RFC 9110 5.6.1)."""
-    assert tokens(("A, bX,,", "\tXc ")) == ("a", "bx", "xc")
+    """Lower-case, without blanks and without empty members (RFC 9110 5.6.1); other spaces are no blanks."""
+    assert tokens(("A, bX,,", "\tXc ", "\x0cd\xa0")) == ("a", "bx", "xc", "\x0cd\xa0")
 
 
 def test_so_many_headers_and_not_one_more() -> None:
@@ -44,7 +44,7 @@ def test_each_control_that_ends_a_line_or_a_text_is_refused(control: str) -> Non
             checked_headers((("x", value),))
 
 
-@pytest.mark.parametrize("value", ["5X", "X5", "5,5,6", "5;", "5,", "9" * 19])
+@pytest.mark.parametrize("value", ["5X", "X5", "5,5,6", "5;", "5,", "\x0c5", "5\xa0", "9" * 19])
 def test_a_length_is_digits_alone(value: str) -> None:
     """Each member of a list, too."""
     with pytest.raises(HeaderRefused):
