@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from coatcheck.cli import policy_bundle, policy_check, policy_diff, policy_samples
+from coatcheck.cli import policy_bundle, policy_check, policy_diff, policy_replay, policy_samples
 from coatcheck.cli.control import JsonOption, SocketOption, client_for, configured_policy, emit_json
 from coatcheck.cli.errors import CommandError, ExitCode
 
@@ -23,6 +23,8 @@ app.command("bundle")(policy_bundle.bundle)
 app.command("sign")(policy_bundle.sign)
 app.command("verify")(policy_bundle.verify)
 app.command("list")(policy_bundle.list_policies)
+app.command("replay")(policy_replay.replay)
+app.command("learn")(policy_replay.learn)
 
 
 @app.command()

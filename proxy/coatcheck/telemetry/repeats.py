@@ -22,7 +22,7 @@ TELL_SECONDS: Final = 10.0
 MAX_FLOODS: Final = 50_000
 """Pairs of session and reason that are told apart, about 10 MB; past it they share a count."""
 
-_ALLOWED_BEFORE: Final = frozenset(
+ALLOWED_BEFORE: Final = frozenset(
     {
         Reason.ADDRESS_REFUSED,
         Reason.OWN_SURFACE,
@@ -59,7 +59,7 @@ class Repeats:
     def admit(self, event: Event) -> bool:
         """Whether `event` gets a record of its own; if not, it was counted."""
         if isinstance(event, Decision):
-            if event.outcome is not Outcome.DENY or event.reason is None or event.reason in _ALLOWED_BEFORE:
+            if event.outcome is not Outcome.DENY or event.reason is None or event.reason in ALLOWED_BEFORE:
                 return True
             key: _Key = ("decision", event.session, event.reason)
         elif isinstance(event, Alarm):

@@ -1,0 +1,125 @@
+"""`coatcheck policy replay` and `learn`: what audit logs say about a policy, without a daemon."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coatcheck.cli.control import JsonOption, emit_json
+from coatcheck.cli.errors import CommandError, ExitCode
+from coatcheck.cli.progress import progress
+
+
+class Gate(StrEnum):
+    """Changes that may fail a pipeline."""
+
+    REFUSES = "refuses"
+    ALLOWS = "allows"
+    UNKNOWN = "unknown"
+
+
+Logs = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="AUDIT…", help="Audit logs; rotated files are found. Without: the daemon's."),
+]
+
+
+def replay(
+    logs: Logs = None,
+    policy: Annotated[
+        Path | None, typer.Option(help="The new policies: a directory, instead of all, or one file.")
+    ] = None,
+    of: Annotated[
+        str | None,
+        typer.Option("--of", help="With a file: the policy that it would replace, if not its namesake."),
+    ] = None,
+    fail_on: Annotated[
+        list[Gate] | None, typer.Option(help="Exit code 1 when a request would change so; repeat it.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Which decisions of a recorded time would be others under a new policy.
+
+    Nothing is resolved, dialled or fetched. What the log does not hold is said, not guessed.
+
+    Example: coatcheck policy replay audit.jsonl --policy policies/ --fail-on refuses
+    """
+    from coatcheck.policyfile.checking import load_file
+    from coatcheck.policyfile.loading import load_directory
+    from coatcheck.replay import LACKING, replay_logs
+    from coatcheck.telemetry.redaction import printable
+
+    if policy is None:
+        raise CommandError("there is nothing to hold the log against", "give --policy NEW", ExitCode.USAGE)
+    if of is not None and policy.is_dir():
+        raise CommandError("--of goes with a policy file", "leave it out", ExitCode.USAGE)
+    whole = policy.is_dir()
+    policies = dict(load_directory(policy)) if whole else {of or policy.stem: load_file(policy)}
+    with progress("replaying"):
+        report = replay_logs(_logs(logs), policies, whole=whole)
+    if as_json:
+        emit_json(report.as_json())
+    else:
+        for group in report.told():
+            what = f"{group.method} {group.destination}{group.example}"
+            more = f" and {group.count - 1} more" if group.count > 1 else ""
+            typer.echo(printable(f"{group.change}: {what}{more} ({group.policy}, {group.request_id})"))
+            typer.echo(printable(f"  now: {group.now}"))
+            typer.echo(printable(f"  then: {group.then}"))
+        counted = ", ".join(f"{count} {change}" for change, count in report.counts.items())
+        typer.echo(f"{report.tally.requests} requests: {counted}")
+        for count, what in (
+            (report.other_policies, "requests under other policies were left out"),
+            (report.ungrouped, "more changes are counted and not shown"),
+            (report.tally.repeated, "refusals are in the log as counts only, and were left out"),
+            (report.tally.unreadable, "lines could not be read: coatcheck audit verify"),
+        ):
+            if count:
+                typer.echo(f"note: {count} {what}")
+        for lacking in LACKING:
+            typer.echo(f"note: {lacking}")
+    if any(report.counts[change] for change in report.counts if change.value in set(fail_on or ())):
+        raise typer.Exit(ExitCode.NO)
+
+
+def learn(
+    logs: Logs = None,
+    owner: Annotated[str, typer.Option(help="The team that will answer for the policy.")] = "nobody yet",
+    policy: Annotated[str | None, typer.Option(help="Only requests under the policy of this name.")] = None,
+    refused: Annotated[
+        bool, typer.Option("--refused", help="Also what was refused for lack of a rule, and nothing else.")
+    ] = False,
+    credentials: Annotated[
+        Path | None, typer.Option(help="The policy file in which the credentials are defined.")
+    ] = None,
+) -> None:
+    """A draft of a policy that allows what was recorded: exact hosts, methods and paths, never a wildcard.
+
+    Each line says how often it was asked for, by how many sessions, and when. No name is resolved.
+
+    Example: coatcheck policy learn audit.jsonl --credentials policies/default.yaml > draft.yaml
+    """
+    from coatcheck.learning import draft
+    from coatcheck.learning import learn as learn_from
+    from coatcheck.policyfile.loading import load_policy, read_file
+    from coatcheck.policyfile.problem import Wrong
+
+    defined = read_file(credentials) if credentials is not None else b""
+    with progress("learning"):
+        learned = learn_from(_logs(logs), policy=policy, refused=refused)
+    try:
+        text = draft(learned, owner=owner, credentials=defined)
+    except Wrong as wrong:
+        raise CommandError(f"--owner: {wrong.message}", wrong.instead, ExitCode.USAGE) from None
+    load_policy("draft", text.encode())  # what cannot be loaded is told here, with its line
+    typer.echo(text, nl=False)
+
+
+def _logs(given: list[Path] | None) -> list[Path]:
+    if given:
+        return given
+    from coatcheck.cli.audit import LOG
+    from coatcheck.settings_problem import load_settings
+
+    return [load_settings().state_dir / LOG]
