@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import select
 import socket
 from collections.abc import AsyncIterator
 from typing import Any
@@ -27,6 +28,11 @@ class Played:
 
     async def hears(self) -> Any:
         return json.loads(await asyncio.get_running_loop().sock_recv(self.end, 65536))
+
+    async def hears_with_descriptor(self) -> tuple[bytes, int]:
+        await asyncio.to_thread(select.select, [self.end], [], [], 20)
+        line, (passed,), *_ = socket.recv_fds(self.end, 4096, 1)
+        return line, passed
 
 
 @pytest.fixture
@@ -80,8 +86,7 @@ async def test_a_descriptor_goes_with_its_command(played: Played) -> None:
     """Device state is written to a file that QEMU cannot open by itself."""
     reading, writing = os.pipe()
     asking = asyncio.create_task(played.qmp.execute("getfd", {"fdname": "f"}, descriptor=writing))
-    await asyncio.sleep(0)
-    line, (passed,), *_ = socket.recv_fds(played.end, 4096, 1)
+    line, passed = await played.hears_with_descriptor()
     assert json.loads(line)["arguments"] == {"fdname": "f"}
     os.write(passed, b"x")
     assert os.read(reading, 1) == b"x"
@@ -132,3 +137,42 @@ async def test_a_qemu_that_goes_ends_every_wait(played: Played) -> None:
         await asking
     with pytest.raises(QmpError, match="closed its control socket"):
         await played.qmp.negotiate()
+
+
+async def test_a_command_whose_asker_was_cancelled_keeps_its_answer(played: Played) -> None:
+    """Else the next one would be told what was not said to it."""
+    first = asyncio.create_task(played.qmp.execute("stop"))
+    assert await played.hears() == {"execute": "stop"}
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    second = asyncio.create_task(played.qmp.execute("query-status"))
+    await played.says({"return": {}})
+    assert await played.hears() == {"execute": "query-status"}
+    await played.says({"return": {"status": "paused"}})
+    assert await second == {"status": "paused"}
+
+
+async def test_a_descriptor_is_sent_even_if_its_owner_closed_it_meanwhile(played: Played) -> None:
+    """And not whatever has its number by then."""
+    first = asyncio.create_task(played.qmp.execute("stop"))
+    await played.hears()
+    ours = os.memfd_create("ours")
+    second = asyncio.create_task(played.qmp.execute("add-fd", descriptor=ours))
+    await asyncio.sleep(0)
+    inode = os.fstat(ours).st_ino
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    os.close(ours)
+    other = os.memfd_create("other")
+    try:
+        assert other == ours
+        await played.says({"return": {}})
+        await first
+        _, received = await played.hears_with_descriptor()
+        assert os.fstat(received).st_ino == inode
+        os.close(received)
+        await played.says({"return": {}})
+    finally:
+        os.close(other)

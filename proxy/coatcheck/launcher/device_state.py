@@ -15,23 +15,22 @@ from coatcheck.launcher.qmp import Qmp, QmpError
 SECONDS: Final = 30.0
 """For some 20 KiB."""
 _POLL_SECONDS: Final = 0.002
-_SET: Final = 100
-"""Of the descriptor that QEMU writes to; its disks have the first numbers (`qemu`)."""
 
 
 async def save(qmp: Qmp, file: int) -> None:
     """Into `file`, which is empty, open for writing only, and closed by this. The guest stands still.
     MachineError when QEMU cannot."""
     try:
-        await qmp.execute("add-fd", {"fdset-id": _SET}, descriptor=file)
+        known = await qmp.execute("add-fd", descriptor=file)
     finally:
         os.close(file)
+    number = known["fdset-id"]
     try:
         # live: QEMU would give its disks up to a successor.
-        where = {"filename": f"/dev/fdset/{_SET}", "live": False}
+        where = {"filename": f"/dev/fdset/{number}", "live": False}
         await qmp.execute("xen-save-devices-state", where, seconds=SECONDS)
     finally:
-        await qmp.execute("remove-fd", {"fdset-id": _SET})
+        await qmp.execute("remove-fd", {"fdset-id": number})
 
 
 async def load(qmp: Qmp, descriptor: int) -> None:

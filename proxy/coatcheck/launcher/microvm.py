@@ -115,8 +115,8 @@ class MicroVM:
     async def pause(self) -> None:
         qmp = self._control()
         if not self._paused:
+            self._paused = True  # it may be once this was sent, whether or not we hear the answer
             await qmp.execute("stop")
-            self._paused = True
 
     async def resume(self) -> None:
         qmp = self._control()

@@ -5,6 +5,7 @@ QEMU is not trusted here: a guest may have broken out into it. Lines, answers an
 
 import asyncio
 import json
+import os
 import socket
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -59,11 +60,22 @@ class Qmp:
         if arguments is not None:
             message["arguments"] = arguments
         line = json.dumps(message).encode() + b"\n"
-        async with self._turn:
-            if self._reading.done():
-                raise QmpError(f"QEMU is gone: it cannot be told to {command}")
-            answer = self._answer = asyncio.get_running_loop().create_future()
-            try:
+        # Of our own: whoever asked may be cancelled and close theirs before it is sent.
+        given = None if descriptor is None else os.dup(descriptor)
+        asked = asyncio.ensure_future(self._ask(command, line, given, seconds))
+        try:
+            return await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            # It is answered all the same, and that must not be taken for the next one's answer.
+            asked.add_done_callback(lambda done: done.cancelled() or done.exception())
+            raise
+
+    async def _ask(self, command: str, line: bytes, descriptor: int | None, seconds: float) -> Any:
+        try:
+            async with self._turn:
+                if self._reading.done():
+                    raise QmpError(f"QEMU is gone: it cannot be told to {command}")
+                answer = self._answer = asyncio.get_running_loop().create_future()
                 async with asyncio.timeout(seconds):
                     if descriptor is not None:
                         # One small message on an idle socket: it never blocks half-way.
@@ -71,14 +83,16 @@ class Qmp:
                     else:
                         await asyncio.get_running_loop().sock_sendall(self._socket, line)
                     return await answer
-            except TimeoutError as error:
-                # Its answer could still come, and be taken for the next one's.
-                self._reading.cancel()
-                raise QmpError(f"QEMU did not answer {command} within {seconds:g} s") from error
-            except OSError as error:
-                raise QmpError(f"QEMU is gone: {command}: {error.strerror}") from error
-            finally:
-                self._answer = None
+        except TimeoutError as error:
+            # Its answer could still come, and be taken for the next one's.
+            self._reading.cancel()
+            raise QmpError(f"QEMU did not answer {command} within {seconds:g} s") from error
+        except OSError as error:
+            raise QmpError(f"QEMU is gone: {command}: {error.strerror}") from error
+        finally:
+            self._answer = None
+            if descriptor is not None:
+                os.close(descriptor)
 
     async def gone(self) -> None:
         """Until QEMU closed its end, or GONE_SECONDS: then all that it said has been heard."""

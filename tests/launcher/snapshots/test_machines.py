@@ -1,124 +1,29 @@
-"""A microVM saved, loaded, put to sleep and woken: what ran goes on, and what is not whole is refused.
-
-One guest is booted and saved once; from that snapshot the others come.
-"""
+"""A microVM saved, loaded, cloned, put to sleep and woken, for real: what ran goes on."""
 
 import asyncio
 import contextlib
 import os
-import secrets
 import shutil
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from coatcheck.decision.session import Isolation
-from coatcheck.launcher.machine import MachineError, MachineSpec, RemainKind
+from coatcheck.launcher.machine import MachineError, RemainKind
 from coatcheck.launcher.microvm import MicroVM
 from coatcheck.launcher.private_memory import own_pages
 from coatcheck.launcher.snapshots import manifest
-from coatcheck.launcher.snapshots.directory import FILES, Snapshot
-from coatcheck.launcher.snapshots.manifest import Manifest, Origin, SnapshotError
+from coatcheck.launcher.snapshots.directory import FILES
+from coatcheck.launcher.snapshots.manifest import Manifest, SnapshotError
 from coatcheck.launcher.snapshots.memory_image import digests
 from tests.launcher import tiny
-from tests.launcher.test_microvm import groups, read, wanted
+from tests.launcher.snapshots.worlds import ORIGIN, World
+from tests.launcher.test_microvm import read
 
 pytestmark = [
     pytest.mark.needs_debian("qemu-system-x86_64", "bwrap", "mke2fs", "cc"),
     pytest.mark.asyncio(loop_scope="module"),
 ]
-
-ORIGIN = Origin("sbx_0123456789abcdef", ("ses_1",), 1795280977.0)
-
-
-class World:
-    """What all machines of this file share: an image, a key, the snapshots of one sandbox."""
-
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        self.image = tiny.build(place)
-        self.snapshots = place / "snapshots"
-        self.snapshots.mkdir(mode=0o700)
-        self.key = place / "snapshots.key"
-
-    def spec(self, restore: Path | None = None, template: int | None = None) -> MachineSpec:
-        return replace(
-            wanted(self.image),
-            restore=restore,
-            template=template,
-            snapshot_key=self.key,
-            snapshots=self.snapshots,
-            generation=4,
-        )
-
-    def directory(self) -> Path:
-        made = self.place / secrets.token_hex(8)
-        made.mkdir(mode=0o700)
-        return made
-
-    @contextlib.asynccontextmanager
-    async def machine(
-        self, restore: Path | None = None, template: int | None = None
-    ) -> AsyncIterator[tuple[MicroVM, tiny.Guest]]:
-        """With `restore`, one that stands still."""
-        directory = self.directory()
-        machine = MicroVM(self.spec(restore, template), directory)
-        guest = tiny.Guest(await machine.start())
-        try:
-            yield machine, guest
-        finally:
-            guest.close()
-            await machine.stop()
-            assert list(directory.iterdir()) == []
-            assert groups(f"coatcheck-{directory.name}") == []
-
-    def copy(self, snapshot: Path) -> Path:
-        """Another snapshot with the same bytes, to spoil."""
-        return Path(shutil.copytree(snapshot, self.snapshots / secrets.token_hex(4)))
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return World(tmp_path_factory.mktemp("world"))
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def parent(world: World) -> AsyncIterator[tuple[MicroVM, tiny.Guest]]:
-    """It counts, remembers something in memory, and wrote something to its disk."""
-    async with world.machine() as (machine, guest):
-        assert await guest.line() == "hello"
-        assert await guest.ask("put overlay on-disk-3141") == "written"
-        assert await guest.ask("remember in-memory-2718") == "remembered"
-        assert await guest.ask("count") == "counting"
-        yield machine, guest
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def snapshot(world: World, parent: tuple[MicroVM, tiny.Guest]) -> Path:
-    machine, guest = parent
-    while int(await guest.ask("counted")) < 50:
-        pass
-    place = world.snapshots / "first"
-    saved = await machine.save(place)
-    await machine.resume()
-    await machine.finish(saved, ORIGIN)
-    return place
-
-
-async def failing(world: World, snapshot: Path, **changes: object) -> str:
-    """What is said of a snapshot that cannot be restored; nothing is left of the attempt."""
-    directory = world.directory()
-    machine = MicroVM(replace(world.spec(snapshot), **changes), directory)  # type: ignore[arg-type]
-    with pytest.raises(MachineError) as caught:
-        await machine.start()
-    assert list(directory.iterdir()) == []
-    assert groups(f"coatcheck-{directory.name}") == []
-    assert caught.value.hint
-    return str(caught.value)
-
 
 # --- saved and gone on with ------------------------------------------------------------------------------
 
@@ -203,13 +108,6 @@ async def test_remains_name_every_snapshot(
 # --- clones of one template ------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def template(world: World, snapshot: Path) -> Iterator[int]:
-    descriptor = Snapshot.open(snapshot, world.key).template()
-    yield descriptor
-    os.close(descriptor)
-
-
 async def test_clones_at_once_share_a_template_and_nothing_else(
     world: World, snapshot: Path, template: int
 ) -> None:
@@ -268,113 +166,6 @@ async def kinds(machine: MicroVM) -> set[RemainKind]:
     found = {each.kind for each in await machine.remains()}
     await machine.resume()
     return found
-
-
-async def test_what_can_be_written_to_is_no_template(world: World, snapshot: Path) -> None:
-    """A sibling could change what the others run."""
-    descriptor = os.memfd_create("open")
-    try:
-        os.ftruncate(descriptor, 192 << 20)
-        assert "given as a template is none" in await failing(world, snapshot, template=descriptor)
-    finally:
-        os.close(descriptor)
-
-
-# --- refused ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", [*FILES, manifest.NAME])
-async def test_an_altered_snapshot_is_refused(world: World, snapshot: Path, name: str) -> None:
-    """One byte of whichever file; its guest never runs an instruction."""
-    spoiled = world.copy(snapshot)
-    with (spoiled / name).open("r+b") as file:
-        start = os.lseek(file.fileno(), 0, os.SEEK_DATA) + 100
-        before = os.pread(file.fileno(), 1, start)
-        os.pwrite(file.fileno(), bytes([before[0] ^ 1]), start)
-    said = await failing(world, spoiled)
-    assert "was altered" in said or f"the {name} of the snapshot {spoiled.name} is damaged" in said
-    shutil.rmtree(spoiled)
-
-
-async def test_a_truncated_snapshot_is_refused(world: World, snapshot: Path) -> None:
-    """By its length; and one whose manifest never came."""
-    spoiled = world.copy(snapshot)
-    os.truncate(spoiled / "memory", 100 << 20)
-    assert "is damaged: it has 104857600 bytes" in await failing(world, spoiled)
-    (spoiled / manifest.NAME).unlink()
-    assert "there is no whole snapshot" in await failing(world, spoiled)
-    shutil.rmtree(spoiled)
-
-
-async def test_another_qemu_is_refused(
-    world: World, snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would read the state of its devices as something else. Here it has one byte more."""
-    found = shutil.which("qemu-system-x86_64")
-    assert found
-    shutil.copy(found, tmp_path / "qemu-system-x86_64")
-    with (tmp_path / "qemu-system-x86_64").open("ab") as file:
-        file.write(b"\n")
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert "it was saved by another QEMU (" in await failing(world, snapshot)
-
-
-async def test_another_kernel_is_refused(world: World, snapshot: Path, tmp_path: Path) -> None:
-    """Or another root: what the guest holds of it in memory would not fit."""
-    for name in ("vmlinuz", "initrd", "root.ext4"):
-        shutil.copy(world.image / name, tmp_path / name)
-    with (tmp_path / "vmlinuz").open("ab") as file:
-        file.write(b"\n")
-    said = await failing(world, snapshot, image=tmp_path)
-    assert "it was saved with another image: the vmlinuz differs" in said
-
-
-async def test_another_machine_is_refused(world: World, snapshot: Path) -> None:
-    """Of another isolation, or size."""
-    said = await failing(world, snapshot, isolation=Isolation.HARDWARE)
-    assert "it was isolated as emulated, and this machine gives hardware" in said
-    assert "it had 192 MiB of memory, not 256" in await failing(world, snapshot, memory_mib=256)
-
-
-async def test_no_space_leaves_nothing_and_the_guest_goes_on(
-    world: World, snapshot: Path, parent: tuple[MicroVM, tiny.Guest], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Said before it is stopped, or in the middle of it."""
-    machine, guest = parent
-    before = sorted(world.snapshots.iterdir())
-    with monkeypatch.context() as patched:
-        patched.setattr("coatcheck.launcher.snapshots.directory.SPARE_BYTES", 1 << 60)
-        with pytest.raises(SnapshotError, match="there is no space for a snapshot"):
-            await machine.save(world.snapshots / "none")
-    assert int(await guest.ask("counted")) > 0
-
-    def full(*_: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "pwrite", full)
-        with pytest.raises(SnapshotError, match="there is no space for a snapshot"):
-            await machine.save(world.snapshots / "none")
-    await machine.resume()
-    assert int(await guest.ask("counted")) > 0
-    assert sorted(world.snapshots.iterdir()) == before
-
-
-async def test_a_save_that_is_cancelled_leaves_nothing(
-    world: World, snapshot: Path, parent: tuple[MicroVM, tiny.Guest]
-) -> None:
-    """At whatever moment; the guest goes on."""
-    machine, guest = parent
-    before = sorted(world.snapshots.iterdir())
-    for wait in (0.0, 0.01, 0.03):
-        saving = asyncio.create_task(machine.save(world.snapshots / "none"))
-        await asyncio.sleep(wait)
-        saving.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            (await saving).files.discard()
-        assert sorted(world.snapshots.iterdir()) == before
-        await machine.resume()
-        assert int(await guest.ask("counted")) > 0
 
 
 # --- asleep ----------------------------------------------------------------------------------------------
