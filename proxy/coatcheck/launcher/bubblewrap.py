@@ -123,6 +123,8 @@ class Bubblewrap:
             self._stderr, write = os.pipe2(os.O_CLOEXEC)
             opened.callback(os.close, write)
             os.set_blocking(self._stderr, False)
+            # Nobody reads it before the end: what makes QEMU complain must not make it wait for us.
+            os.set_blocking(write, False)
             nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
             opened.callback(os.close, nothing)
             moves = {0: nothing, 1: nothing, 2: write, **descriptors}

@@ -161,6 +161,32 @@ async def test_a_clone_that_shares_can_be_saved_and_sleep(
         shutil.rmtree(each)
 
 
+async def test_a_clone_that_gives_its_pages_back_takes_none_from_the_others(
+    world: World, snapshot: Path, template: int
+) -> None:
+    """Its root may inflate the balloon as he likes. QEMU would punch holes into what all of them map, and may
+    not: the template is sealed. (By hand, as its driver would: the host never asks a clone for pages.)
+    """
+    size = os.fstat(template).st_size
+    before = digests(template, size)
+    async with world.machine(snapshot, template) as (machine, guest):
+        async with world.machine(snapshot, template) as (sibling, other):
+            await machine.resume()
+            await sibling.resume()
+            qmp = machine._control()
+            await qmp.execute("balloon", {"value": 96 << 20})
+            async with asyncio.timeout(tiny.ANSWER_SECONDS):
+                while (await qmp.execute("query-balloon"))["actual"] > 100 << 20:
+                    await asyncio.sleep(0.02)
+            assert digests(template, size) == before
+            for each in (guest, other):
+                first = int(await each.ask("counted"))
+                assert first >= 50
+                while int(await each.ask("counted")) <= first:
+                    pass
+    assert digests(template, size) == before
+
+
 async def kinds(machine: MicroVM) -> set[RemainKind]:
     await machine.pause()
     found = {each.kind for each in await machine.remains()}

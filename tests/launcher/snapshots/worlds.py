@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from coatcheck.decision.elastic import Size
 from coatcheck.launcher.machine import MachineError, MachineSpec
 from coatcheck.launcher.microvm import MicroVM
 from coatcheck.launcher.snapshots.manifest import Origin
@@ -31,6 +32,7 @@ class World:
     def spec(self, restore: Path | None = None, template: int | None = None) -> MachineSpec:
         return replace(
             wanted(self.image),
+            starts_with=Size(192, 1),
             restore=restore,
             template=template,
             snapshot_key=self.key,
