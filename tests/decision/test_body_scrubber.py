@@ -78,6 +78,13 @@ def test_a_truncated_body_has_no_clean_end() -> None:
         scrubber.finish()
 
 
+def test_an_empty_body_has_no_pieces() -> None:
+    """A piece without bytes would end a chunked body."""
+    for codings in ((), ("gzip",)):
+        scrubber = BodyScrubber(PATTERNS, codings)
+        assert scrubber.feed(b"") == scrubber.finish() == []
+
+
 def test_a_message_in_an_envelope_leaves_whole() -> None:
     """gRPC: its receiver waits for all of it, and the next message may never come."""
     scrubber = BodyScrubber(PATTERNS, content_type="application/grpc")

@@ -228,6 +228,11 @@ def test_a_body_without_bytes_is_complete() -> None:
         (["GZip"], ("gzip",)),
         (["x-gzip"], ("gzip",)),
         (["gzip, br"], ("gzip", "br")),
+        (["gzip", "br"], ("gzip", "br")),
+        (["identity, gzip,, br"], ("gzip", "br")),
+        ([" gzip\t"], ("gzip",)),
+        (["\x0cgzip"], None),
+        (["Xgzip"], None),
         (["gzip", "identity, zstd"], ("gzip", "zstd")),
         (["compress"], None),
         (["gzip, dcb"], None),
@@ -239,6 +244,77 @@ def test_a_body_without_bytes_is_complete() -> None:
 def test_codings_are_read_or_refused(values: list[str], codings: tuple[str, ...] | None) -> None:
     """What cannot be undone is None, never ignored."""
     assert parse_codings(values) == codings
+
+
+def test_a_second_stream_behind_the_end_of_one_is_refused() -> None:
+    """Only gzip and zstd concatenate; of two deflate bodies some clients would show the first alone."""
+    for encode in (zlib.compress, raw_deflate):
+        with pytest.raises(CodingRefused, match="follow the end"):
+            decode(("deflate",), [encode(b"one") + encode(b"two")])
+
+
+def stored(first: int, text: bytes) -> bytes:
+    """Raw deflate: a stored block that begins with `first`, of which three bits count, and an end."""
+    size = len(text)
+    return struct.pack("<BHH", first, size, size ^ 0xFFFF) + text + struct.pack("<BHH", 1, 0, 0xFFFF)
+
+
+@pytest.mark.parametrize(("first", "size"), [(0x00, 31), (0x08, 5), (0x88, 28), (0x18, 5), (0x00, 5)])
+def test_raw_deflate_that_begins_almost_like_zlib_is_raw(first: int, size: int) -> None:
+    """RFC 1950 2.2: method 8, a window of at most 32 KiB, a multiple of 31; only all three make a header."""
+    assert decode(("deflate",), [stored(first, b"x" * size)]) == b"x" * size
+    assert decode(("deflate",), [bytes([byte]) for byte in stored(first, b"x" * size)]) == b"x" * size
+
+
+@pytest.mark.parametrize("window", range(9, 16))
+def test_zlib_of_every_window_is_read(window: int) -> None:
+    """Small ones are said in the first byte."""
+    deflate = zlib.compressobj(wbits=window)
+    assert decode(("deflate",), [deflate.compress(b"words " * 99) + deflate.flush()]) == b"words " * 99
+
+
+def test_the_shortest_body_is_read() -> None:
+    """Raw deflate says nothing in two bytes."""
+    assert decode(("deflate",), [b"\x03\x00"]) == b""
+
+
+def test_so_many_empty_members_in_a_row_and_not_one_more() -> None:
+    """Members with something in them begin a new row."""
+    empty, full = gzip.compress(b""), gzip.compress(b"x")
+    assert decode(("gzip",), [(empty * 16 + full) * 2 + empty * 16]) == b"xx"
+    assert decode(("gzip",), [full * 40]) == b"x" * 40
+    with pytest.raises(CodingRefused, match="empty members"):
+        decode(("gzip",), [full + empty * 17])
+
+
+def test_a_body_may_expand_to_the_last_byte_that_is_allowed() -> None:
+    """And to none beyond."""
+    expansion = Expansion(ratio=0, floor=1000)
+    assert len(decode(("gzip",), [gzip.compress(bytes(1000))], expansion)) == 1000
+    with pytest.raises(CodingRefused, match="expands too much"):
+        decode(("gzip",), [gzip.compress(bytes(1001))], expansion)
+
+
+def test_the_whole_counts_where_each_chunk_is_small_enough() -> None:
+    """Otherwise a slow bomb had no end."""
+    compress, decoder = flushing("gzip"), Decoder(("gzip",), Expansion(ratio=2, floor=2000))
+    assert len(b"".join(decoder.decode(compress(bytes(1500))))) == 1500
+    with pytest.raises(CodingRefused, match="expands too much"):
+        list(decoder.decode(compress(bytes(1500))))
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br"])
+def test_of_a_chunk_that_becomes_megabytes_one_piece_at_a_time_is_in_memory(coding: str) -> None:
+    """The receiver may be slow."""
+    chunk = ENCODERS[coding][1](bytes(8 << 20))
+    decoder = Decoder((coding,), Expansion(ratio=1 << 20))
+    tracemalloc.start()
+    try:
+        assert sum(len(piece) for piece in decoder.decode(chunk)) == 8 << 20
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 << 20
 
 
 def test_a_bomb_stays_refused() -> None:

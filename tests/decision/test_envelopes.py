@@ -44,14 +44,24 @@ def test_every_message_ends_where_its_length_says(kind, messages: list[bytes], s
         ("application/grpc-web-text", False),
         ("application/connect+json", True),
         ("application/vnd.amazon.eventstream", True),
+        ("application/vnd.amazon.eventstream; a=b", True),
         ("text/event-stream", False),
         ("application/json", False),
+        ("Xapplication/grpc", False),
+        ("\x0capplication/grpc", False),
         ("", False),
     ],
 )
 def test_bodies_of_envelopes_are_known_by_their_media_type(content_type: str, envelopes: bool) -> None:
     """What is none is scrubbed as one text."""
     assert (Envelopes.of(content_type) is not None) is envelopes
+
+
+def test_a_compressed_message_is_as_long_as_it_says() -> None:
+    """gRPC's flag is no part of the length."""
+    envelopes = Envelopes.of("application/grpc")
+    assert envelopes is not None
+    assert envelopes.last_end(b"\1\0\0\0\2ab\1") == 7
 
 
 def test_a_length_that_no_event_has_ends_the_looking() -> None:

@@ -27,3 +27,21 @@ def test_a_wildcard_does_not_cover_its_own_suffix() -> None:
     index = HostIndex.build([("rule", [("example.org", True)])])
     assert index.find("a.example.org") == ("rule",)
     assert index.find("example.org") == () == index.find("evil-example.org")
+
+
+def test_what_a_name_and_every_wildcard_above_it_say_is_one_list_in_order() -> None:
+    """The first that fits decides, so none may be missing."""
+    entries = [
+        ("all", [("org", True)]),
+        ("host", [("a.example.org", False)]),
+        ("below", [("example.org", True)]),
+        ("another", [("b.example.org", False), ("a.example.org", True)]),
+    ]
+    index = HostIndex.build(entries)
+    assert index.find("a.example.org") == ("all", "host", "below")
+    assert index.find("c.example.org") == ("all", "below")
+    assert index.find("c.a.example.org") == ("all", "below", "another")
+    assert index.find("b.example.org") == ("all", "below", "another")
+    assert index.find("example.org") == ("all",)
+    assert index.find("org") == index.find("a.example.com") == ()
+    assert HostIndex.build(entries[1:2]).find("x.a.example.org") == ()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coatcheck.decision.message import Destination, RequestHead, ResponseHead
+from coatcheck.decision.message import Destination, OriginalDestination, RequestHead, ResponseHead
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,12 @@ from coatcheck.decision.message import Destination, RequestHead, ResponseHead
 def test_a_destination_reads_as_people_write_it(destination: Destination, url: str) -> None:
     """Default ports are left out, IPv6 stands in brackets, an unknown one is a dash."""
     assert destination.url == url
+
+
+def test_an_original_destination_reads_as_people_write_it() -> None:
+    """IPv6 stands in brackets."""
+    assert str(OriginalDestination("192.0.2.1", 443)) == "192.0.2.1:443"
+    assert str(OriginalDestination("2001:db8::1", 443)) == "[2001:db8::1]:443"
 
 
 def test_a_target_splits_at_the_first_question_mark() -> None:

@@ -80,6 +80,7 @@ def test_so_many_at_once_and_not_one_more() -> None:
     assert (enter(limit, 0), enter(limit, 1)) == (1, 2)
     denied = enter(limit, 2)
     assert isinstance(denied, Deny) and denied.reason is Reason.CONCURRENCY_LIMITED
+    assert denied.retry_after == 1.0
 
 
 @pytest.mark.parametrize(
@@ -103,6 +104,9 @@ def test_a_scope_says_who_shares_a_bucket(scope: LimitScope, shared_with: set[st
         "rule": bucket_key(limit, session(), rule("z"), "c"),
     }
     assert {name for name, key in others.items() if key == mine} == shared_with
+    assert bucket_key(limit, session(), rule()) == bucket_key(limit, session(), rule(), "")
+    another = bucket_key(limit, session(), rule(), "d")
+    assert (another == mine) is (scope is not LimitScope.CREDENTIAL)
 
 
 def test_a_reload_with_another_count_does_not_refill_the_bucket() -> None:

@@ -15,6 +15,7 @@ from coatcheck.decision.response import plan_request_for_scrubbing
         ("gzip;q=0, br;q=0.000, zstd;q=0.001", "zstd;q=0.001"),
         ("gzip;level=9", "identity"),
         ("*", "identity"),
+        ("\x0cgzip", "identity"),
         ("", "identity"),
     ],
 )

@@ -291,6 +291,7 @@ def test_no_secrets_means_nothing_changes() -> None:
     """A session that fetched nothing yet has empty, false patterns."""
     none = Patterns.of([])
     assert not none
+    assert Scrubber(none).feed(b"nothing waits") == b"nothing waits"
     assert scrub_bytes(none, b"anything at all, long enough to be sampled") == (
         b"anything at all, long enough to be sampled",
         0,

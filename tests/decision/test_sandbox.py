@@ -1,0 +1,15 @@
+"""A sandbox as those see it who run it."""
+
+from pathlib import PurePosixPath
+
+from coatcheck.decision.sandbox import IDENTITIES, trust_inside
+
+
+def test_each_identity_has_its_own_trust_on_a_tmpfs() -> None:
+    """`/run` is one in every image; a disk, and a snapshot of one, holds none of it."""
+    assert trust_inside("tool") == (
+        PurePosixPath("/run/coatcheck/trust/tool/coatcheck-ca.pem"),
+        PurePosixPath("/run/coatcheck/trust/tool/ca-bundle.pem"),
+        PurePosixPath("/run/coatcheck/trust/tool/truststore.p12"),
+    )
+    assert len({path for identity in IDENTITIES for path in trust_inside(identity)}) == 3 * len(IDENTITIES)
