@@ -4,7 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.bao import bao
 from tests.chart.helm import Helm, running_helm
+
+__all__ = ["bao"]
 
 
 @pytest.fixture(scope="session")
