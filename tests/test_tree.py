@@ -126,6 +126,11 @@ COVERED_BY = {
     "telemetry/metrics_pulled.py": "telemetry/test_metrics.py",
     "telemetry/metrics_table.py": "telemetry/test_metrics.py",
     "standing.py": "test_exchange.py",
+    "control_sandboxes.py": "test_control_client.py",
+    "launcher/starting.py": "launcher/test_service.py",
+    "control/sandbox_returning.py": "control/test_sandbox_keeping.py",
+    "cli/sandbox_keeping.py": "e2e/test_a_sleeping_sandbox_outlives_its_daemon.py",
+    "sandbox_client/keeping.py": "e2e/test_three_clones_of_one_agent_finish_three_tasks.py",
 }
 
 # The only places where a secret leaves its wrapper. Everything else passes a Secret on, or has no business

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
+from coatcheck.control_sandboxes import Answer as Answer
+from coatcheck.control_sandboxes import Answers as Answers
+from coatcheck.control_sandboxes import SandboxCalls
+
 TIMEOUT_SECONDS: Final = 35.0
 """For a whole answer: a little more than the daemon gives itself."""
 MAX_ANSWER: Final = 16 * 1024 * 1024
 """Bytes. A page of a thousand sessions has about 1 MiB."""
 _PAGE: Final = 500
-
-type Answer = dict[str, Any]
-"""As docs/control-api.md describes it. It may hold handles: do not log it."""
-type Answers = list[Answer]
 
 
 class ControlError(Exception):
@@ -46,7 +46,7 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-class ControlClient:
+class ControlClient(SandboxCalls):
     """Either `socket`, the daemon's Unix socket, or `url` with what proves the caller. Thread-safe: each
     call has a connection of its own.
 
@@ -180,65 +180,6 @@ class ControlClient:
         named = {"tenant": tenant, "subject": subject, "policy": policy, "credential": credential}
         return int(self._post("/v1/revocations", {**named, "everything": everything, "why": why})["sessions"])
 
-    # --- sandboxes -------------------------------------------------------------------------------------
-
-    def create_sandbox(self, **wanted: Any) -> Answer:
-        """The sandbox, starting. `wanted` as docs/control-api.md names it: tenant, subject, policy, …"""
-        made: Answer = self._post("/v1/sandboxes", wanted)["sandbox"]
-        return made
-
-    def sandboxes(self, *, state: str | None = None) -> Answers:
-        """All sandboxes that the caller may see, by id; those that ended are kept for a while."""
-        query = f"?{urlencode({'state': state})}" if state is not None else ""
-        listed: Answers = self._call("GET", f"/v1/sandboxes{query}")["sandboxes"]
-        return listed
-
-    def sandbox(self, sandbox: str, wait_seconds: int = 0) -> Answer:
-        """It as it is now, or once it no longer starts, after `wait_seconds` (at most 20) at the latest."""
-        shown: Answer = self._call("GET", f"{_sandbox(sandbox)}?wait_seconds={wait_seconds}")["sandbox"]
-        return shown
-
-    def kill_sandbox(self, sandbox: str, why: str | None = None) -> Answer:
-        """It as it ended. Its sessions are over; state `ending` if it takes longer than 20 s to be gone."""
-        ended: Answer = self._post(f"{_sandbox(sandbox)}/kill", {"why": why})["sandbox"]
-        return ended
-
-    def pause_sandbox(self, sandbox: str) -> Answer:
-        paused: Answer = self._post(f"{_sandbox(sandbox)}/pause", {})["sandbox"]
-        return paused
-
-    def resume_sandbox(self, sandbox: str) -> Answer:
-        resumed: Answer = self._post(f"{_sandbox(sandbox)}/resume", {})["sandbox"]
-        return resumed
-
-    def scale_sandbox(self, sandbox: str, memory_mib: int | None = None, cpus: int | None = None) -> Answer:
-        """Another size while it runs; what is left out stays: `memory_mib` and `cpus` as they are now."""
-        return self._post(f"{_sandbox(sandbox)}/scale", {"memory_mib": memory_mib, "cpus": cpus})
-
-    def size_sandbox(self, sandbox: str, memory_mib: int, cpus: int, by: str) -> Answer:
-        """For its supervisor: what it counts for from now on. ControlError when there is no room for that."""
-        said = {"memory_mib": memory_mib, "cpus": cpus, "by": by}
-        sized: Answer = self._post(f"{_sandbox(sandbox)}/size", said)["sandbox"]
-        return sized
-
-    def inspect_sandbox(self, sandbox: str) -> Answer:
-        """Begin the search of a sandbox for secrets; how far it is, as `inspection` says it."""
-        return self._post(f"{_sandbox(sandbox)}/inspect", {})
-
-    def inspection(self, sandbox: str) -> Answer:
-        """`{state, ended, searched_bytes, problem, signed, …}` of its last inspection."""
-        return self._call("GET", f"{_sandbox(sandbox)}/inspect")
-
-    def cancel_inspection(self, sandbox: str) -> Answer:
-        """The same, once the sandbox runs again."""
-        return self._post(f"{_sandbox(sandbox)}/inspect/cancel", {})
-
-    def report_sandbox(self, sandbox: str, state: str, ending: str | None = None, detail: str = "") -> Answer:
-        """For supervisors: how it is. Renews the leases of its sessions."""
-        said = {"state": state, "ending": ending, "detail": detail}
-        reported: Answer = self._post(f"{_sandbox(sandbox)}/report", said)["sandbox"]
-        return reported
-
     # --- policies and health ---------------------------------------------------------------------------
 
     def policies(self) -> Answers:
@@ -284,17 +225,25 @@ class ControlClient:
 
     # --- one call ------------------------------------------------------------------------------------
 
-    def _post(self, path: str, asked: Mapping[str, Any]) -> Answer:
+    def _post(self, path: str, asked: Mapping[str, Any], seconds: float | None = None) -> Answer:
         given = {name: value for name, value in asked.items() if value is not None}
-        return self._call("POST", path, json.dumps(given).encode())
+        return self._call("POST", path, json.dumps(given).encode(), seconds=seconds)
 
-    def _call(self, method: str, path: str, body: bytes | None = None, *, unwell: bool = False) -> Answer:
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        unwell: bool = False,
+        seconds: float | None = None,
+    ) -> Answer:
         headers = {"Accept": "application/json", "Connection": "close"}
         if body is not None:
             headers["Content-Type"] = "application/json"
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
-        connection = self._connection()
+        connection = self._connection(seconds or self._timeout)
         try:
             try:
                 connection.request(method, path, body, headers)
@@ -313,13 +262,13 @@ class ControlClient:
             return answer
         raise _refusal(response.status, answer)
 
-    def _connection(self) -> http.client.HTTPConnection:
+    def _connection(self, timeout: float) -> http.client.HTTPConnection:
         if self._socket is not None:
-            return _UnixConnection(self._socket, self._timeout)
+            return _UnixConnection(self._socket, timeout)
         host, port = self._url.hostname or "", self._url.port
         if self.tls is not None:
-            return http.client.HTTPSConnection(host, port, timeout=self._timeout, context=self.tls)
-        return http.client.HTTPConnection(host, port, timeout=self._timeout)
+            return http.client.HTTPSConnection(host, port, timeout=timeout, context=self.tls)
+        return http.client.HTTPConnection(host, port, timeout=timeout)
 
     def _unreachable(self, error: Exception) -> ControlError:
         where = str(self._socket) if self._socket is not None else self._url.netloc
@@ -338,10 +287,6 @@ _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 def _path(session: str, *parts: str) -> str:
     return "/v1/sessions/" + "/".join(quote(part, safe="") for part in (session, *parts))
-
-
-def _sandbox(sandbox: str) -> str:
-    return f"/v1/sandboxes/{quote(sandbox, safe='')}"
 
 
 def _parse(content: bytes) -> Answer | None:

@@ -122,6 +122,7 @@ class Daemon:
             settings, self.directory, self.state, self.metrics, self.exchange.tell
         )
         self.sandboxes = Sandboxes(settings, self.telemetry.emit, self._end_session)
+        self.state.keep(self.sandboxes.kept.held)
         self.inspector = inspector_of(self)
         if settings.shadow_policy is not None:
             self.exchange.shadow = Shadow(

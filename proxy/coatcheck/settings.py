@@ -42,6 +42,13 @@ class Settings(BaseSettings):
         " nothing else is read, and no version older than one that was in force.",
     )
 
+    policy_observe: str | None = Field(
+        None,
+        min_length=10,
+        max_length=200,
+        description="Why policies that say `observe` may be in force here: what no rule allows then leaves,"
+        " without credentials. Unset: such a policy is refused.",
+    )
     shadow_policy: Path | None = Field(
         None,
         description="Candidates that judge each request beside the policies in force and change nothing: a"
@@ -185,6 +192,10 @@ class Settings(BaseSettings):
     max_sandboxes: int = Field(
         16, ge=0, description="At once. Each takes its memory, and a supervisor of about 60 MiB."
     )
+    max_kept_sandboxes: int = Field(
+        256, ge=0, description="Running, asleep or only saved: each has its memory and its disk on ours."
+    )
+    max_snapshots: int = Field(10, ge=1, description="Of one sandbox; one more is refused.")
     max_sandboxes_per_caller: int = Field(8, ge=0, description="One caller cannot take them all.")
     sandbox_total_memory: int | None = Field(
         None,

@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 
 from coatcheck.certificates.trust import TrustFiles
 from coatcheck.decision.elastic import By, Size
+from coatcheck.decision.keeping import Comeback, Saved
 from coatcheck.decision.sandbox import (
     Admitted,
     Choice,
@@ -24,6 +25,7 @@ from coatcheck.shadow import Shadow
 from coatcheck.state.database import Status
 from coatcheck.state.errors import Problem, StateError
 from coatcheck.state.state import State
+from coatcheck.telemetry.events import SandboxChange
 from coatcheck.telemetry.metrics import CONTENT_TYPE, Metrics
 
 type Listen = Literal["unix", "tcp", "sandbox"]
@@ -68,8 +70,34 @@ class Exchange(Protocol):
     def shadow(self) -> Shadow | None: ...
 
 
+class Kept(Protocol):
+    """A sandbox's record."""
+
+    @property
+    def wanted(self) -> WantedSandbox: ...
+
+
+class Keeper(Protocol):
+    """`launcher.keeping.Keeper`. Thread-safe, and reads disks; each raises SandboxRefused."""
+
+    def record(self, sandbox_id: str) -> Kept | None: ...
+
+    def snapshots(self, sandbox_id: str) -> tuple[Saved, ...]: ...
+
+    def remove(self, sandbox_id: str, name: str) -> None: ...
+
+    def saved(self, sandbox_id: str, name: str | None) -> Path: ...
+
+    def comeback(self, sandbox_id: str, directory: Path) -> Comeback: ...
+
+    def drop(self, fork_point: Path) -> None: ...
+
+
 class Sandboxes(Protocol):
     """`launcher.service.Sandboxes`. Thread-safe; each raises decision.sandbox.SandboxRefused."""
+
+    @property
+    def kept(self) -> Keeper: ...
 
     def get(self, sandbox_id: str) -> Sandbox | None: ...
 
@@ -80,11 +108,17 @@ class Sandboxes(Protocol):
     def choose(self, backend: SandboxBackend | None, image: str | None) -> Choice:
         """May measure for seconds."""
 
-    def admit(self, wanted: WantedSandbox) -> Admitted: ...
+    def admit(self, wanted: WantedSandbox, sandbox_id: str | None = None) -> Admitted: ...
 
     def withdraw(self, admitted: Admitted) -> None: ...
 
-    def start(self, admitted: Admitted, identities: Sequence[SandboxIdentity]) -> Sandbox: ...
+    def start(
+        self, admitted: Admitted, identities: Sequence[SandboxIdentity], back: Comeback | None = None
+    ) -> Sandbox: ...
+
+    def is_down(self, sandbox_id: str) -> bool: ...
+
+    def noted(self, sandbox_id: str, change: SandboxChange, detail: str) -> None: ...
 
     def reported(
         self, sandbox_id: str, state: SandboxState, ending: Ending | None, detail: str
@@ -96,7 +130,14 @@ class Sandboxes(Protocol):
 
     def resized(self, sandbox_id: str, size: Size, by: By) -> Sandbox | None: ...
 
-    def ask(self, sandbox_id: str, method: str, target: str) -> object: ...
+    def ask(
+        self,
+        sandbox_id: str,
+        method: str,
+        target: str,
+        body: Mapping[str, object] | None = None,
+        seconds: float = 20.0,
+    ) -> object: ...
 
     def settle(self, sandbox_id: str) -> Sandbox | None: ...
 

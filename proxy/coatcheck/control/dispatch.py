@@ -19,6 +19,8 @@ from coatcheck.control import (
     inspection,
     policies,
     revocations,
+    sandbox_keeping,
+    sandbox_returning,
     sandbox_sizes,
     sandbox_streams,
     sandboxes,
@@ -29,7 +31,16 @@ from coatcheck.control.defence import check_request, check_upgrade, check_websoc
 from coatcheck.control.desk import Desk
 from coatcheck.control.grants import Grants
 from coatcheck.control.identity import channel_of, identify
-from coatcheck.control.models import HANDLE_ID, PORT, SANDBOX_ID, SESSION_ID, Error, ErrorAnswer, Nothing
+from coatcheck.control.models import (
+    HANDLE_ID,
+    PORT,
+    SANDBOX_ID,
+    SESSION_ID,
+    SNAPSHOT,
+    Error,
+    ErrorAnswer,
+    Nothing,
+)
 from coatcheck.control.openapi import document
 from coatcheck.control.operation import Answer, Ask, Operation, Passage, Text, Unread
 from coatcheck.control.passages import Passages
@@ -38,8 +49,6 @@ from coatcheck.control.reading import read_body, read_query
 
 logger = logging.getLogger(__name__)
 
-RUN_SECONDS: Final = 30.0
-"""For one operation: a disk that hangs must not hold connections for ever."""
 MAX_TOLD: Final = 10
 """Refusals a second that are logged."""
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Server": "coatcheck"}
@@ -47,6 +56,7 @@ _PARTS: Final = {
     "session": f"(?P<session>{SESSION_ID})",
     "sandbox": f"(?P<sandbox>{SANDBOX_ID})",
     "jti": f"(?P<jti>{HANDLE_ID})",
+    "snapshot": f"(?P<snapshot>{SNAPSHOT})",
     "port": f"(?P<port>{PORT})",
     "rest": "(?P<rest>/.*)",
 }
@@ -62,6 +72,8 @@ OPERATIONS: Final = (
     *revocations.OPERATIONS,
     *sandboxes.OPERATIONS,
     *sandbox_sizes.OPERATIONS,
+    *sandbox_keeping.OPERATIONS,
+    *sandbox_returning.OPERATIONS,
     *inspection.OPERATIONS,
     *sandbox_streams.OPERATIONS,
     *policies.OPERATIONS,
@@ -102,7 +114,7 @@ class Dispatcher:
             check_upgrade(request, operation.passes)
             body = Nothing() if operation.passes else await read_body(request, operation.body)
             ask = Ask(caller, path, query, body, self.grants.of_name)
-            async with asyncio.timeout(RUN_SECONDS):
+            async with asyncio.timeout(operation.seconds):
                 answer = await operation.run(self._desk, ask)
             if isinstance(answer, Passage):
                 # Only now: a client that cannot see why its handshake failed asks again without one.
@@ -117,7 +129,7 @@ class Dispatcher:
         except TimeoutError:
             late = ControlProblem(
                 Refusal.BUSY,
-                f"this took longer than {RUN_SECONDS:g} s, and may still happen",
+                f"this took longer than {operation.seconds if operation else 0:g} s, and may still happen",
                 "Look at the daemon's disk, and ask for the session's state before trying again.",
             )
             self._report(operation, caller, late)

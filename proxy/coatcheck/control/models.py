@@ -14,6 +14,7 @@ from coatcheck.state.database import Status
 SESSION_ID = "ses_[0-9a-f]{24}"
 HANDLE_ID = "[A-Za-z0-9_-]{16}"
 SANDBOX_ID = "sbx_[0-9a-f]{16}"
+SNAPSHOT = "[a-z0-9][a-z0-9._-]{0,63}"
 PORT = "[1-9][0-9]{0,4}"
 
 type Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[ -~]+$")]

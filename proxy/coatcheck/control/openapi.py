@@ -7,7 +7,15 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 import coatcheck
-from coatcheck.control.models import HANDLE_ID, PORT, SANDBOX_ID, SESSION_ID, ErrorAnswer, Nothing
+from coatcheck.control.models import (
+    HANDLE_ID,
+    PORT,
+    SANDBOX_ID,
+    SESSION_ID,
+    SNAPSHOT,
+    ErrorAnswer,
+    Nothing,
+)
 from coatcheck.control.operation import Operation
 from coatcheck.control.problem import STATUS, Reason, Refusal
 
@@ -21,6 +29,7 @@ _PARAMETERS: Final = {
     "session": ("A session's id.", SESSION_ID),
     "sandbox": ("A sandbox's id.", SANDBOX_ID),
     "jti": ("A handle's id.", HANDLE_ID),
+    "snapshot": ("A snapshot's name.", SNAPSHOT),
     "port": ("A TCP port.", PORT),
     "rest": ("Path and query for the server inside, as they are.", "/.*"),
 }

@@ -74,6 +74,8 @@ class Operation:
     reasons: frozenset[Reason] = frozenset()
     """Its own refusals, besides those that every operation has."""
     content_type: str = "application/json"
+    seconds: float = 30.0
+    """For its answer: a disk that hangs must not hold connections for ever."""
     passes: bool = False
     """It answers with a Passage: its body is not read here, and it takes as long as it takes."""
     websocket: bool = False

@@ -65,6 +65,7 @@ STATUS: dict[Reason, HTTPStatus] = {
     Problem.NOT_RECORDED: HTTPStatus.SERVICE_UNAVAILABLE,
     Problem.DIRECTORY: HTTPStatus.SERVICE_UNAVAILABLE,
     SandboxProblem.UNKNOWN_SANDBOX: HTTPStatus.NOT_FOUND,
+    SandboxProblem.UNKNOWN_SNAPSHOT: HTTPStatus.NOT_FOUND,
     SandboxProblem.SANDBOX_ENDED: HTTPStatus.CONFLICT,
     SandboxProblem.UNKNOWN_IMAGE: HTTPStatus.NOT_FOUND,
     SandboxProblem.NO_BACKEND: HTTPStatus.CONFLICT,
@@ -92,6 +93,9 @@ STATUS: dict[Reason, HTTPStatus] = {
     SandboxProblem.BAD_REQUEST: HTTPStatus.BAD_REQUEST,
     SandboxProblem.NETWORK_OPEN: HTTPStatus.BAD_GATEWAY,
     SandboxProblem.GUEST_FAILED: HTTPStatus.BAD_GATEWAY,
+    SandboxProblem.UNSAVABLE: HTTPStatus.CONFLICT,
+    SandboxProblem.NOT_SAVED: HTTPStatus.INSUFFICIENT_STORAGE,
+    SandboxProblem.NOT_WOKEN: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from coatcheck.control.models import SANDBOX_ID, Answered, Asked, Name, PolicyName, SessionId
+from coatcheck.control.models import SANDBOX_ID, SNAPSHOT, Answered, Asked, Name, PolicyName, SessionId
 from coatcheck.decision.elastic import By, Scaling
 from coatcheck.decision.sandbox import Backend, Ending, SandboxState
 from coatcheck.decision.session import Isolation
@@ -13,6 +13,7 @@ type SandboxId = Annotated[str, Field(pattern=f"^{SANDBOX_ID}$")]
 type IdentityName = Literal["agent", "tool"]
 type GuestPath = Annotated[str, Field(min_length=2, max_length=4096, pattern=r"^/[^\x00]+$")]
 type VolumeName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
+type SnapshotName = Annotated[str, Field(pattern=f"^{SNAPSHOT}$")]
 type ImageName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 
 
@@ -76,6 +77,9 @@ class NewSandbox(Asked):
     idle_seconds: float | None = Field(
         None, ge=1, le=31_536_000, description="Ends when nobody was connected for so long. Default: never."
     )
+    idle: Literal["end", "sleep"] = Field(
+        "end", description="What it does when it was idle for so long; asleep, it wakes when it is used."
+    )
     lease_seconds: float | None = Field(None, ge=1, le=86_400)
     volumes: list[VolumeAsked] = Field([], max_length=4)
     max_memory_mib: Whole | None = Field(
@@ -122,9 +126,24 @@ class Killing(Asked):
 class Report(Asked):
     """From the sandbox's supervisor."""
 
-    state: Literal["starting", "running", "paused", "ending"]
+    state: Literal["starting", "running", "paused", "sleeping", "ending"]
     ending: Ending | None = None
     detail: Annotated[str, Field(max_length=500)] = ""
+
+
+class NewSnapshot(Asked):
+    name: SnapshotName
+
+
+class Fork(Asked):
+    """Copies of a sandbox, as it is or as it was saved, each with sessions of its own."""
+
+    count: Annotated[int, Field(ge=1, le=16), BeforeValidator(_whole)] = 1
+    snapshot: SnapshotName | None = Field(None, description="Default: as it is now, or fell asleep.")
+
+
+class Restore(Asked):
+    snapshot: SnapshotName | None = Field(None, description="Default: the newest.")
 
 
 class FileQuery(Asked):
@@ -178,6 +197,7 @@ class SandboxView(Answered):
     elastic: ElasticView | None = Field(description="null: it has one size.")
     ending: Ending | None
     detail: str
+    recoverable: bool = Field(description="It has ended, and can be restored from what was saved of it.")
 
 
 class SandboxShown(Answered):
@@ -195,3 +215,18 @@ class Scaled(Answered):
 
 class SandboxList(Answered):
     sandboxes: list[SandboxView]
+
+
+class SnapshotView(Answered):
+    name: str
+    created_at: float | None = Field(description="None: it is damaged, and can only be removed.")
+    generation: int | None
+    bytes_on_disk: int
+
+
+class SnapshotShown(Answered):
+    snapshot: SnapshotView
+
+
+class SnapshotList(Answered):
+    snapshots: list[SnapshotView] = Field(description="The oldest first.")

@@ -2,7 +2,8 @@
 are opened for it, and only then is anything started. Whatever fails takes back what was done before it."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -14,15 +15,16 @@ from coatcheck.control.caller import Caller
 from coatcheck.control.desk import Desk
 from coatcheck.control.opening import Opened, open_session
 from coatcheck.control.problem import ControlProblem, from_sandbox
-from coatcheck.control.sandbox_models import IdentityAsked, NewSandbox
+from coatcheck.control.sandbox_models import NewSandbox
 from coatcheck.control.sessions import forbidden
 from coatcheck.control.views import minted_view
 from coatcheck.decision.autoscale import Autoscale
 from coatcheck.decision.elastic import Growth
+from coatcheck.decision.keeping import Comeback, Keeping
 from coatcheck.decision.message import OriginClass
+from coatcheck.decision.policy import Policy
 from coatcheck.decision.sandbox import (
     Admitted,
-    Choice,
     Sandbox,
     SandboxIdentity,
     SandboxProblem,
@@ -72,22 +74,46 @@ async def open_sandbox(desk: Desk, wanted: NewSandbox, caller: Caller) -> Sandbo
         volumes=tuple(WantedVolume(each.name, each.at, each.size_mib) for each in wanted.volumes),
         idle_seconds=wanted.idle_seconds,
         filesystem=policy.filesystem if policy is not None else None,
+        keeping=Keeping(sleeps=wanted.idle == "sleep"),
+        savable=not held_back(policy, [each.credentials for each in wanted.identities]),
         growth=_growth(wanted),
     )
+    people = [
+        Person(each.name, each.credentials, lease_seconds=wanted.lease_seconds) for each in wanted.identities
+    ]
     try:
         admitted = sandboxes.admit(asked)
     except SandboxRefused as error:
         raise from_sandbox(error) from None
+    return await begin(desk, admitted, people, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Somebody inside, and the session that is to be opened for them."""
+
+    name: str
+    credentials: Sequence[str] | None
+    """None: all of the policy, or of the parent."""
+    parent: str | None = None
+    """The session whose handles its processes hold."""
+    lease_seconds: float | None = None
+
+
+async def begin(desk: Desk, admitted: Admitted, people: Sequence[Person], back: Comeback | None) -> Sandbox:
+    """A life of an admitted sandbox, with sessions of its own; of the last one's maker. ControlProblem, with
+    nothing left of it, when that cannot be."""
+    sandboxes, maker = desk.backend.sandboxes, admitted.wanted.opened_by
     opened: list[SandboxIdentity] = []
     try:
-        for each in wanted.identities:
-            identity = await _identity(desk, wanted, each, admitted, choice, caller)
+        for each in people:
+            identity = await _identity(desk, admitted, each)
             opened.append(identity)  # at once: what fails next must find it
-        return await asyncio.to_thread(sandboxes.start, admitted, opened)
+        return await asyncio.to_thread(sandboxes.start, admitted, opened, back)
     except BaseException as error:
         sandboxes.withdraw(admitted)
         for made in opened:
-            await desk.take(partial(desk.backend.state.end, made.session, caller.name))
+            await desk.take(partial(desk.backend.state.end, made.session, maker))
         if isinstance(error, SandboxRefused):
             raise from_sandbox(error) from None
         raise
@@ -108,6 +134,13 @@ def _growth(wanted: NewSandbox) -> Growth | None:
     return Growth(wanted.max_memory_mib, wanted.max_cpus, wanted.scaling, autoscale)
 
 
+def held_back(policy: Policy | None, granted: Iterable[Collection[str] | None]) -> list[str]:
+    """Credentials whose handles policy lets in no snapshot, of those that are granted (None: all)."""
+    found = policy.credentials.values() if policy is not None else ()
+    never = {each.name for each in found if not each.inherit}
+    return sorted({name for names in granted for name in (never if names is None else never & set(names))})
+
+
 def _limits(wanted: NewSandbox) -> Mapping[str, int]:
     """By `launcher.limits.LimitName`."""
     asked = {
@@ -122,37 +155,33 @@ def _limits(wanted: NewSandbox) -> Mapping[str, int]:
     return {name: amount for name, amount in asked.items() if amount is not None}
 
 
-async def _identity(
-    desk: Desk,
-    wanted: NewSandbox,
-    identity: IdentityAsked,
-    admitted: Admitted,
-    choice: Choice,
-    caller: Caller,
-) -> SandboxIdentity:
+async def _identity(desk: Desk, admitted: Admitted, person: Person) -> SandboxIdentity:
     """A session of its own, that only this identity's connections belong to."""
     most = desk.backend.state.settings.max_age
+    wanted = admitted.wanted
     session = models.NewSession(
         tenant=wanted.tenant,
         subject=wanted.subject,
         policy=wanted.policy,
-        credentials=identity.credentials,
-        isolation=choice.isolation,
-        lease_seconds=wanted.lease_seconds,
+        credentials=list(person.credentials) if person.credentials is not None else None,
+        isolation=wanted.choice.isolation,
+        lease_seconds=person.lease_seconds,
         max_age=min(most, admitted.run_seconds + AFTERLIFE_SECONDS),
         listen="sandbox",
+        parent=person.parent,
     )
-    opened = await open_session(desk, session, caller.name)
+    opened = await open_session(desk, session, wanted.opened_by)
     trust = desk.backend.trust_for(opened.session.id)
     return SandboxIdentity(
-        name=identity.name,
+        name=person.name,
         session=opened.session.id,
         socket=(opened.url or "").removeprefix("unix://"),
         lease_seconds=opened.session.lease_seconds,
-        environment=_environment(desk, opened, identity.name),
+        environment=_environment(desk, opened, person.name),
         ca=str(trust.ca.absolute()),
         bundle=str(trust.bundle.absolute()),
         java_truststore=str(trust.java_truststore.absolute()),
+        credentials=tuple(sorted(opened.session.credentials)),
     )
 
 

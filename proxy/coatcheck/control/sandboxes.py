@@ -82,6 +82,7 @@ def view(sandbox: Sandbox) -> models.SandboxView:
         elastic=models.ElasticView(**asdict(sandbox.elastic)) if sandbox.elastic is not None else None,
         ending=sandbox.ending,
         detail=sandbox.detail,
+        recoverable=sandbox.recoverable,
     )
 
 

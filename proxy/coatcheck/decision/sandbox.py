@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 
 from coatcheck.decision.elastic import Elastic, Growth
 from coatcheck.decision.filesystem import Filesystem
+from coatcheck.decision.keeping import Keeping
 from coatcheck.decision.session import Isolation
 
 AGENT = "agent"
@@ -70,6 +71,9 @@ class WantedSandbox:
     """After so long without anybody connected it ends."""
     filesystem: Filesystem | None = None
     """Of the policy: layers around each command inside."""
+    keeping: Keeping = field(default_factory=Keeping)
+    savable: bool = True
+    """False: policy lets no handle that it holds be in a snapshot."""
     growth: Growth | None = None
     """How far it may grow while it runs; None: it has one size."""
 
@@ -104,6 +108,8 @@ class SandboxIdentity:
     bundle: str
     java_truststore: str
     """Files on the host."""
+    credentials: tuple[str, ...] = ()
+    """That its session was granted."""
 
 
 class SandboxState(StrEnum):
@@ -138,6 +144,8 @@ class Ending(StrEnum):
     """A copy of a saved sandbox did not become somebody of its own, and never ran."""
     SUPERVISOR_GONE = "supervisor_gone"
     """Its supervisor was killed or crashed; what was left has been swept."""
+    RESTORED = "restored"
+    """An earlier state of it takes its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,17 +178,25 @@ class Sandbox:
     ending: Ending | None = None
     detail: str = ""
     """Of the ending, in words for a person."""
+    recoverable: bool = False
+    """It has ended, and can be restored from what was saved of it."""
 
     @property
     def over(self) -> bool:
         """No authority is left in it."""
         return self.state in (SandboxState.ENDING, SandboxState.ENDED)
 
+    @property
+    def past(self) -> bool:
+        """Nothing can bring it back."""
+        return self.state is SandboxState.ENDED and not self.recoverable
+
 
 class SandboxProblem(StrEnum):
     """Why a sandbox cannot be had or used."""
 
     UNKNOWN_SANDBOX = "unknown_sandbox"
+    UNKNOWN_SNAPSHOT = "unknown_snapshot"
     SANDBOX_ENDED = "sandbox_ended"
     UNKNOWN_IMAGE = "unknown_image"
     NO_BACKEND = "no_backend"

@@ -1,9 +1,13 @@
 """The daemon's questions to one supervisor, over its `api.sock`: short ones. Streams go through `relay`."""
 
+import contextlib
 import http.client
 import json
+import os
+import signal
 import socket
 import struct
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -18,8 +22,15 @@ SOCKET: Final = "api.sock"
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid (unix(7))
 
 
-class SupervisorSilent(Exception):
+class SupervisorSilent(SandboxRefused):
     """It does not answer: not up yet, gone, or stuck."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            SandboxProblem.NOT_STARTED,
+            f"the sandbox's supervisor does not answer ({why})",
+            "See `coatcheck sandbox list`, and the daemon's log.",
+        )
 
 
 def ask_supervisor(
@@ -61,3 +72,12 @@ def supervisor_pid(directory: Path) -> int | None:
             probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         )[0]
         return pid
+
+
+def kill_supervisor(process: "subprocess.Popen[bytes] | None", directory: Path) -> None:
+    """SIGKILL: to the process that we started, or to whoever listens for a sandbox that we have adopted."""
+    if process is not None:
+        process.kill()
+    elif (pid := supervisor_pid(directory)) is not None:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)

@@ -6,7 +6,6 @@ supervisor is told stands in its spec; afterwards it speaks to the daemon throug
 
 import contextlib
 import logging
-import os
 import secrets
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from coatcheck.decision.elastic import By, Size
+from coatcheck.decision.keeping import Comeback
 from coatcheck.decision.sandbox import (
     Admitted,
     Backend,
@@ -33,13 +33,13 @@ from coatcheck.decision.sandbox import (
 )
 from coatcheck.launcher import run_directory
 from coatcheck.launcher.admission import check_room, range_for
-from coatcheck.launcher.asking import SupervisorSilent, ask_supervisor, supervisor_pid
+from coatcheck.launcher.asking import ANSWER_SECONDS, SupervisorSilent, ask_supervisor, kill_supervisor
 from coatcheck.launcher.backends import Backends
 from coatcheck.launcher.cgroup import remove as remove_cgroup
-from coatcheck.launcher.limits import LimitError, LimitName, Limits, ceilings, choose
+from coatcheck.launcher.keeping import Keeper
+from coatcheck.launcher.limits import LimitError, LimitName, ceilings, choose
 from coatcheck.launcher.processes import has_ended
-from coatcheck.launcher.spawning import spawn, spec_of, volumes
-from coatcheck.private_files import open_private_directory
+from coatcheck.launcher.starting import check_volumes, event_of, first_event, sandbox_of, start
 from coatcheck.settings import Settings
 from coatcheck.telemetry.events import SandboxChange, SandboxEvent
 
@@ -61,6 +61,7 @@ class Sandboxes:
     def __init__(self, settings: Settings, tell: Tell, end_session: Callable[[str, str], None]) -> None:
         self._settings = settings
         self._root = settings.runtime.absolute() / "sandboxes"
+        self.kept = Keeper(settings)
         self._tell = tell
         self._end_session = end_session
         self._backends = Backends(settings)
@@ -70,6 +71,14 @@ class Sandboxes:
         self._ending_since: dict[str, float] = {}
         self._admitted: dict[str, str] = {}
         """Sandbox id -> caller, of those that were admitted and have no supervisor yet."""
+        self._asleep: set[str] = set()
+        """Those that sleep without a supervisor."""
+        self._clearing: set[str] = set()
+        """Those whose supervisor is gone, and whose remains are being removed."""
+        self._discarded: set[str] = set()
+        """Those whose caller wants nothing of them any more."""
+        self._returning: dict[str, SandboxChange] = {}
+        """What it will have been when one that is coming back runs."""
 
     # --- what is there ---------------------------------------------------------------------------------
 
@@ -90,92 +99,62 @@ class Sandboxes:
         """What a sandbox would be made of here, measured (the first time: seconds). SandboxRefused."""
         return self._backends.choose(backend, image)
 
-    def admit(self, wanted: WantedSandbox) -> Admitted:
-        """Room for it, or SandboxRefused. `withdraw` it if nothing comes of it."""
+    def admit(self, wanted: WantedSandbox, sandbox_id: str | None = None) -> Admitted:
+        """Room for it, or SandboxRefused. `withdraw` it if nothing comes of it. `sandbox_id`: of one that
+        sleeps or has ended, and is to come back."""
         try:
             asked = {LimitName(name): amount for name, amount in wanted.limits.items()}
             limits = choose(asked, ceilings(self._settings))
         except LimitError as error:
             raise SandboxRefused(SandboxProblem.BEYOND_LIMIT, str(error), error.hint) from None
-        self._check_volumes(wanted)
+        check_volumes(wanted, ceilings(self._settings))
         elastic = range_for(wanted, limits, ceilings(self._settings))
         with self._lock:
-            live = [each.opened_by for each in self._known.values() if each.state is not SandboxState.ENDED]
+            if sandbox_id is not None and (sandbox_id in self._admitted or not self.is_down(sandbox_id)):
+                raise SandboxRefused(
+                    SandboxProblem.SANDBOX_BUSY,
+                    f"{sandbox_id} is running, or somebody brings it back just now",
+                    "See `coatcheck sandbox list`.",
+                )
+            down = (SandboxState.ENDED, SandboxState.SLEEPING)
+            live = [each.opened_by for each in self._known.values() if each.state not in down]
             live += self._admitted.values()
             most, each_most = self._settings.max_sandboxes, self._settings.max_sandboxes_per_caller
             if len(live) >= most:
                 raise _too_many(f"this daemon runs {most} sandboxes already", "")
             if live.count(wanted.opened_by) >= each_most:
                 raise _too_many(f"you run {each_most} sandboxes already", "_PER_CALLER")
-            admitted = Admitted(f"sbx_{secrets.token_hex(8)}", wanted, asdict(limits), elastic)
+            admitted = Admitted(sandbox_id or f"sbx_{secrets.token_hex(8)}", wanted, asdict(limits), elastic)
             self._admitted[admitted.id] = wanted.opened_by
         return admitted
-
-    def _check_volumes(self, wanted: WantedSandbox) -> None:
-        """They are on the disk that has our own state: what fills it stops the audit log, and so all."""
-        most = ceilings(self._settings).disk_mib
-        for each in wanted.volumes:
-            if each.size_mib > most:
-                raise SandboxRefused(
-                    SandboxProblem.BEYOND_LIMIT,
-                    f"the volume {each.name} would have {each.size_mib} MiB; a disk here has {most} at most",
-                    "Ask for less, or have COATCHECK_SANDBOX_MAX_DISK raised.",
-                )
 
     def withdraw(self, admitted: Admitted) -> None:
         with self._lock:
             self._admitted.pop(admitted.id, None)
 
-    def start(self, admitted: Admitted, identities: Sequence[SandboxIdentity]) -> Sandbox:
-        """Start its supervisor. SandboxRefused, with nothing left of it, when that cannot be."""
-        sandbox_id, wanted, limits = admitted.id, admitted.wanted, Limits(**admitted.limits)
-        now = time.time()
-        sandbox = Sandbox(
-            id=sandbox_id,
-            tenant=wanted.tenant,
-            subject=wanted.subject,
-            policy=wanted.policy,
-            opened_by=wanted.opened_by,
-            backend=wanted.choice.backend,
-            isolation=wanted.choice.isolation,
-            why=wanted.choice.why,
-            sessions={each.name: each.session for each in identities},
-            created_at=now,
-            expires_at=now + limits.run_seconds,
-            memory_mib=limits.memory_mib,
-            cpus=limits.cpus,
-            disk_mib=limits.disk_mib,
-            processes=limits.processes,
-            elastic=admitted.elastic,
-        )
-        directory = self.directory(sandbox_id)
-        try:
-            open_private_directory(self._root)
-            if wanted.volumes:
-                open_private_directory(volumes(self._settings))
-            directory.mkdir(mode=0o700)
-            run_directory.describe(directory, sandbox)
-            lock = run_directory.lock(directory)
-            try:
-                spec = spec_of(sandbox, admitted, identities, self._settings, directory, lock)
-                self._told(sandbox, SandboxChange.CREATED, "")
-                process = spawn(spec)
-            finally:
-                os.close(lock)  # the supervisor has its own copy, and the lock lives as long as that
-        except OSError as error:
-            shutil.rmtree(directory, ignore_errors=True)
-            raise SandboxRefused(
-                SandboxProblem.NOT_STARTED,
-                f"the sandbox's supervisor could not be started: {error.strerror or error}",
-                "See the daemon's log; it may be out of memory, processes or disk.",
-            ) from None
-        except BaseException:
-            shutil.rmtree(directory, ignore_errors=True)
-            raise
+    def start(
+        self, admitted: Admitted, identities: Sequence[SandboxIdentity], back: Comeback | None = None
+    ) -> Sandbox:
+        """Start its supervisor. SandboxRefused, with nothing left of it, when that cannot be. `back`: what it
+        begins from instead of a boot."""
+        before = self._known.get(admitted.id)
+        sandbox = sandbox_of(admitted, identities, before)
+
+        def beginning() -> None:
+            first = first_event(sandbox, back)
+            if first is not None:
+                self._told(sandbox, *first)
+            elif back is not None:
+                woken = Path(back.snapshot) == self.kept.asleep(sandbox.id)
+                self._returning[sandbox.id] = SandboxChange.WOKE if woken else SandboxChange.RESTORED
+
+        directory = self.directory(sandbox.id)
+        process = start(sandbox, admitted, identities, back, self.kept, self._settings, directory, beginning)
         with self._lock:
-            self._processes[sandbox_id] = process
-            self._known[sandbox_id] = sandbox
-            self._admitted.pop(sandbox_id, None)
+            self._asleep.discard(sandbox.id)
+            self._processes[sandbox.id] = process
+            self._known[sandbox.id] = sandbox
+            self._admitted.pop(sandbox.id, None)
         return sandbox
 
     # --- its life --------------------------------------------------------------------------------------
@@ -196,7 +175,12 @@ class Sandboxes:
         if now.over:
             self._over(now)
         elif sandbox.state is SandboxState.STARTING and state is SandboxState.RUNNING:
-            self._told(now, SandboxChange.RUNNING, "")
+            self.kept.awake(sandbox_id)
+            self._told(now, self._returning.pop(sandbox_id, SandboxChange.RUNNING), "")
+        elif state is SandboxState.SLEEPING and sandbox.state is not state:
+            self._told(now, SandboxChange.SLEEPING, "")
+        elif sandbox.state is SandboxState.SLEEPING and state is SandboxState.RUNNING:
+            self._told(now, SandboxChange.WOKE, "")
         return now
 
     def scale(self, sandbox_id: str, memory_mib: int | None, cpus: int | None) -> Size:
@@ -222,12 +206,19 @@ class Sandboxes:
             check_room(others, sandbox, size, self._settings.sandbox_total_memory)
             now = replace(sandbox, memory_mib=size.memory_mib, cpus=size.cpus)
             self._known[sandbox_id] = now
-        run_directory.describe(self.directory(sandbox_id), now)  # for a daemon that comes after us
+        with contextlib.suppress(FileNotFoundError):  # it ends at this moment
+            run_directory.describe(self.directory(sandbox_id), now)  # for a daemon that comes after us
         self._told(now, SandboxChange.RESIZED, f"{size.memory_mib} MiB, {size.cpus} CPUs: {by}")
         return now
 
     def kill(self, sandbox_id: str, ending: Ending, detail: str) -> None:
-        """Its sessions are over when this returns; the rest of it soon after. Idempotent."""
+        """Its sessions are over when this returns; the rest of it soon after. Idempotent. KILLED: of what was
+        saved of it nothing is kept, either."""
+        if ending is Ending.KILLED and sandbox_id in self._known:
+            self._discarded.add(sandbox_id)
+            if self.is_down(sandbox_id):
+                self._discard(sandbox_id, detail)
+                return
         if self.reported(sandbox_id, SandboxState.ENDING, ending, detail) is None:
             return
         try:
@@ -237,27 +228,42 @@ class Sandboxes:
             if process is not None:
                 process.terminate()
 
-    def ask(self, sandbox_id: str, method: str, target: str, body: Mapping[str, Any] | None = None) -> Any:
+    def ask(
+        self,
+        sandbox_id: str,
+        method: str,
+        target: str,
+        body: Mapping[str, Any] | None = None,
+        seconds: float = ANSWER_SECONDS,
+    ) -> Any:
         """One request to its supervisor, and the answer. SupervisorSilent, SandboxRefused."""
-        return ask_supervisor(self.directory(sandbox_id), method, target, body)
+        return ask_supervisor(self.directory(sandbox_id), method, target, body, seconds)
+
+    def noted(self, sandbox_id: str, change: SandboxChange, detail: str) -> None:
+        """Something was done to it that changes no state of it."""
+        sandbox = self.get(sandbox_id)
+        if sandbox is not None:
+            self._told(sandbox, change, detail)
 
     def sessions_over(self, session_ids: AbstractSet[str]) -> None:
         """Sessions ended elsewhere: revoked, lapsed, expired. Their sandboxes end with them."""
         for sandbox in self.all():
             session_id = next((each for each in sandbox.sessions.values() if each in session_ids), None)
-            if session_id is not None and not sandbox.over:
+            down = sandbox.over or sandbox.id in self._asleep | self._clearing
+            if session_id is not None and not down:
                 self.kill(sandbox.id, Ending.SESSION_OVER, f"its session {session_id} is over")
 
     def close(self) -> None:
-        """All of them end, as the daemon does in order: after a crash they may be adopted instead."""
+        """All that run end, as the daemon does in order: after a crash they may be adopted instead. What was
+        saved of them stays."""
         for sandbox in self.all():
-            if not sandbox.over:
+            if not sandbox.over and sandbox.id not in self._asleep:
                 self.kill(sandbox.id, Ending.DAEMON_GONE, "the daemon was stopped")
         until = time.monotonic() + KILL_SECONDS
-        while left := [each.id for each in self.all() if each.state is not SandboxState.ENDED]:
+        while left := [each.id for each in self.all() if not self.is_down(each.id)]:
             for sandbox_id in left:
                 if time.monotonic() > until:
-                    self._kill_supervisor(sandbox_id, self._processes.get(sandbox_id))
+                    kill_supervisor(self._processes.get(sandbox_id), self.directory(sandbox_id))
                 self.settle(sandbox_id)
             time.sleep(CLOSE_POLL_SECONDS)
 
@@ -265,9 +271,8 @@ class Sandboxes:
 
     def adopt(self) -> None:
         """At the daemon's start: sandboxes that outlived the last are ours, what is left of others goes."""
-        if not self._root.is_dir():
-            return
-        for directory in sorted(self._root.iterdir()):
+        kept = self.kept.read_all()
+        for directory in sorted(self._root.iterdir()) if self._root.is_dir() else ():
             try:
                 sandbox = run_directory.read(directory)
             except (OSError, ValueError, KeyError, TypeError):
@@ -279,6 +284,10 @@ class Sandboxes:
                 self._known[sandbox.id] = sandbox
                 self._gone(sandbox)
             shutil.rmtree(directory, ignore_errors=True)
+        for record in kept:
+            if record.sandbox.id not in self._known:  # the host went down with it, and its directory
+                self._known[record.sandbox.id] = record.sandbox
+                self._gone(record.sandbox)
 
     def sweep(self) -> None:
         """Once a second: whose supervisor is gone is over, and what it left is removed."""
@@ -289,7 +298,7 @@ class Sandboxes:
     def settle(self, sandbox_id: str) -> Sandbox | None:
         """The sandbox as it is now, after a look at its supervisor."""
         sandbox = self._known.get(sandbox_id)
-        if sandbox is None or sandbox.state is SandboxState.ENDED:
+        if sandbox is None or self.is_down(sandbox_id):
             return sandbox
         process = self._processes.get(sandbox_id)
         gone = _is_gone(process) if process else not run_directory.is_locked(self.directory(sandbox_id))
@@ -297,63 +306,83 @@ class Sandboxes:
             self._gone(sandbox)
         elif time.monotonic() - self._ending_since.get(sandbox_id, time.monotonic()) > KILL_SECONDS:
             logger.error("sandbox %s does not end: its supervisor is killed", sandbox_id)
-            self._kill_supervisor(sandbox_id, process)
+            kill_supervisor(process, self.directory(sandbox_id))
         return self._known.get(sandbox_id)
 
-    def _kill_supervisor(self, sandbox_id: str, process: "subprocess.Popen[bytes] | None") -> None:
-        if process is not None:
-            process.kill()
-        elif (pid := supervisor_pid(self.directory(sandbox_id))) is not None:
-            with contextlib.suppress(OSError):
-                os.kill(pid, 9)
-
     def _gone(self, sandbox: Sandbox) -> None:
+        """Its supervisor is. Down it is only when nothing is left in the way of whoever brings it back."""
         with self._lock:
-            now = self._known.get(sandbox.id, sandbox)
-            if now.state is SandboxState.ENDED:
+            if self.is_down(sandbox.id) or sandbox.id in self._clearing:
                 return
-            over = now.over
-            if not over:
-                now = replace(
-                    now,
-                    ending=Ending.SUPERVISOR_GONE,
-                    detail="its supervisor was killed or crashed; see the daemon's log",
-                )
-            self._known[sandbox.id] = now = replace(now, state=SandboxState.ENDED)
-            self._processes.pop(sandbox.id, None)
-            self._ending_since.pop(sandbox.id, None)
-            ended = [each.id for each in self._known.values() if each.state is SandboxState.ENDED]
-            for forgotten in ended[:-MAX_REMEMBERED]:
-                del self._known[forgotten]
-        if not over:
-            self._over(now)
+            self._clearing.add(sandbox.id)
         directory = self.directory(sandbox.id)
-        remove_cgroup(f"coatcheck-{directory.name}")  # the kernel ended what was in it; the group stays
-        shutil.rmtree(directory, ignore_errors=True)
+        try:
+            if not sandbox.over:
+                self._let_go(sandbox)
+            remove_cgroup(f"coatcheck-{directory.name}")  # the kernel ended what was in it; the group stays
+            shutil.rmtree(directory, ignore_errors=True)
+            with self._lock:
+                before = self._known.get(sandbox.id, sandbox)
+                self._known[sandbox.id] = now = self._left(before)
+                self._processes.pop(sandbox.id, None)
+                self._ending_since.pop(sandbox.id, None)
+                self._returning.pop(sandbox.id, None)
+                if now.past:
+                    self._discarded.discard(sandbox.id)
+                    self.kept.forget(sandbox.id)
+                for forgotten in [each.id for each in self._known.values() if each.past][:-MAX_REMEMBERED]:
+                    del self._known[forgotten]
+        finally:
+            self._clearing.discard(sandbox.id)
+        if now.state is SandboxState.SLEEPING and before.state is not now.state:
+            self._told(now, SandboxChange.SLEEPING, now.detail)
+        elif now.state is SandboxState.ENDED and not before.over:
+            self._told(now, SandboxChange.ENDED, now.detail)
+
+    def _left(self, sandbox: Sandbox) -> Sandbox:
+        """What is left of one whose supervisor is gone: it sleeps, it can be restored, or nothing."""
+        discarded = sandbox.id in self._discarded
+        if not discarded and self.kept.asleep(sandbox.id) is not None:
+            self._asleep.add(sandbox.id)
+            return replace(sandbox, state=SandboxState.SLEEPING, ending=None)
+        if not sandbox.over:
+            sandbox = replace(
+                sandbox,
+                ending=Ending.SUPERVISOR_GONE,
+                detail="its supervisor was killed or crashed; see the daemon's log",
+            )
+        saved = not discarded and self.kept.is_saved(sandbox.id)
+        return replace(sandbox, state=SandboxState.ENDED, recoverable=saved)
+
+    def is_down(self, sandbox_id: str) -> bool:
+        """Whether nothing of it runs: it has ended, or sleeps without a supervisor."""
+        sandbox = self._known.get(sandbox_id)
+        return sandbox_id in self._asleep or (sandbox is not None and sandbox.state is SandboxState.ENDED)
+
+    def _discard(self, sandbox_id: str, detail: str) -> None:
+        """Of one that is down: what was saved of it goes."""
+        with self._lock:
+            before = self._known[sandbox_id]
+            self._asleep.discard(sandbox_id)
+            self._discarded.discard(sandbox_id)
+            now = replace(before, state=SandboxState.ENDED, recoverable=False)
+            if before.state is SandboxState.SLEEPING:
+                now = replace(now, ending=Ending.KILLED, detail=detail)
+            self._known[sandbox_id] = now
+        self.kept.forget(sandbox_id)
+        if not before.past:
+            self._told(now, SandboxChange.ENDED, detail)
+
+    def _let_go(self, sandbox: Sandbox) -> None:
+        for session in sandbox.sessions.values():
+            self._end_session(session, f"sandbox {sandbox.ending or sandbox.state}")
 
     def _over(self, sandbox: Sandbox) -> None:
-        why = f"sandbox {sandbox.ending}"
-        for session in sandbox.sessions.values():
-            self._end_session(session, why)
+        self._let_go(sandbox)
         self._told(sandbox, SandboxChange.ENDED, sandbox.detail)
 
     def _told(self, sandbox: Sandbox, change: SandboxChange, detail: str) -> None:
-        self._tell(
-            SandboxEvent(
-                at=time.time(),
-                change=change,
-                sandbox=sandbox.id,
-                sessions=tuple(sandbox.sessions.values()),
-                tenant=sandbox.tenant,
-                subject=sandbox.subject,
-                policy=sandbox.policy,
-                caller=sandbox.opened_by,
-                backend=sandbox.backend,
-                isolation=sandbox.isolation,
-                ending=sandbox.ending or "",
-                detail=detail,
-            )
-        )
+        self._tell(event_of(sandbox, change, detail))
 
 
 def _is_gone(supervisor: "subprocess.Popen[bytes]") -> bool:

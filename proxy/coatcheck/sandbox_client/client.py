@@ -25,6 +25,7 @@ from aiohttp import (
 )
 
 from coatcheck.control_client import Answer, ControlClient, ControlError
+from coatcheck.sandbox_client.keeping import Keeping
 from coatcheck.sandbox_client.process import Finished, Process
 
 CHUNK: Final = 256 * 1024
@@ -86,6 +87,11 @@ class SandboxClient:
         """All that the caller may see, by id."""
         return tuple(Sandbox(self, each) for each in await asyncio.to_thread(self.control.sandboxes))
 
+    async def fork(self, sandbox: str, count: int = 1, snapshot: str | None = None) -> "tuple[Sandbox, ...]":
+        """Copies of it that run, each with sessions of its own; of a snapshot, or as it is."""
+        made = await asyncio.to_thread(self.control.fork_sandbox, sandbox, count, snapshot)
+        return tuple(Sandbox(self, each) for each in made)
+
     # --- for Sandbox -----------------------------------------------------------------------------------
 
     async def websocket(self, path: str) -> ClientWebSocketResponse:
@@ -135,17 +141,12 @@ class SandboxClient:
         return self._session
 
 
-class Sandbox:
+class Sandbox(Keeping):
     """One sandbox. As a context manager it is ended at the end of the block."""
 
     def __init__(self, client: SandboxClient, shown: Answer) -> None:
+        super().__init__(client.control, shown)
         self._client = client
-        self.shown = shown
-        """As the control API last showed it."""
-
-    @property
-    def id(self) -> str:
-        return str(self.shown["id"])
 
     @property
     def isolation(self) -> str:
@@ -192,8 +193,9 @@ class Sandbox:
 
     async def scale(self, memory_mib: int | None = None, cpus: int | None = None) -> Answer:
         """Another size while it runs, within its range. ControlError, and no change, when it cannot be."""
-        control = self._client.control
-        scaled: Answer = await asyncio.to_thread(control.scale_sandbox, self.id, memory_mib, cpus)
+        scaled: Answer = await asyncio.to_thread(
+            self._client.control.scale_sandbox, self.id, memory_mib, cpus
+        )
         self.shown = scaled["sandbox"]
         return scaled
 

@@ -109,8 +109,16 @@ class SessionEvent:
 class SandboxChange(StrEnum):
     CREATED = "created"
     RUNNING = "running"
+    SLEEPING = "sleeping"
+    WOKE = "woke"
+    SNAPSHOT = "snapshot"
+    RESTORED = "restored"
+    FORKED = "forked"
+    """It began as a copy of another."""
     RESIZED = "resized"
     """It counts for more or less of this machine from now on."""
+    REFUSED = "refused"
+    """Somebody asked for one, and could not have it."""
     ENDED = "ended"
 
 

@@ -1,0 +1,134 @@
+"""`coatcheck sandbox snapshot|snapshots|restore|fork|sleep|wake`: a sandbox beyond one life."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from coatcheck.cli.control import JsonOption, SocketOption, client_for, emit_json
+from coatcheck.cli.errors import CommandError, ExitCode
+from coatcheck.cli.progress import progress
+
+SandboxArgument = Annotated[str, typer.Argument(metavar="SANDBOX", help="The sandbox's id.")]
+SnapshotOption = Annotated[str | None, typer.Option(help="Default: the newest, or what it fell asleep as.")]
+
+
+def snapshot(
+    sandbox: SandboxArgument,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Default: the time.")] = None,
+    socket: SocketOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Save a running sandbox under a name: memory, programs, disk. It goes on.
+
+    Example: coatcheck sandbox snapshot sbx_0123456789abcdef before-the-upgrade
+    """
+    name = name or f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    with progress(f"saving {sandbox}"):
+        taken = client_for(socket).take_snapshot(sandbox, name)
+    if as_json:
+        emit_json(taken)
+        return
+    typer.echo(f"{sandbox}: snapshot {taken['name']}, {taken['bytes_on_disk'] >> 20} MiB")
+
+
+def snapshots(
+    sandbox: SandboxArgument,
+    remove: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Remove it; may be repeated.")
+    ] = None,
+    socket: SocketOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List what was saved of a sandbox, the oldest first; or remove some of it.
+
+    Example: coatcheck sandbox snapshots sbx_0123456789abcdef --remove before-the-upgrade
+    """
+    client = client_for(socket)
+    for name in remove or ():
+        client.remove_snapshot(sandbox, name)
+    found = client.snapshots(sandbox)
+    if as_json:
+        emit_json(found)
+        return
+    for each in found:
+        typer.echo(f"{each['name']:<24} {_when(each)}  {each['bytes_on_disk'] >> 20} MiB")
+
+
+def restore(
+    sandbox: SandboxArgument,
+    snapshot: SnapshotOption = None,
+    socket: SocketOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a sandbox go on from a snapshot, also one that died. What it is now is gone.
+
+    Its programs go on where they were, with new sessions; the handles that they hold stand for these.
+
+    Example: coatcheck sandbox restore sbx_0123456789abcdef --snapshot before-the-upgrade
+    """
+    with progress(f"restoring {sandbox}"):
+        _say([client_for(socket).restore_sandbox(sandbox, snapshot)], as_json)
+
+
+def fork(
+    sandbox: SandboxArgument,
+    count: Annotated[int, typer.Option(min=1, max=16, help="How many.")] = 1,
+    snapshot: SnapshotOption = None,
+    socket: SocketOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make copies of a sandbox, running programs and all, as it is or as it was saved.
+
+    Each is somebody new before anything runs in it: sessions, generation, randomness, clock, host name.
+
+    Example: coatcheck sandbox fork sbx_0123456789abcdef --count 3
+    """
+    with progress(f"forking {sandbox}"):
+        made = client_for(socket).fork_sandbox(sandbox, count, snapshot)
+    _say(made, as_json)
+
+
+def sleep(sandbox: SandboxArgument, socket: SocketOption = None, as_json: JsonOption = False) -> None:
+    """Save a sandbox to disk, and give its memory back. It wakes when it is used.
+
+    Example: coatcheck sandbox sleep sbx_0123456789abcdef
+    """
+    with progress(f"saving {sandbox}"):
+        found = client_for(socket).sleep_sandbox(sandbox)
+    _say([found], as_json, wanted="sleeping")
+
+
+def wake(sandbox: SandboxArgument, socket: SocketOption = None, as_json: JsonOption = False) -> None:
+    """Let a sandbox that sleeps go on.
+
+    Example: coatcheck sandbox wake sbx_0123456789abcdef
+    """
+    with progress(f"waking {sandbox}"):
+        _say([client_for(socket).wake_sandbox(sandbox)], as_json)
+
+
+def _say(found: Sequence[dict[str, Any]], as_json: bool, wanted: str = "running") -> None:
+    if as_json:
+        emit_json(found)
+    else:
+        for each in found:
+            typer.echo(f"{each['id']}: {each['state']}")
+    for each in found:
+        if each["state"] != wanted:
+            why = each["detail"] or each["ending"] or f"it is {each['state']}"
+            raise CommandError(
+                f"{each['id']} does not run: {why}" if wanted == "running" else why,
+                "See `coatcheck sandbox show` and the daemon's log.",
+                ExitCode.FAILED,
+            )
+
+
+def _when(saved: dict[str, Any]) -> str:
+    if saved["created_at"] is None:
+        return "damaged: it can only be removed"
+    return f"{datetime.fromtimestamp(saved['created_at'], UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+COMMANDS = (snapshot, snapshots, restore, fork, sleep, wake)

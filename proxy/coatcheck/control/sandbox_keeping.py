@@ -1,0 +1,159 @@
+"""/v1/sandboxes/{sandbox}/snapshots, sleep: what is saved of a sandbox that runs."""
+
+import asyncio
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Final, cast
+
+from coatcheck.control import sandbox_models as models
+from coatcheck.control.caller import Action
+from coatcheck.control.desk import Desk
+from coatcheck.control.operation import Answer, Ask, Operation
+from coatcheck.control.problem import ControlProblem, Reason, from_sandbox
+from coatcheck.control.sandbox_opening import held_back
+from coatcheck.control.sandboxes import UNKNOWN, USING, find, use, view
+from coatcheck.decision.keeping import Saved
+from coatcheck.decision.sandbox import (
+    Sandbox,
+    SandboxProblem,
+    SandboxRefused,
+    SandboxState,
+)
+from coatcheck.telemetry.events import SandboxChange
+
+SAVE_SECONDS: Final = 240.0
+"""For memory to be written: 16 GiB at 100 MB/s, and half as long again."""
+
+SAVING: Final[frozenset[Reason]] = USING | {
+    SandboxProblem.NOT_STARTED,
+    SandboxProblem.UNSAVABLE,
+    SandboxProblem.NOT_SAVED,
+    SandboxProblem.SANDBOX_BUSY,
+}
+
+
+async def told[T](work: Callable[[], T]) -> T:
+    """What `work` answers, in a thread. ControlProblem for its refusal."""
+    try:
+        return await asyncio.to_thread(work)
+    except SandboxRefused as error:
+        raise from_sandbox(error) from None
+
+
+# --- saving ------------------------------------------------------------------------------------------------
+
+
+def check_savable(desk: Desk, sandbox: Sandbox) -> None:
+    """Policy may have changed since it was made: what it says now counts."""
+    state = desk.backend.state
+    policy = state.policies.get(sandbox.policy)
+    sessions = [state.sessions.by_id.get(each) for each in sandbox.sessions.values()]
+    never = held_back(policy, [each.credentials for each in sessions if each is not None])
+    if never:
+        raise ControlProblem(
+            SandboxProblem.UNSAVABLE,
+            f"it holds handles that must not be in a snapshot: of {', '.join(never)} (inherit: false)",
+            "Make a sandbox without these credentials, or have the policy's owner let them be inherited.",
+        )
+
+
+async def take(desk: Desk, ask: Ask) -> Answer:
+    sandbox = use(desk, ask)
+    check_savable(desk, sandbox)
+    name = cast(models.NewSnapshot, ask.body).name
+    sandboxes = desk.backend.sandboxes
+    if sandboxes.is_down(sandbox.id):
+        raise ControlProblem(
+            SandboxProblem.NOT_RUNNING, "it sleeps, and is saved already", "Wake it, or fork it as it is."
+        )
+    await told(lambda: sandboxes.ask(sandbox.id, "POST", "/snapshot", {"name": name}, SAVE_SECONDS))
+    sandboxes.noted(sandbox.id, SandboxChange.SNAPSHOT, name)
+    found = await told(lambda: sandboxes.kept.snapshots(sandbox.id))
+    for each in found:
+        if each.name == name:
+            return HTTPStatus.CREATED, models.SnapshotShown(snapshot=_view(each))
+    raise ControlProblem(
+        SandboxProblem.NOT_SAVED, f"the snapshot {name} was taken, and is gone again", "Take another one."
+    )
+
+
+async def list_all(desk: Desk, ask: Ask) -> Answer:
+    sandbox = find(desk, ask)
+    kept = desk.backend.sandboxes.kept
+    return models.SnapshotList(
+        snapshots=[_view(each) for each in await told(lambda: kept.snapshots(sandbox.id))]
+    )
+
+
+async def remove(desk: Desk, ask: Ask) -> Answer:
+    sandbox = find(desk, ask)
+    kept, name = desk.backend.sandboxes.kept, ask.path["snapshot"]
+    await told(lambda: kept.remove(sandbox.id, name))
+    return await list_all(desk, ask)
+
+
+async def sleep(desk: Desk, ask: Ask) -> Answer:
+    sandbox = use(desk, ask)
+    sandboxes = desk.backend.sandboxes
+    if sandbox.state is not SandboxState.SLEEPING:
+        check_savable(desk, sandbox)
+        await told(lambda: sandboxes.ask(sandbox.id, "POST", "/sleep", {}, SAVE_SECONDS))
+        sandboxes.reported(sandbox.id, SandboxState.SLEEPING, None, "")
+    return models.SandboxShown(sandbox=view(sandboxes.settle(sandbox.id) or sandbox))
+
+
+def _view(saved: Saved) -> models.SnapshotView:
+    return models.SnapshotView(
+        name=saved.name,
+        created_at=saved.created_at,
+        generation=saved.generation,
+        bytes_on_disk=saved.bytes_on_disk,
+    )
+
+
+OPERATIONS = (
+    Operation(
+        "take_snapshot",
+        "POST",
+        "/v1/sandboxes/{sandbox}/snapshots",
+        Action.OPEN,
+        "Save its memory, devices and disk under a name; it stands still for a moment, and goes on",
+        take,
+        models.SnapshotShown,
+        body=models.NewSnapshot,
+        status=HTTPStatus.CREATED,
+        reasons=SAVING,
+        seconds=SAVE_SECONDS,
+    ),
+    Operation(
+        "list_snapshots",
+        "GET",
+        "/v1/sandboxes/{sandbox}/snapshots",
+        Action.SEE,
+        "What was saved of it, the oldest first",
+        list_all,
+        models.SnapshotList,
+        reasons=UNKNOWN | {SandboxProblem.NOT_SAVED},
+    ),
+    Operation(
+        "remove_snapshot",
+        "DELETE",
+        "/v1/sandboxes/{sandbox}/snapshots/{snapshot}",
+        Action.END,
+        "Remove one; the others are answered",
+        remove,
+        models.SnapshotList,
+        reasons=UNKNOWN | {SandboxProblem.UNKNOWN_SNAPSHOT, SandboxProblem.NOT_SAVED},
+    ),
+    Operation(
+        "sleep_sandbox",
+        "POST",
+        "/v1/sandboxes/{sandbox}/sleep",
+        Action.OPEN,
+        "Saved to disk; it takes no memory until it wakes",
+        sleep,
+        models.SandboxShown,
+        reasons=SAVING,
+        seconds=SAVE_SECONDS,
+    ),
+)

@@ -1,0 +1,273 @@
+"""/v1/sandboxes/{sandbox}/fork, restore, wake: a sandbox's next life, from what was saved of it.
+
+Whoever comes back is somebody new: sessions of its own, of a new generation (I10). The caller's grant is held
+against what this machine gives now, as when a sandbox is made.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final, cast
+
+from coatcheck.control import sandbox_models as models
+from coatcheck.control.caller import Action, Caller
+from coatcheck.control.desk import Desk
+from coatcheck.control.operation import Answer, Ask, Operation
+from coatcheck.control.problem import ControlProblem, Reason, Refusal
+from coatcheck.control.sandbox_keeping import SAVE_SECONDS, SAVING, check_savable, told
+from coatcheck.control.sandbox_opening import Person, begin
+from coatcheck.control.sandboxes import GONE_SECONDS, POLL_SECONDS, UNKNOWN, USING, find, use, view
+from coatcheck.control.sessions import GIVING, caller_of, forbidden
+from coatcheck.decision.keeping import Comeback
+from coatcheck.decision.message import OriginClass
+from coatcheck.decision.sandbox import (
+    Admitted,
+    Ending,
+    Sandbox,
+    SandboxProblem,
+    SandboxState,
+    WantedSandbox,
+)
+from coatcheck.state.errors import Problem
+
+BACK_SECONDS: Final = 120.0
+"""For it to be read and to run again; an emulated one on a busy machine takes a tenth."""
+RETURNING: Final[frozenset[Reason]] = (
+    GIVING
+    | UNKNOWN
+    | {
+        Problem.UNKNOWN_POLICY,
+        Problem.UNKNOWN_SESSION,
+        Refusal.LISTENER,
+        Refusal.PLANE_STALLED,
+        SandboxProblem.UNKNOWN_SNAPSHOT,
+        SandboxProblem.NOT_SAVED,
+        SandboxProblem.NOT_WOKEN,
+        SandboxProblem.NOT_STARTED,
+        SandboxProblem.NO_BACKEND,
+        SandboxProblem.UNKNOWN_IMAGE,
+        SandboxProblem.TOO_MANY_SANDBOXES,
+        SandboxProblem.BEYOND_LIMIT,
+        SandboxProblem.NO_ROOM,
+        SandboxProblem.SANDBOX_BUSY,
+        SandboxProblem.SANDBOX_ENDED,
+        SandboxProblem.UNSAVABLE,
+    }
+)
+
+
+def owned(desk: Desk, ask: Ask) -> Sandbox:
+    """The sandbox in the path, down or not, for somebody whose grant covers it."""
+    sandbox = find(desk, ask)
+    lacks = caller_of(ask).may_give(sandbox.tenant, sandbox.policy, sandbox.isolation, OriginClass.SOCKET)
+    if lacks is not None:
+        raise forbidden(lacks)
+    return sandbox
+
+
+async def wake(desk: Desk, ask: Ask) -> Answer:
+    sandbox = await awake(desk, use(desk, ask), caller_of(ask))
+    return models.SandboxShown(sandbox=view(await _running(desk, sandbox)))
+
+
+async def awake(desk: Desk, sandbox: Sandbox, caller: Caller) -> Sandbox:
+    """A sandbox that sleeps is on its way back, or there; any other is as it was."""
+    sandboxes = desk.backend.sandboxes
+    if sandbox.state is not SandboxState.SLEEPING:
+        return sandbox
+    if not sandboxes.is_down(sandbox.id):
+        await told(lambda: sandboxes.ask(sandbox.id, "POST", "/wake", {}, BACK_SECONDS))
+        return sandboxes.reported(sandbox.id, SandboxState.RUNNING, None, "") or sandbox
+    saved = await told(lambda: sandboxes.kept.saved(sandbox.id, None))
+    try:
+        return await _return(desk, sandbox.id, caller, saved)
+    except ControlProblem as problem:
+        if problem.reason is not SandboxProblem.SANDBOX_BUSY:
+            raise
+        return sandboxes.get(sandbox.id) or sandbox  # somebody else wakes it just now
+
+
+async def restore(desk: Desk, ask: Ask) -> Answer:
+    sandbox, caller = owned(desk, ask), caller_of(ask)
+    name = cast(models.Restore, ask.body).snapshot
+    sandboxes = desk.backend.sandboxes
+    saved = await told(lambda: sandboxes.kept.saved(sandbox.id, name))
+    await told(lambda: sandboxes.kept.comeback(sandbox.id, saved))  # before anything ends for it
+    if not sandboxes.is_down(sandbox.id):
+        detail = f"restored to {saved.name} by {caller.name}"
+        await desk.take(lambda: sandboxes.kill(sandbox.id, Ending.RESTORED, detail))
+        await _until(desk, sandbox.id, lambda now: sandboxes.is_down(now.id), GONE_SECONDS)
+    back = await _return(desk, sandbox.id, caller, saved)
+    return models.SandboxShown(sandbox=view(await _running(desk, back)))
+
+
+async def fork(desk: Desk, ask: Ask) -> Answer:
+    sandbox, caller = owned(desk, ask), caller_of(ask)
+    asked = cast(models.Fork, ask.body)
+    sandboxes = desk.backend.sandboxes
+    wanted = _wanted(desk, sandbox.id)
+    if wanted.volumes:
+        raise ControlProblem(
+            SandboxProblem.UNSAVABLE,
+            "it has a volume, which one sandbox has at a time",
+            "Fork a sandbox without volumes; copy what it needs into it.",
+        )
+    check_savable(desk, sandbox)
+    point: Path | None = None
+    if asked.snapshot is None and not sandboxes.is_down(sandbox.id):
+        use(desk, ask)
+        said = await told(lambda: sandboxes.ask(sandbox.id, "POST", "/fork-point", {}, SAVE_SECONDS))
+        point = Path(cast(dict[str, str], said)["directory"])
+    try:
+        saved = point
+        if saved is None:
+            saved = await told(lambda: sandboxes.kept.saved(sandbox.id, asked.snapshot))
+        back = await told(partial(sandboxes.kept.comeback, sandbox.id, saved))
+        clones = await _clones(desk, wanted, back, caller, asked.count)
+        shown = [view(await _running(desk, each)) for each in clones]
+    finally:
+        if point is not None:  # they have read it, or never will
+            await asyncio.to_thread(sandboxes.kept.drop, point)
+    return HTTPStatus.CREATED, models.SandboxList(sandboxes=shown)
+
+
+async def _clones(
+    desk: Desk, wanted: WantedSandbox, back: Comeback, caller: Caller, count: int
+) -> Sequence[Sandbox]:
+    """All of them are starting, or none."""
+    sandboxes = desk.backend.sandboxes
+    begun: list[Sandbox] = []
+    admitted: list[Admitted] = []
+    try:
+        for _ in range(count):
+            room = await _admit(desk, wanted, caller, None)
+            admitted.append(room)
+        for each in admitted:
+            clone = await begin(desk, each, _people(desk, back), back)
+            begun.append(clone)
+    except BaseException:
+        for each in admitted:
+            sandboxes.withdraw(each)
+        for clone in begun:
+            sandboxes.kill(clone.id, Ending.KILLED, "not all of the fork could be made")
+        raise
+    return begun
+
+
+async def _return(desk: Desk, sandbox_id: str, caller: Caller, saved: Path) -> Sandbox:
+    """It begins again from what was saved in `saved`, under its own id and its maker's name."""
+    back = await told(lambda: desk.backend.sandboxes.kept.comeback(sandbox_id, saved))
+    admitted = await _admit(desk, _wanted(desk, sandbox_id), caller, sandbox_id)
+    return await begin(desk, admitted, _people(desk, back), back)
+
+
+def _wanted(desk: Desk, sandbox_id: str) -> WantedSandbox:
+    record = desk.backend.sandboxes.kept.record(sandbox_id)
+    if record is None:
+        raise ControlProblem(
+            SandboxProblem.UNSAVABLE,
+            "nothing is kept of it: it is no microVM, or it has ended with nothing saved",
+            "Create another one.",
+        )
+    return record.wanted
+
+
+async def _admit(desk: Desk, wanted: WantedSandbox, caller: Caller, sandbox_id: str | None) -> Admitted:
+    """Room for it. Its isolation is measured anew: a credential may have been granted for that."""
+    if desk.backend.draining:
+        raise ControlProblem(Refusal.DRAINING, "the daemon is shutting down", "Try again when it is back.")
+    sandboxes = desk.backend.sandboxes
+    now = await told(lambda: sandboxes.choose(wanted.choice.backend, None))
+    if now.isolation is not wanted.choice.isolation:
+        raise ControlProblem(
+            SandboxProblem.NO_BACKEND,
+            f"it was isolated as {wanted.choice.isolation}, and this machine gives {now.isolation}",
+            "Restore it on a machine of its kind.",
+        )
+    lacks = caller.may_give(wanted.tenant, wanted.policy, now.isolation, OriginClass.SOCKET)
+    if lacks is not None:
+        raise forbidden(lacks)
+    mine = wanted if sandbox_id is not None else _of(wanted, caller)
+    return await told(lambda: sandboxes.admit(mine, sandbox_id))
+
+
+def _people(desk: Desk, back: Comeback) -> list[Person]:
+    """Who was inside. What their sessions were left with is what they have; of those that nobody remembers,
+    what was written down, and their processes' handles mean nothing."""
+    state = desk.backend.state
+    life = back.last
+    if life is None:
+        return [Person("agent", None)]
+    people = []
+    for name, session_id in life.sessions.items():
+        parent = state.sessions.by_id.get(session_id)
+        if parent is not None:
+            people.append(Person(name, None, session_id, parent.lease_seconds))
+        else:
+            people.append(Person(name, life.credentials[name]))
+    return people
+
+
+async def _running(desk: Desk, sandbox: Sandbox) -> Sandbox:
+    """As it is once it runs, or did not come to that; waits for as long as that may take."""
+    return await _until(desk, sandbox.id, lambda now: now.state is not SandboxState.STARTING, BACK_SECONDS)
+
+
+async def _until(desk: Desk, sandbox_id: str, done: Callable[[Sandbox], bool], seconds: float) -> Sandbox:
+    until = time.monotonic() + seconds
+    while True:
+        now = desk.backend.sandboxes.settle(sandbox_id)
+        if now is None:
+            raise ControlProblem(SandboxProblem.UNKNOWN_SANDBOX, "it is gone", "Create another one.")
+        if done(now) or time.monotonic() > until:
+            return now
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def _of(wanted: WantedSandbox, caller: Caller) -> WantedSandbox:
+    """A copy belongs to whoever makes it."""
+    return replace(wanted, opened_by=caller.name)
+
+
+OPERATIONS = (
+    Operation(
+        "fork_sandbox",
+        "POST",
+        "/v1/sandboxes/{sandbox}/fork",
+        Action.OPEN,
+        "Copies of it, each with sessions of its own before anything runs in it; answered when they run",
+        fork,
+        models.SandboxList,
+        body=models.Fork,
+        status=HTTPStatus.CREATED,
+        reasons=RETURNING | SAVING,
+        seconds=SAVE_SECONDS + BACK_SECONDS,
+    ),
+    Operation(
+        "restore_sandbox",
+        "POST",
+        "/v1/sandboxes/{sandbox}/restore",
+        Action.OPEN,
+        "It goes on from a snapshot, with new sessions; what it is now is gone, if it runs",
+        restore,
+        models.SandboxShown,
+        body=models.Restore,
+        reasons=RETURNING | {Problem.NOT_DURABLE, Problem.NOT_RECORDED},
+        seconds=BACK_SECONDS + GONE_SECONDS,
+    ),
+    Operation(
+        "wake_sandbox",
+        "POST",
+        "/v1/sandboxes/{sandbox}/wake",
+        Action.OPEN,
+        "It goes on where it fell asleep; using it wakes it, too",
+        wake,
+        models.SandboxShown,
+        reasons=USING | RETURNING,
+        seconds=BACK_SECONDS,
+    ),
+)

@@ -1,0 +1,86 @@
+"""A sandbox beyond one life: what was asked for, which lives it has had, what the next one begins from."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """What is done with a sandbox when nobody needs it, or when it died. As it was asked for."""
+
+    sleeps: bool = False
+    """Idle, it sleeps instead of ending."""
+    rotates: bool = False
+    """A snapshot too many takes the oldest one's place; otherwise it is refused."""
+    recovers: bool = False
+    """When it died, its newest snapshot is restored by itself."""
+    every_seconds: float | None = None
+    """A snapshot is taken so often while it runs; None: only when somebody asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """From a start, a restore or a wake to its end: one generation, with sessions of its own."""
+
+    generation: int
+    sessions: Mapping[str, str]
+    """Identity -> session id; the first identity is the default."""
+    credentials: Mapping[str, tuple[str, ...]]
+    """Identity -> what its session was granted."""
+    after: int | None = None
+    """The generation whose memory it began from; None: it booted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """One snapshot, for whoever looks for one."""
+
+    name: str
+    created_at: float | None
+    """Unix time. None: it is damaged, and can only be removed."""
+    generation: int | None
+    bytes_on_disk: int
+
+
+@dataclass(frozen=True, slots=True)
+class Comeback:
+    """What a life begins from that is not a boot."""
+
+    snapshot: str
+    """Its directory."""
+    generation: int
+    """Of whoever was saved there."""
+    lives: tuple[Life, ...]
+    """Of that sandbox, as far as it is known here."""
+    sandbox: str
+    """Whose snapshot it is."""
+    template: int | None = None
+    """A descriptor of its memory, which several share."""
+
+    @property
+    def last(self) -> Life | None:
+        """The life that was saved. None: nothing is known of it, as after an import."""
+        return next((each for each in self.lives if each.generation == self.generation), None)
+
+
+def line_of(lives: Iterable[Life], generation: int) -> tuple[Life, ...]:
+    """The life of that generation and those that it came after, the youngest first."""
+    by_generation = {each.generation: each for each in lives}
+    line: list[Life] = []
+    life = by_generation.pop(generation, None)
+    while life is not None:
+        line.append(life)
+        life = by_generation.pop(life.after, None) if life.after is not None else None
+    return tuple(line)
+
+
+def still_needed(lives: Iterable[Life], generations: Iterable[int]) -> tuple[Life, ...]:
+    """The lives of these generations, and all that they came after; in order, each once."""
+    known = tuple(lives)
+    kept = {each.generation: each for wanted in generations for each in line_of(known, wanted)}
+    return tuple(kept[generation] for generation in sorted(kept))
+
+
+def sessions_of(lives: Iterable[Life]) -> frozenset[str]:
+    """Whose handles processes of these lives may hold."""
+    return frozenset(session for life in lives for session in life.sessions.values())

@@ -1,0 +1,246 @@
+"""What of a sandbox outlives its supervisor and its daemon: its record, its snapshots, its sleep.
+
+In the state directory, one place a sandbox, 0700. A record says what must be known to bring it back; no
+handle and no secret is in it. Thread-safe; reading a snapshot's manifest blocks for a moment.
+"""
+
+import contextlib
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from coatcheck.decision.keeping import Comeback, Life, Saved, line_of, sessions_of, still_needed
+from coatcheck.decision.sandbox import (
+    Backend,
+    Sandbox,
+    SandboxIdentity,
+    SandboxProblem,
+    SandboxRefused,
+    WantedSandbox,
+)
+from coatcheck.launcher.snapshots import manifest
+from coatcheck.launcher.snapshots.manifest import SnapshotError
+from coatcheck.launcher.snapshots.store import Entry, Store
+from coatcheck.launcher.spec import IdleAction, SupervisorSpec
+from coatcheck.private_files import open_private_directory, write_atomically
+from coatcheck.settings import Settings
+
+RECORD: Final = "sandbox.json"
+SNAPSHOTS: Final = "snapshots"
+FORKS: Final = "forks"
+ASLEEP: Final = "asleep"
+KEY: Final = "snapshots.key"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """All that is known of a sandbox beside what was saved of it."""
+
+    sandbox: Sandbox
+    """As it was when its last life began."""
+    wanted: WantedSandbox
+    lives: tuple[Life, ...]
+
+    @property
+    def generation(self) -> int:
+        return max(each.generation for each in self.lives)
+
+
+_RECORDS: Final = TypeAdapter(Record)
+
+
+class Keeper:
+    """The places of all sandboxes that can be kept."""
+
+    def __init__(self, settings: Settings) -> None:
+        state = settings.state_dir.absolute()
+        self._root = state / "sandboxes"
+        self.key_file = state / KEY
+        self._most = settings.max_kept_sandboxes
+        self._limit = settings.max_snapshots
+        self._lock = threading.RLock()
+        self._records: dict[str, Record] = {}
+        self._read = False
+
+    # --- places ------------------------------------------------------------------------------------------
+
+    def place(self, sandbox_id: str) -> Path:
+        return self._root / sandbox_id.removeprefix("sbx_")
+
+    def record(self, sandbox_id: str) -> Record | None:
+        return self._records.get(sandbox_id)
+
+    def _store(self, sandbox_id: str) -> Store:
+        return Store(self.place(sandbox_id) / SNAPSHOTS, self._limit)
+
+    def asleep(self, sandbox_id: str) -> Path | None:
+        """What it fell asleep as, if that was finished."""
+        directory = self.place(sandbox_id) / ASLEEP
+        return directory if (directory / manifest.NAME).is_file() else None
+
+    def is_saved(self, sandbox_id: str) -> bool:
+        """Whether it can be brought back."""
+        return self.asleep(sandbox_id) is not None or any(self.snapshots(sandbox_id))
+
+    def held(self) -> frozenset[str] | None:
+        """Sessions, over or not, whose handles are in a sandbox or in what was saved of one. None: nobody has
+        looked yet."""
+        with self._lock:
+            if not self._read:
+                return None
+            return sessions_of(life for record in self._records.values() for life in record.lives)
+
+    # --- lives -------------------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        sandbox: Sandbox,
+        wanted: WantedSandbox,
+        identities: Sequence[SandboxIdentity],
+        back: Comeback | None,
+    ) -> Record | None:
+        """A new life of `sandbox` is about to start: on disk when this returns. None: it is no microVM, and
+        cannot be kept. SandboxRefused when too many are; OSError."""
+        if wanted.choice.backend is not Backend.MICROVM:
+            return None
+        with self._lock:
+            before = self._records.get(sandbox.id)
+            if before is None and len(self._records) >= self._most:
+                raise SandboxRefused(
+                    SandboxProblem.TOO_MANY_SANDBOXES,
+                    f"{self._most} sandboxes are kept already, running, asleep or as snapshots",
+                    "Remove one (`coatcheck sandbox rm`), or have COATCHECK_MAX_KEPT_SANDBOXES raised.",
+                )
+            lives = before.lives if before is not None else ()
+            if back is not None and back.sandbox != sandbox.id:
+                lives = line_of(back.lives, back.generation)
+            saved = [each.generation for each in self.snapshots(sandbox.id) if each.generation is not None]
+            latest = max(
+                [*(each.generation for each in lives), *saved, back.generation if back else 0], default=0
+            )
+            life = Life(
+                generation=latest + 1,
+                sessions={each.name: each.session for each in identities},
+                credentials={each.name: each.credentials for each in identities},
+                after=back.generation if back is not None and back.last is not None else None,
+            )
+            needed = still_needed((*lives, life), (life.generation, *saved))
+            record = Record(sandbox, wanted, needed)
+            place = self.place(sandbox.id)
+            open_private_directory(self._root)
+            for directory in (place, place / SNAPSHOTS, place / FORKS):
+                open_private_directory(directory)
+            write_atomically(place / RECORD, _RECORDS.dump_json(record), overwrite=True)
+            self._records[sandbox.id] = record
+            return record
+
+    def spec(self, spec: SupervisorSpec, record: Record, back: Comeback | None) -> SupervisorSpec:
+        """What its supervisor is told beside all else."""
+        line = line_of(record.lives, record.generation)
+        place = self.place(spec.id)
+        keeping, savable = record.wanted.keeping, record.wanted.savable
+        machine = replace(
+            spec.machine,
+            generation=record.generation,
+            snapshot_key=self.key_file,
+            snapshots=place,
+            restore=Path(back.snapshot) if back is not None else None,
+        )
+        return replace(
+            spec,
+            machine=machine,
+            store=place if savable else None,
+            max_snapshots=self._limit,
+            ancestors=tuple(sorted(sessions_of(line[1:]))),
+            idle_action=IdleAction.SLEEP if keeping.sleeps and savable else IdleAction.END,
+        )
+
+    def awake(self, sandbox_id: str) -> None:
+        """It runs again: what it fell asleep as is of the past."""
+        shutil.rmtree(self.place(sandbox_id) / ASLEEP, ignore_errors=True)
+
+    def forget(self, sandbox_id: str) -> None:
+        """All of it is gone, snapshots too."""
+        with self._lock:
+            self._records.pop(sandbox_id, None)
+            shutil.rmtree(self.place(sandbox_id), ignore_errors=True)
+
+    def read_all(self) -> tuple[Record, ...]:
+        """At the daemon's start: every sandbox that was kept. What a crash left half made is removed."""
+        with self._lock:
+            for place in sorted(self._root.iterdir()) if self._root.is_dir() else ():
+                with contextlib.suppress(OSError, ValidationError):
+                    record = _RECORDS.validate_json((place / RECORD).read_bytes())
+                    if self.place(record.sandbox.id) == place:
+                        self._records[record.sandbox.id] = record
+            self._read = True
+            return tuple(self._records.values())
+
+    # --- snapshots ---------------------------------------------------------------------------------------
+
+    def snapshots(self, sandbox_id: str) -> tuple[Saved, ...]:
+        """The oldest first. SandboxRefused when they cannot be read at all."""
+        store = self._store(sandbox_id)
+        if not store.directory.is_dir() or not any(store.directory.iterdir()):
+            return ()
+        with _told():
+            found = store.list(manifest.open_key(self.key_file))
+        return tuple(_saved(each) for each in found)
+
+    def remove(self, sandbox_id: str, name: str) -> None:
+        """SandboxRefused when there is none of that name."""
+        with _told(SandboxProblem.UNKNOWN_SNAPSHOT):
+            self._store(sandbox_id).remove(name)
+
+    def drop(self, fork_point: Path) -> None:
+        """What clones were made from is not needed any more."""
+        if fork_point.parent.name == FORKS and fork_point.parent.parent.parent == self._root:
+            shutil.rmtree(fork_point, ignore_errors=True)
+
+    def saved(self, sandbox_id: str, name: str | None) -> Path:
+        """A snapshot's directory; without a name that of its sleep, else of the newest. SandboxRefused."""
+        if name is not None:
+            with _told(SandboxProblem.UNKNOWN_SNAPSHOT):
+                return self._store(sandbox_id).find(name)
+        asleep = self.asleep(sandbox_id)
+        if asleep is not None:
+            return asleep
+        whole = [each for each in self.snapshots(sandbox_id) if each.generation is not None]
+        if not whole:
+            raise SandboxRefused(
+                SandboxProblem.UNKNOWN_SNAPSHOT,
+                f"nothing was saved of {sandbox_id}",
+                "Take a snapshot while it runs: coatcheck sandbox snapshot.",
+            )
+        return self._store(sandbox_id).directory / whole[-1].name
+
+    def comeback(self, sandbox_id: str, directory: Path) -> Comeback:
+        """What a life begins from that `directory` holds. SandboxRefused when it is not whole and genuine."""
+        record = self._records.get(sandbox_id)
+        with _told(SandboxProblem.NOT_SAVED):
+            found = manifest.read(directory, manifest.open_key(self.key_file))
+        lives = record.lives if record is not None else ()
+        return Comeback(str(directory), found.generation, lives, sandbox_id)
+
+
+def _saved(entry: Entry) -> Saved:
+    found = entry.manifest
+    return Saved(
+        entry.name,
+        found.origin.created_at if found is not None else None,
+        found.generation if found is not None else None,
+        entry.bytes_on_disk,
+    )
+
+
+@contextlib.contextmanager
+def _told(problem: SandboxProblem = SandboxProblem.NOT_SAVED) -> Iterator[None]:
+    try:
+        yield
+    except SnapshotError as error:
+        raise SandboxRefused(problem, str(error), error.hint) from None

@@ -1,0 +1,129 @@
+"""One sandbox's life begins: its directory, its record, its supervisor; or nothing of it is left."""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from coatcheck.decision.keeping import Comeback
+from coatcheck.decision.sandbox import (
+    Admitted,
+    Sandbox,
+    SandboxIdentity,
+    SandboxProblem,
+    SandboxRefused,
+    WantedSandbox,
+)
+from coatcheck.launcher import run_directory
+from coatcheck.launcher.keeping import Keeper
+from coatcheck.launcher.limits import Limits
+from coatcheck.launcher.spawning import spawn, spec_of, volumes
+from coatcheck.private_files import open_private_directory
+from coatcheck.settings import Settings
+from coatcheck.telemetry.events import SandboxChange, SandboxEvent
+
+
+def check_volumes(wanted: WantedSandbox, most: Limits) -> None:
+    """They are on the disk that has our own state: what fills that stops the audit log, and so all."""
+    for each in wanted.volumes:
+        if each.size_mib > most.disk_mib:
+            raise SandboxRefused(
+                SandboxProblem.BEYOND_LIMIT,
+                f"the volume {each.name} would have {each.size_mib} MiB; a disk has at most {most.disk_mib}",
+                "Ask for less, or have COATCHECK_SANDBOX_MAX_DISK raised.",
+            )
+
+
+def sandbox_of(
+    admitted: Admitted, identities: Sequence[SandboxIdentity], before: Sandbox | None = None
+) -> Sandbox:
+    """As it is when it starts. `before`: itself, when it comes back."""
+    wanted, limits, now = admitted.wanted, Limits(**admitted.limits), time.time()
+    return Sandbox(
+        id=admitted.id,
+        tenant=wanted.tenant,
+        subject=wanted.subject,
+        policy=wanted.policy,
+        opened_by=wanted.opened_by,
+        backend=wanted.choice.backend,
+        isolation=wanted.choice.isolation,
+        why=wanted.choice.why,
+        sessions={each.name: each.session for each in identities},
+        created_at=before.created_at if before is not None else now,
+        expires_at=now + limits.run_seconds,
+        memory_mib=limits.memory_mib,
+        cpus=limits.cpus,
+        disk_mib=limits.disk_mib,
+        processes=limits.processes,
+        elastic=admitted.elastic,
+    )
+
+
+def start(
+    sandbox: Sandbox,
+    admitted: Admitted,
+    identities: Sequence[SandboxIdentity],
+    back: Comeback | None,
+    kept: Keeper,
+    settings: Settings,
+    directory: Path,
+    beginning: Callable[[], None],
+) -> "subprocess.Popen[bytes]":
+    """Its supervisor. `beginning` is called when all is prepared. SandboxRefused when it cannot be; what was
+    kept of it before stays."""
+    new = kept.record(sandbox.id) is None
+    try:
+        record = kept.begin(sandbox, admitted.wanted, identities, back)
+        open_private_directory(directory.parent)
+        if admitted.wanted.volumes:
+            open_private_directory(volumes(settings))
+        directory.mkdir(mode=0o700)
+        run_directory.describe(directory, sandbox)
+        lock = run_directory.lock(directory)
+        try:
+            spec = spec_of(sandbox, admitted, identities, settings, directory, lock)
+            if record is not None:
+                spec = kept.spec(spec, record, back)
+            beginning()
+            return spawn(spec)
+        finally:
+            os.close(lock)  # the supervisor has its own copy, and the lock lives as long as that
+    except BaseException as error:
+        shutil.rmtree(directory, ignore_errors=True)
+        if new:
+            kept.forget(sandbox.id)
+        if not isinstance(error, OSError):
+            raise
+        raise SandboxRefused(
+            SandboxProblem.NOT_STARTED,
+            f"the sandbox's supervisor could not be started: {error.strerror or error}",
+            "See the daemon's log; it may be out of memory, processes or disk.",
+        ) from None
+
+
+def first_event(sandbox: Sandbox, back: Comeback | None) -> tuple[SandboxChange, str] | None:
+    """What is told when it starts; None of one that comes back, which is told when it runs."""
+    if back is None:
+        return SandboxChange.CREATED, ""
+    if back.sandbox != sandbox.id:
+        return SandboxChange.FORKED, f"from {back.sandbox}, generation {back.generation}"
+    return None
+
+
+def event_of(sandbox: Sandbox, change: SandboxChange, detail: str) -> SandboxEvent:
+    return SandboxEvent(
+        at=time.time(),
+        change=change,
+        sandbox=sandbox.id,
+        sessions=tuple(sandbox.sessions.values()),
+        tenant=sandbox.tenant,
+        subject=sandbox.subject,
+        policy=sandbox.policy,
+        caller=sandbox.opened_by,
+        backend=sandbox.backend,
+        isolation=sandbox.isolation,
+        ending=sandbox.ending or "",
+        detail=detail,
+    )

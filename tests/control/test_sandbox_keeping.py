@@ -1,0 +1,64 @@
+"""Who may save, fork and wake a sandbox, and what one is told who cannot."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from coatcheck.control_client import ControlError
+from tests.sandboxes import Place, place, sandbox_in
+from tests.upstreams import UpstreamTls
+
+pytestmark = [pytest.mark.needs_debian("bwrap"), pytest.mark.asyncio(loop_scope="module")]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def where(all_output: Path, upstream_tls: UpstreamTls) -> AsyncIterator[Place]:
+    async with place(all_output, upstream_tls) as running:
+        yield running
+
+
+async def refused(work: Awaitable[object]) -> str:
+    with pytest.raises(ControlError) as caught:
+        await work
+    return caught.value.reason
+
+
+async def test_a_namespace_sandbox_can_only_run(where: Place) -> None:
+    """Each of these says that it cannot be saved; nothing happens to it."""
+    async with sandbox_in(where, "launcher") as made, where.client("launcher") as client:
+        assert await refused(made.snapshot("one")) == "unsavable"
+        assert await refused(made.sleep()) == "unsavable"
+        assert await refused(client.fork(made.id)) == "unsavable"
+        assert await refused(made.restore()) == "unknown_snapshot"
+        assert await made.snapshots() == []
+        assert await refused(made.remove_snapshot("one")) == "unknown_snapshot"
+        await made.wake()
+        assert made.shown["state"] == "running"
+
+
+async def test_only_its_own_maker_may(where: Place) -> None:
+    """Another launcher learns not even that it is there; an operator sees it, and starts nothing."""
+    async with sandbox_in(where, "launcher") as made:
+        for caller, reason in (("other", "unknown_sandbox"), ("operator", "forbidden")):
+            control = where.control(caller)
+            calls: dict[str, Callable[[str], object]] = {
+                "snapshot": partial(control.take_snapshot, name="one"),
+                "fork": control.fork_sandbox,
+                "restore": control.restore_sandbox,
+                "sleep": control.sleep_sandbox,
+                "wake": control.wake_sandbox,
+            }
+            for what, call in calls.items():
+                assert await refused(asyncio.to_thread(call, made.id)) == reason, what
+
+
+@pytest.mark.parametrize("name", ["", "../x", "A", ".x", "x" * 65])
+async def test_a_snapshots_name_is_a_name(where: Place, name: str) -> None:
+    """It becomes a directory's."""
+    control = where.control("launcher")
+    asked = asyncio.to_thread(control.take_snapshot, "sbx_0123456789abcdef", name)
+    assert await refused(asked) == "malformed"

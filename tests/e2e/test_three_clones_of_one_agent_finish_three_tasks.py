@@ -1,0 +1,214 @@
+"""A running agent is forked three times: each copy goes on with the string that it holds, as somebody new.
+
+One guest for the whole module: it boots once, and is copied.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from coatcheck.control_client import ControlError
+from coatcheck.sandbox_client import Process, Sandbox, SandboxClient
+from tests.known_secrets import needles
+from tests.sandboxes import WANTED, Place, image_cache, place
+from tests.upstreams import UpstreamTls
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+HOME = "/home/agent"
+SECONDS = 120.0
+AGENT = """
+import json, os, time, urllib.request
+key = os.environ["OPENAI_API_KEY"]
+done = ""
+print("ready", flush=True)
+while True:
+    try:
+        task = open("task").read()
+    except OSError:
+        task = ""
+    if task == done:
+        time.sleep(0.05)
+        continue
+    first = os.urandom(16).hex() + " " + open("/proc/sys/kernel/random/uuid").read().strip()
+    done = task
+    body = {"model": "m", "messages": [{"role": "user", "content": task}]}
+    asked = urllib.request.Request(
+        "https://api.openai.com/v1/chat/completions", json.dumps(body).encode(),
+        {"Authorization": "Bearer " + key, "Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            said = [answer.status, ""]
+    except urllib.error.HTTPError as error:
+        said = [error.code, error.headers.get("Coatcheck-Reason")]
+    with open("done.new", "w") as file:
+        json.dump({"task": task, "said": said, "first": first, "pid": os.getpid()}, file)
+    os.rename("done.new", "done-" + task)
+"""
+"""A loop as an agent's: it holds its key in memory, waits for a task, asks the model, writes what it got."""
+
+
+@dataclass
+class Family:
+    """One parent with a running agent, and three clones of it."""
+
+    where: Place
+    client: SandboxClient
+    parent: Sandbox
+    agent: Process
+    clones: Sequence[Sandbox]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def family(all_output: Path, upstream_tls: UpstreamTls) -> AsyncIterator[Family]:
+    image_cache()
+    async with place(all_output, upstream_tls) as where, where.client() as client:
+        wanted: dict[str, Any] = {**WANTED, "backend": "microvm", "memory_mib": 192, "disk_mib": 64}
+        async with await client.create(**wanted) as parent:
+            await parent.write_file(f"{HOME}/agent.py", AGENT.encode())
+            async with await parent.start(["python3", f"{HOME}/agent.py"], cwd=HOME) as agent:
+                async for output in agent:
+                    assert b"ready" in output.data
+                    break
+                clones = await client.fork(parent.id, 3)
+                yield Family(where, client, parent, agent, clones)
+                for clone in clones:
+                    await clone.kill()
+
+
+async def done(sandbox: Sandbox, task: str) -> dict[str, Any]:
+    """What the agent inside made of a task."""
+    await sandbox.write_file(f"{HOME}/task", task.encode())
+    async with asyncio.timeout(SECONDS):
+        while True:
+            try:
+                return dict(json.loads(await content(sandbox, f"{HOME}/done-{task}")))
+            except ControlError as error:
+                if error.reason != "file_not_found":
+                    raise
+                await asyncio.sleep(0.1)
+
+
+async def content(sandbox: Sandbox, path: str) -> bytes:
+    async with sandbox.read_file(path) as chunks:
+        return b"".join([chunk async for chunk in chunks])
+
+
+async def key_in(sandbox: Sandbox) -> str:
+    """What a new command finds in its environment there."""
+    return (await sandbox.run(["printenv", "OPENAI_API_KEY"])).stdout.decode().strip()
+
+
+async def asked_with(sandbox: Sandbox, key: str) -> tuple[int, str]:
+    """The status, and Coatcheck's reason, of a model call from `sandbox` with that key."""
+    call = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code} %header{coatcheck-reason}"]
+    call += ["-H", f"Authorization: Bearer {key}", "https://api.openai.com/v1/models"]
+    status, _, reason = (await sandbox.run(call)).stdout.decode().partition(" ")
+    return int(status), reason
+
+
+async def test_three_clones_finish_three_tasks_as_three_sessions(family: Family) -> None:
+    """The very process, with the string of its parent, attributed to each clone's own session. The parent
+    goes on, undisturbed."""
+    everybody = [family.parent, *family.clones]
+    results = await asyncio.gather(*(done(each, f"task-{n}") for n, each in enumerate(everybody)))
+    assert [each["said"][0] for each in results] == [200] * 4, results
+    assert len({each["pid"] for each in results}) == 1  # it is the same program, four times
+    mine = family.parent.shown["sessions"]["agent"]
+    theirs = [each.shown["sessions"]["agent"] for each in family.clones]
+    calls = [each for each in family.where.daemon.decisions() if each["outcome"] == "inject"]
+    assert [(each["session"], each["handle_of"]) for each in calls if each["session"] == mine] == [(mine, "")]
+    assert {(each["session"], each["handle_of"]) for each in calls} - {(mine, "")} == {
+        (session, mine) for session in theirs
+    }
+    # What its program, and a new one, get first of chance differs everywhere.
+    assert len({each["first"] for each in results}) == 4
+    new = [await each.run(["sh", "-c", "head -c 16 /dev/urandom | od -An -tx1"]) for each in everybody]
+    assert len({each.stdout for each in new}) == 4
+
+
+async def test_each_clone_is_somebody_of_its_own(family: Family) -> None:
+    """Host name, machine-id, sessions: nothing of these is shared, before any command runs."""
+    everybody = [family.parent, *family.clones]
+    said = [(await each.run(["cat", "/etc/hostname", "/etc/machine-id"])).stdout for each in everybody]
+    assert len(set(said)) == 4
+    assert len({each.shown["sessions"]["agent"] for each in everybody}) == 4
+    told = [each for each in family.where.daemon.records() if each["type"] == "sandbox"]
+    assert {each["sandbox"] for each in told if each["change"] == "forked"} == {
+        each.id for each in family.clones
+    }
+
+
+async def test_no_authority_crosses_between_them(family: Family) -> None:
+    """A clone's string is stolen goods in its parent and in its sibling; the parent's names a clone's own
+    grant there, and nothing of the parent's."""
+    parent, (one, two, _) = family.parent, family.clones
+    key = await key_in(one)
+    assert await asked_with(one, key) == (200, "")
+    assert await asked_with(parent, key) == (401, "handle_stolen")
+    assert await asked_with(two, key) == (401, "handle_stolen")
+    before = await key_in(parent)
+    assert await asked_with(two, before) == (200, "")
+    last = family.where.daemon.decisions()[-1]
+    assert last["session"] == two.shown["sessions"]["agent"]
+
+
+async def test_a_snapshot_holds_no_secret_and_brings_the_agent_back(family: Family) -> None:
+    """Memory, devices, disk and all that is written beside them are searched for every secret; the search can
+    find what is there. Restored, the sandbox is what it was then, with new sessions."""
+    where, one = family.where, family.clones[0]
+    assert (await done(one, "before"))["said"][0] == 200
+    await one.snapshot("then")
+    place = where.daemon.sandboxes.kept.place(one.id)
+    assert await asyncio.to_thread(found_in, place, [b"cch_eyJ"])  # strings travel: they are no secret
+    assert not await asyncio.to_thread(found_in, place, list(needles()))
+    session = one.shown["sessions"]["agent"]
+    assert (await done(one, "after"))["said"][0] == 200
+    await one.restore("then")
+    assert one.shown["state"] == "running", one.shown
+    assert one.shown["sessions"]["agent"] != session
+    assert (await one.run(["ls", HOME])).stdout.split() == [
+        b"agent.py",
+        *sorted([b"done-before", b"done-task-1", b"task"]),
+    ]
+    assert (await done(one, "again"))["said"][0] == 200
+    (shown,) = await one.snapshots()
+    assert (shown["name"], shown["generation"]) == ("then", 2)
+    await one.remove_snapshot("then")
+    assert await one.snapshots() == []
+
+
+async def test_one_that_slept_goes_on_where_it_was(family: Family) -> None:
+    """Nothing of it runs meanwhile, and its sessions are over; awake it has new ones, and its program asks
+    with the string that it has held from the beginning."""
+    two = family.clones[1]
+    session = two.shown["sessions"]["agent"]
+    await two.sleep()
+    async with asyncio.timeout(SECONDS):
+        while not family.where.daemon.sandboxes.is_down(two.id):
+            await asyncio.sleep(0.05)
+    assert (await two.refresh())["state"] == "sleeping"
+    assert not family.where.directory(two.id).exists()
+    await two.wake()
+    assert two.shown["state"] == "running", two.shown
+    assert two.shown["sessions"]["agent"] != session
+    assert (await done(two, "awake"))["said"][0] == 200
+    last = family.where.daemon.decisions()[-1]
+    assert last["handle_of"] == family.parent.shown["sessions"]["agent"]
+
+
+def found_in(directory: Path, wanted: Sequence[bytes]) -> set[bytes]:
+    """Which of `wanted` are in files below `directory`."""
+    found: set[bytes] = set()
+    for file in directory.rglob("*"):
+        if file.is_file():
+            data = file.read_bytes()
+            found |= {each for each in wanted if each in data}
+    return found

@@ -1,0 +1,199 @@
+"""What of a sandbox is on disk, and what a daemon that comes later makes of it."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coatcheck.decision.keeping import Comeback, Keeping
+from coatcheck.decision.sandbox import (
+    Backend,
+    Choice,
+    Sandbox,
+    SandboxIdentity,
+    SandboxProblem,
+    SandboxRefused,
+    WantedSandbox,
+    WantedVolume,
+)
+from coatcheck.decision.session import Isolation
+from coatcheck.launcher.keeping import ASLEEP, FORKS, RECORD, SNAPSHOTS, Keeper
+from coatcheck.launcher.snapshots import manifest
+from coatcheck.launcher.snapshots.manifest import Image, Manifest, Origin, Surroundings
+from coatcheck.settings import Settings
+
+CHOICE = Choice(Backend.MICROVM, Isolation.EMULATED, "no KVM here", "image")
+WANTED = WantedSandbox(
+    "acme", "agent", "default", "launcher", CHOICE, {"memory": 256},
+    (WantedVolume("work", "/work", 16),), 60.0, keeping=Keeping(sleeps=True),
+)  # fmt: skip
+NOTHING = Image(0, ())
+AROUND = Surroundings(
+    isolation=Isolation.EMULATED, memory_mib=256, cpus=1, balloon=False, disk_mib=16, volumes=0, qemu="q",
+    qemu_version="9", kernel="k", initrd="i", root="r", processor="", tsc_khz=None,
+)  # fmt: skip
+
+
+def sandbox(name: str = "sbx_0000000000000001") -> Sandbox:
+    now = time.time()
+    return Sandbox(
+        name, "acme", "agent", "default", "launcher", Backend.MICROVM, Isolation.EMULATED, "why", {}, now,
+        now + 60, 256, 1, 16, 64,
+    )  # fmt: skip
+
+
+def people(*sessions: str) -> Sequence[SandboxIdentity]:
+    return [
+        SandboxIdentity(name, session, "socket", 120.0, {}, "ca", "bundle", "trust", ("api",))
+        for name, session in zip(("agent", "tool"), sessions, strict=False)
+    ]
+
+
+def save(keeper: Keeper, directory: Path, generation: int, sandbox_id: str = "sbx_0000000000000001") -> Path:
+    """A snapshot as the machine writes it, of nothing."""
+    directory.mkdir(mode=0o700)
+    for name in ("memory", "devices", "overlay"):
+        (directory / name).touch()
+    made = Manifest(
+        Origin(sandbox_id, (), 1_000.0 + generation), generation, AROUND, NOTHING, NOTHING, NOTHING
+    )
+    manifest.write(directory, made, manifest.open_key(keeper.key_file))
+    return directory
+
+
+def keeper(directory: Path, **settings: int) -> Keeper:
+    return Keeper(Settings(state_dir=directory, **settings))  # type: ignore[arg-type]
+
+
+def begin(keeper: Keeper, *sessions: str, back: Comeback | None = None, of: Sandbox | None = None) -> int:
+    """A life; its generation."""
+    record = keeper.begin(of or sandbox(), WANTED, people(*sessions), back)
+    assert record is not None
+    return record.generation
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """By the next daemon, which knows nothing else; and until it has looked it says that it does not know."""
+    first = keeper(tmp_path)
+    begin(first, "ses_a", "ses_t")
+    again = keeper(tmp_path)
+    assert again.held() is None
+    assert again.read_all() == (first.record("sbx_0000000000000001"),)
+    assert again.held() == frozenset({"ses_a", "ses_t"})
+
+
+def test_each_life_is_a_new_generation_and_knows_where_it_came_from(tmp_path: Path) -> None:
+    """Also when an old snapshot is restored after many others; whose handles are held is told by its line."""
+    kept = keeper(tmp_path)
+    kept.read_all()
+    place = kept.place("sbx_0000000000000001")
+    assert begin(kept, "ses_1") == 1
+    first = save(kept, place / SNAPSHOTS / "first", 1)
+    assert begin(kept, "ses_2", back=kept.comeback("sbx_0000000000000001", first)) == 2
+    second = save(kept, place / SNAPSHOTS / "second", 2)
+    assert begin(kept, "ses_3", back=kept.comeback("sbx_0000000000000001", first)) == 3
+    assert kept.held() == frozenset({"ses_1", "ses_2", "ses_3"})
+    record = kept.record("sbx_0000000000000001")
+    assert record is not None
+    assert [(each.generation, each.after) for each in record.lives] == [(1, None), (2, 1), (3, 1)]
+    kept.remove("sbx_0000000000000001", second.name)
+    assert begin(kept, "ses_4", back=kept.comeback("sbx_0000000000000001", first)) == 4
+    assert kept.held() == frozenset({"ses_1", "ses_4"})  # nothing holds the strings of the others any more
+
+
+def test_a_clone_takes_over_the_line_and_no_more(tmp_path: Path) -> None:
+    """What became of its parent after the snapshot is not its past."""
+    kept = keeper(tmp_path)
+    begin(kept, "ses_1")
+    saved = save(kept, kept.place("sbx_0000000000000001") / FORKS / "point", 1)
+    begin(kept, "ses_2", back=kept.comeback("sbx_0000000000000001", saved))
+    back = kept.comeback("sbx_0000000000000001", saved)
+    other = sandbox("sbx_0000000000000002")
+    assert begin(kept, "ses_c", back=back, of=other) == 2
+    clone = kept.record(other.id)
+    assert clone is not None
+    assert [dict(each.sessions) for each in clone.lives] == [{"agent": "ses_1"}, {"agent": "ses_c"}]
+    kept.drop(saved)
+    assert not saved.exists()
+
+
+def test_what_is_dropped_is_a_fork_point_and_nothing_else(tmp_path: Path) -> None:
+    """Its place comes from a supervisor, which reads what a guest says."""
+    kept = keeper(tmp_path)
+    begin(kept, "ses_1")
+    saved = save(kept, kept.place("sbx_0000000000000001") / SNAPSHOTS / "mine", 1)
+    outside = tmp_path / FORKS / "x"
+    outside.mkdir(parents=True)
+    for directory in (saved, outside, tmp_path):
+        kept.drop(directory)
+        assert directory.exists()
+
+
+def test_what_is_restored_without_a_name_is_its_sleep_and_else_the_newest(tmp_path: Path) -> None:
+    """And what was altered is nothing to go on from."""
+    kept = keeper(tmp_path)
+    begin(kept, "ses_1")
+    place = kept.place("sbx_0000000000000001")
+    with pytest.raises(SandboxRefused) as nothing:
+        kept.saved("sbx_0000000000000001", None)
+    assert nothing.value.problem is SandboxProblem.UNKNOWN_SNAPSHOT
+    save(kept, place / SNAPSHOTS / "new", 2)
+    save(kept, place / SNAPSHOTS / "old", 1)
+    assert kept.saved("sbx_0000000000000001", None).name == "new"
+    save(kept, place / ASLEEP, 1)
+    assert kept.saved("sbx_0000000000000001", None).name == ASLEEP
+    kept.awake("sbx_0000000000000001")
+    altered = place / SNAPSHOTS / "old" / manifest.NAME
+    altered.write_bytes(altered.read_bytes().replace(b'"generation": 1', b'"generation": 7'))
+    with pytest.raises(SandboxRefused, match="altered"):
+        kept.comeback("sbx_0000000000000001", altered.parent)
+    names = [(each.name, each.generation) for each in kept.snapshots("sbx_0000000000000001")]
+    assert names == [("new", 2), ("old", None)]
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "nothing", ".hidden"])
+def test_a_name_leads_to_a_snapshot_or_nowhere(tmp_path: Path, name: str) -> None:
+    """It comes from a caller, and becomes a path."""
+    kept = keeper(tmp_path)
+    begin(kept, "ses_1")
+    for use in (
+        lambda: kept.saved("sbx_0000000000000001", name),
+        lambda: kept.remove("sbx_0000000000000001", name),
+    ):
+        with pytest.raises(SandboxRefused) as caught:
+            use()
+        assert caught.value.problem is SandboxProblem.UNKNOWN_SNAPSHOT
+
+
+def test_no_more_are_kept_than_the_operator_has_room_for(tmp_path: Path) -> None:
+    """The refusal says what to do; one that is forgotten makes room, and leaves nothing."""
+    kept = keeper(tmp_path, max_kept_sandboxes=1)
+    begin(kept, "ses_1")
+    other = sandbox("sbx_0000000000000002")
+    with pytest.raises(SandboxRefused) as caught:
+        kept.begin(other, WANTED, people("ses_2"), None)
+    assert caught.value.problem is SandboxProblem.TOO_MANY_SANDBOXES
+    kept.forget("sbx_0000000000000001")
+    assert not kept.place("sbx_0000000000000001").exists()
+    assert begin(kept, "ses_2", of=other) == 1
+
+
+def test_what_cannot_be_read_is_nobodys(tmp_path: Path) -> None:
+    """A record that is damaged, or lies in another's place, brings nothing back."""
+    kept = keeper(tmp_path)
+    begin(kept, "ses_1")
+    place = kept.place("sbx_0000000000000001")
+    moved = place.with_name("0000000000000009")
+    place.rename(moved)
+    assert keeper(tmp_path).read_all() == ()
+    moved.rename(place)
+    (place / RECORD).write_bytes(b'{"sandbox": {')
+    assert keeper(tmp_path).read_all() == ()
+
+
+def test_a_namespace_sandbox_is_not_kept(tmp_path: Path) -> None:
+    """It has no memory that could be saved as a whole."""
+    wanted = replace(WANTED, choice=replace(CHOICE, backend=Backend.NAMESPACE))
+    assert keeper(tmp_path).begin(sandbox(), wanted, people("ses_1"), None) is None
