@@ -114,3 +114,21 @@ def test_a_changed_trust_root_is_looked_at_by_itself(deployment: Deployment) -> 
     policies.look()
     policies.look()
     assert "and trusted are" in policies.last_refused and deployment.state.policies
+
+
+def test_observing_needs_the_daemons_word_too(deployment: Deployment) -> None:
+    """A policy file alone cannot open the way to every host; where it may, that is told."""
+    yaml = YAML + b"observe: {reason: to learn what it needs, until: 2099-12-31}\n"
+    put(deployment.place / "default.yaml", yaml)
+    with pytest.raises(
+        PolicyError, match=r"default\.yaml.*may not; remove it, or set COATCHECK_POLICY_OBSERVE"
+    ):
+        deployment.policies("default.yaml").load()
+    assert deployment.state.policies == {}
+    settings = Settings(policy=deployment.place / "default.yaml", policy_observe="agents without any data")
+    PoliciesInForce(
+        settings, deployment.directory, deployment.state, deployment.metrics, deployment.told.append
+    ).load()
+    (told,) = [each for each in deployment.told if isinstance(each, DaemonEvent)]
+    assert told.what == "observing"
+    assert told.detail == "policy default until 2099-12-31: to learn what it needs; agents without any data"

@@ -131,7 +131,7 @@ class Call:
             return Deny(Reason.HANDLE_REVOKED, "while the request ran")
         policy = state.policies.get(session.policy)
         if policy is not self._policy:
-            still = still_allowed(policy, self.destination, self.head, self.verdict)
+            still = still_allowed(policy, self.destination, self.head, self.verdict, now.wall)
             if not isinstance(still, Rule):
                 return denial_of(still)
             self._policy = policy

@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 
 from coatcheck.decision.policy import Policy
-from coatcheck.policyfile import PolicyError
+from coatcheck.policyfile import PolicyError, Problem
 from coatcheck.policyfile.signed import Accepted, signed_policies
 from coatcheck.policyfile.watch import PolicyWatch
 from coatcheck.settings import Settings
@@ -34,6 +35,7 @@ class PoliciesInForce:
         self._watch = PolicyWatch(settings.policy, signed=self._signed)
         self.last_refused = ""
         """Why the files that lie there now are not in force; empty when they are."""
+        self._may_observe = settings.policy_observe or ""
         self._told = ""
         """The digest of the bundle that was told of last."""
         metrics.pulled.policy_refused = lambda: bool(self.last_refused)
@@ -46,12 +48,12 @@ class PoliciesInForce:
 
     def load(self) -> None:
         """The first time. PolicyError and OSError: a daemon does not start on a bad policy."""
-        self._install(self._watch.read())
+        self._install(self._read())
 
     def reload(self) -> bool:
         """Read the policies again. A bad one changes nothing: the old ones stay, loudly (I6)."""
         try:
-            policies = self._watch.read()
+            policies = self._read()
         except (PolicyError, OSError) as error:
             if str(error) != self.last_refused:  # told once, not once a second
                 self.last_refused = str(error)
@@ -66,11 +68,21 @@ class PoliciesInForce:
         if self._watch.due():
             self.reload()
 
+    def _read(self) -> Mapping[str, Policy]:
+        policies = self._watch.read()
+        if not self._may_observe:
+            forbid_observing(policies)
+        return policies
+
     def _install(self, policies: Mapping[str, Policy]) -> None:
         for policy in policies.values():
             old = self._state.policies.get(policy.name)
             if old is None or old.sha256 != policy.sha256:
                 self._tell(PolicyEvent(time.time(), policy.name, policy.sha256, True, policy.owner))
+                if policy.observe is not None:
+                    until = datetime.fromtimestamp(policy.observe.until, UTC)
+                    why = f"policy {policy.name} until {until:%Y-%m-%d}: {policy.observe.reason}"
+                    self._tell(DaemonEvent(time.time(), "observing", f"{why}; {self._may_observe}"))
         accepted = self.bundle
         if accepted is not None and accepted.bundle.digest != self._told:
             self._told = accepted.bundle.digest
@@ -78,3 +90,20 @@ class PoliciesInForce:
             self._tell(DaemonEvent(time.time(), "policy_bundle", f"{what}, digest {self._told}"))
         self._state.swap_policies(policies)
         self._metrics.pulled.policies_in_force({p.name: p.sha256 for p in policies.values()})
+
+
+def forbid_observing(policies: Mapping[str, Policy]) -> None:
+    """PolicyError when one of them would let pass what no rule allows (I6): a file alone cannot want that."""
+    problems = [
+        Problem(
+            0,
+            0,
+            "it says `observe`, and this daemon may not",
+            "remove it, or set COATCHECK_POLICY_OBSERVE to the reason why sandboxes here may reach any host",
+            file=f"{name}.yaml",
+        )
+        for name, policy in policies.items()
+        if policy.observe is not None
+    ]
+    if problems:
+        raise PolicyError(problems)

@@ -1,21 +1,29 @@
 """Whether a verdict still stands under the policy as it is now."""
 
 from coatcheck.decision.message import Destination, RequestHead
+from coatcheck.decision.observing import OBSERVED, observed
 from coatcheck.decision.policy import Policy, Rule, credential_allows, match, tunnel_rule
 from coatcheck.decision.verdict import Deny, Inject, Pass, Reason
 
 
 def still_allowed(
-    policy: Policy | None, destination: Destination, head: RequestHead, verdict: Pass | Inject | None
+    policy: Policy | None,
+    destination: Destination,
+    head: RequestHead,
+    verdict: Pass | Inject | None,
+    wall: float,
 ) -> Rule | Deny:
-    """What the policy in force says of a request that was allowed under another one."""
+    """What the policy in force says of a request that was allowed under another one. `wall`: Unix seconds."""
     if policy is None:
         return Deny(Reason.POLICY_MISSING)
     if head.method == "CONNECT":
         rule = tunnel_rule(policy, destination.host, destination.port)
         return rule or Deny(Reason.HOST_NOT_ALLOWED, "the policy no longer lets it through unopened")
     found = match(policy, destination, head)
-    if isinstance(found, Deny) or not isinstance(verdict, Inject):
+    if isinstance(found, Deny):
+        was = verdict is not None and verdict.rule.name == OBSERVED
+        return (observed(policy, found, destination, head, wall) if was else None) or found
+    if not isinstance(verdict, Inject):
         return found
     for injection in verdict.injections:
         # A rule that stays may have lost the credential, and the credential its host.

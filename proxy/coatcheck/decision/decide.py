@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from coatcheck.decision.body_search import BodySearch
 from coatcheck.decision.handle import Claims, judge
 from coatcheck.decision.message import Destination, Origin, Peer, RequestHead
+from coatcheck.decision.observing import observed, observes
 from coatcheck.decision.policy import (
     BasicInjection,
     BodyInjection,
@@ -81,6 +82,9 @@ def decide(
     rule = denied or match(policy, destination, head)
     found = find(head, world.references, world.known)
     if isinstance(rule, Deny):
+        passing = observed(policy, rule, destination, head, world.now.wall)
+        if passing is not None and denied is None and not found:
+            return Pass(session, passing)
         return Identified(session, _with_handles(rule, found, session, policy, destination, world))
     verdict = _credentials(session, policy, rule, destination, head, found, world)
     return Identified(session, _named(verdict, rule)) if isinstance(verdict, Deny) else verdict
@@ -98,9 +102,11 @@ def decide_connect(peer: Peer, host: str, port: int, world: World) -> Session | 
     if policy is None:
         return Identified(session, Deny(Reason.POLICY_MISSING, f"policy {session.policy}"))
     # A tunnel may carry plain HTTP or TLS; which one is seen, and judged, with its first request.
-    denial = contradiction(peer.original, host, port) or host_allowed(policy, host, port, tls=True)
+    contradicted = contradiction(peer.original, host, port)
+    denial = contradicted or host_allowed(policy, host, port, tls=True)
     if denial is not None:
-        return Identified(session, denial)
+        passing = contradicted is None and observes(policy, denial, "https", port, world.now.wall)
+        return session if passing else Identified(session, denial)
     rule = tunnel_rule(policy, host, port)
     return session if rule is None else Pass(session, rule)
 

@@ -236,6 +236,15 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
+class Observation:
+    """What no rule allows passes without credentials and is recorded (`observing`)."""
+
+    reason: str
+    until: float
+    """Unix seconds."""
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """One file of one owner, compiled. An empty policy denies all."""
 
@@ -246,6 +255,7 @@ class Policy:
     rules: tuple[Rule, ...] = ()
     filesystem: Filesystem | None = None
     """None: as the sandbox's own permissions have it."""
+    observe: Observation | None = None
     index: HostIndex[Rule] = field(init=False, repr=False, compare=False)
     """The rules by host, built from `rules`."""
 

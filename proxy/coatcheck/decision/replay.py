@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from coatcheck.decision.message import Destination, RequestHead
+from coatcheck.decision.observing import LACKING
 from coatcheck.decision.policy import (
     BodyInjection,
     Credential,
@@ -121,6 +122,8 @@ def replay(policy: Policy | None, asked: Question) -> Replayed:
         return _connect(policy, asked, allowed)
     head = RequestHead(asked.method, asked.path, ())
     found = match(policy, asked.destination, head)
+    if isinstance(found, Deny) and policy.observe is not None and found.reason in LACKING:
+        return Replayed(Change.UNKNOWN, "no rule allows it, and the policy observes until a day")
     if isinstance(found, Deny):
         return _refused(found, asked, allowed)
     return _was_allowed(policy, found, asked, head) if allowed else _was_refused(policy, found, asked, head)

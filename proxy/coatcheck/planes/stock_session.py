@@ -16,6 +16,7 @@ from coatcheck.decision.policy import Policy, SigV4Injection
 from coatcheck.exchange import Exchange
 from coatcheck.planes.configured import upstream_settings
 from coatcheck.planes.upstream import Upstream
+from coatcheck.policies import forbid_observing
 from coatcheck.policyfile.bundle import refused
 from coatcheck.policyfile.signed import signed_policies
 from coatcheck.policyfile.watch import PolicyWatch
@@ -123,4 +124,5 @@ def _policy(settings: Settings, directory: StateDirectory) -> Policy:
         raise refused(
             f"{settings.policy} holds {len(found)} policies", "a stock mitmdump serves one: name it"
         )
+    forbid_observing({found[0].name: found[0]})
     return found[0]

@@ -1,6 +1,7 @@
 """Reviewed models -> decision values. Nothing can go wrong here that `review` did not look at."""
 
 from collections.abc import Iterable
+from datetime import UTC, datetime, time
 from types import MappingProxyType
 from typing import Final
 
@@ -14,6 +15,7 @@ from coatcheck.decision.policy import (
     Limit,
     LimitKind,
     LimitScope,
+    Observation,
     PathInjection,
     Policy,
     QueryInjection,
@@ -29,6 +31,7 @@ from coatcheck.policyfile.models import (
     FilesystemSpec,
     InjectSpec,
     LimitsSpec,
+    ObserveSpec,
     RuleSpec,
 )
 
@@ -48,7 +51,14 @@ def build_policy(name: str, sha256: str, document: Document) -> Policy:
         ),
         rules=tuple(build_rule(spec) for spec in document.rules),
         filesystem=build_filesystem(document.filesystem) if document.filesystem else None,
+        observe=build_observation(document.observe) if document.observe else None,
     )
+
+
+def build_observation(spec: ObserveSpec) -> Observation:
+    """Until the end of that day, UTC."""
+    end = datetime.combine(spec.until, time.max, UTC)
+    return Observation(spec.reason, end.timestamp())
 
 
 def build_filesystem(spec: FilesystemSpec) -> Filesystem:

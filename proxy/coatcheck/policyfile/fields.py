@@ -5,6 +5,7 @@ from datetime import date
 from difflib import get_close_matches
 
 from coatcheck.decision.host import HostRefused, canonical_host
+from coatcheck.decision.observing import OBSERVED
 from coatcheck.decision.path import ambiguous, canonical_path, check_target
 from coatcheck.decision.policy import HostPattern, PathPattern, SecretRef
 from coatcheck.policyfile.problem import Wrong
@@ -50,6 +51,13 @@ def line_of_text(text: str) -> str:
             "this is not one line of text", "write 1 to 120 printable characters without space around them"
         )
     return text
+
+
+def rule_name(text: str) -> str:
+    """As `line_of_text`; what we write into records ourselves is no name for a rule."""
+    if text == OBSERVED:
+        raise Wrong(f'"{OBSERVED}" is how records call what no rule allowed', "write another name")
+    return line_of_text(text)
 
 
 def host_pattern(text: str) -> HostPattern:

@@ -76,6 +76,7 @@ class OneOf:
 
 type Name = Annotated[str, FromText(fields.name, "openai")]
 type Line = Annotated[str, FromText(fields.line_of_text, "platform-security")]
+type RuleName = Annotated[str, FromText(fields.rule_name, "platform-security")]
 type Host = Annotated[HostPattern, FromText(fields.host_pattern, "api.openai.com")]
 type Path = Annotated[PathPattern, FromText(fields.path_pattern, "/v1/chat/completions")]
 type Method = Annotated[str, FromText(fields.method, "POST")]
@@ -208,7 +209,7 @@ class LimitsSpec(Strict):
 
 
 class RuleSpec(Strict):
-    name: Line = Field(description="Stands in refusals and audit records; unique in the file.")
+    name: RuleName = Field(description="Stands in refusals and audit records; unique in the file.")
     hosts: list[Host] = Field(min_length=1, description="Exact names, or *.suffix for all names below one.")
     methods: Annotated[list[Method], Field(min_length=1)] = Field(
         [], description="Needed, except for tunnels."
@@ -253,6 +254,13 @@ class FilesystemSpec(Strict):
     )
 
 
+class ObserveSpec(Strict):
+    """For a while, what no rule allows passes without any credential, and is recorded."""
+
+    reason: Line = Field(description="Why sandboxes under this policy may reach any host for a while.")
+    until: Day = Field(description="The last day. After it, what no rule allows is refused again.")
+
+
 class AcceptedSpec(Strict):
     """One finding of the linter that the owner lives with for a time. It changes nothing else."""
 
@@ -276,6 +284,9 @@ class Document(Strict):
     )
     filesystem: FilesystemSpec | None = Field(
         None, description="For sandboxes that Coatcheck runs. Default: what the image's permissions allow."
+    )
+    observe: ObserveSpec | None = Field(
+        None, description="Only on a daemon that is set to (`policy_observe`). Default: nothing passes so."
     )
     accepted: Annotated[list[AcceptedSpec], Field(min_length=1)] = Field(
         [], description="Findings of the linter that the owner accepts for a time, each with its reason."
