@@ -11,6 +11,7 @@ from typer.exceptions import Abort, TyperException
 
 from coatcheck.cli import (
     admission,
+    approval,
     audit,
     ca,
     daemon,
@@ -55,6 +56,7 @@ app.command("demo", context_settings={"allow_extra_args": True, "ignore_unknown_
 app.add_typer(session.app)
 app.add_typer(sandbox.app)
 app.add_typer(policy.app)
+app.add_typer(approval.app)
 app.add_typer(ca.app)
 app.add_typer(audit.app)
 app.add_typer(redirect.app)

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, Protocol
 
+from coatcheck.approvals import Approvals
 from coatcheck.certificates.trust import TrustFiles
 from coatcheck.decision.elastic import By, Size
 from coatcheck.decision.keeping import Comeback, Saved
@@ -68,6 +69,9 @@ class Exchange(Protocol):
 
     @property
     def shadow(self) -> Shadow | None: ...
+
+    @property
+    def approvals(self) -> Approvals: ...
 
 
 class Kept(Protocol):
@@ -221,6 +225,11 @@ class Backend:
         host = f"[{address[0]}]" if ":" in address[0] else address[0]
         scheme = "http" if self._daemon.settings.proxy_tls_certificate is None else "https"
         return f"{scheme}://{host}:{address[1]}"
+
+    @property
+    def approvals(self) -> Approvals:
+        """(plane) Requests that wait for somebody's word."""
+        return self._daemon.exchange.approvals
 
     @property
     def transparent(self) -> bool:

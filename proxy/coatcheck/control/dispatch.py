@@ -14,6 +14,8 @@ from aiohttp.web_response import Response, StreamResponse
 from pydantic import BaseModel
 
 from coatcheck.control import (
+    approvals,
+    events,
     handles,
     health,
     inspection,
@@ -32,6 +34,7 @@ from coatcheck.control.desk import Desk
 from coatcheck.control.grants import Grants
 from coatcheck.control.identity import channel_of, identify
 from coatcheck.control.models import (
+    APPROVAL_ID,
     HANDLE_ID,
     PORT,
     SANDBOX_ID,
@@ -53,6 +56,7 @@ MAX_TOLD: Final = 10
 """Refusals a second that are logged."""
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Server": "coatcheck"}
 _PARTS: Final = {
+    "approval": f"(?P<approval>{APPROVAL_ID})",
     "session": f"(?P<session>{SESSION_ID})",
     "sandbox": f"(?P<sandbox>{SANDBOX_ID})",
     "jti": f"(?P<jti>{HANDLE_ID})",
@@ -70,6 +74,7 @@ OPERATIONS: Final = (
     *sessions.OPERATIONS,
     *handles.OPERATIONS,
     *revocations.OPERATIONS,
+    *approvals.OPERATIONS,
     *sandboxes.OPERATIONS,
     *sandbox_sizes.OPERATIONS,
     *sandbox_keeping.OPERATIONS,

@@ -21,6 +21,8 @@ from coatcheck.decision.comparison import Comparison
 from coatcheck.decision.verdict import Reason
 from coatcheck.telemetry.events import (
     Alarm,
+    ApprovalChange,
+    ApprovalEvent,
     Completion,
     Decision,
     Event,
@@ -134,6 +136,7 @@ class Metrics:
         self._aborted = _Labelled(self._counter("aborted_total"), Reason)
         self._alarms = _Labelled(self._counter("alarms_total"), Reason)
         self._changes = _Labelled(self._counter("session_changes_total"), SessionChange)
+        self._approvals = _Labelled(self._counter("approvals_total"), ApprovalChange)
         self._loads = _Labelled(self._counter("policy_loads_total"), ("loaded", "refused"))
         self._failures = _Labelled(self._counter("telemetry_failures_total"), Sink)
         self._questions = _Labelled(self._counter("dns_questions_total"), DNS_TYPES, DnsOutcome)
@@ -162,6 +165,7 @@ class Metrics:
         for reason in Reason:
             self._decisions.start_at_zero(Outcome.DENY, reason)
             self._aborted.start_at_zero(reason)
+            self._alarms.start_at_zero(reason)
         for reason in FAIL_CLOSED:
             self._fail_closed.start_at_zero(reason)
         for failure in FetchFailure:
@@ -176,6 +180,8 @@ class Metrics:
             self._failures.start_at_zero(sink)
         for change in SessionChange:
             self._changes.start_at_zero(change)
+        for answer in ApprovalChange:
+            self._approvals.start_at_zero(answer)
         for result in ("loaded", "refused"):
             self._loads.start_at_zero(result)
 
@@ -198,6 +204,8 @@ class Metrics:
                 self._alarms.child(event.reason).inc()
             case SessionEvent():
                 self._changes.child(event.change).inc()
+            case ApprovalEvent():
+                self._approvals.child(event.change).inc()
             case PolicyEvent():
                 self._loads.child("loaded" if event.loaded else "refused").inc()
                 if event.loaded:
