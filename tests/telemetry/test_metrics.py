@@ -76,9 +76,10 @@ def test_completions_alarms_and_failures_are_counted() -> None:
 
 
 def test_closed_labels_start_at_zero() -> None:
-    """A first refusal is an increase that Prometheus sees."""
+    """A first refusal, and the first stolen handle, is an increase that Prometheus sees."""
     metrics = Metrics()
     for reason in Reason:
+        assert value(metrics, "alarms_total", reason=reason.value) == 0
         assert value(metrics, "decisions_total", outcome="deny", reason=reason.value) == 0
 
 
