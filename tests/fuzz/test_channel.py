@@ -70,7 +70,9 @@ def _guests(draw: st.DrawFn) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def _talking() -> AsyncIterator[tuple[Channel, socket.socket, asyncio.Task[None], list[int]]]:
+async def _talking(
+    saved: bool = False,
+) -> AsyncIterator[tuple[Channel, socket.socket, asyncio.Task[None], list[int]]]:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     theirs.setblocking(False)
@@ -82,7 +84,8 @@ async def _talking() -> AsyncIterator[tuple[Channel, socket.socket, asyncio.Task
             echoed.append(len(data))
             await stream.write(data)
 
-    channel = Channel(ours, echo, {"generation": "1", "hostname": "box", "identities": "agent:1000"})
+    hello = {"generation": "1", "hostname": "box", "identities": "agent:1000"}
+    channel = Channel(ours, echo, None if saved else hello)
     running = asyncio.create_task(channel.run())
     try:
         yield channel, theirs, running, echoed
@@ -92,14 +95,14 @@ async def _talking() -> AsyncIterator[tuple[Channel, socket.socket, asyncio.Task
         await asyncio.gather(running, return_exceptions=True)
 
 
-@given(_guests(), st.lists(st.integers(0, 5000), max_size=3), st.booleans())
+@given(_guests(), st.lists(st.integers(0, 5000), max_size=3), st.booleans(), st.booleans())
 @budget(120)
 async def test_whatever_a_guest_says_the_channel_goes_on_or_ends(
-    said: bytes, places: list[int], listens: bool
+    said: bytes, places: list[int], listens: bool, saved: bool
 ) -> None:
     """No other exception, nobody left waiting, no more held than the bounds; then the guest goes away."""
     loop = asyncio.get_running_loop()
-    async with _talking() as (channel, guest, running, echoed), asyncio.timeout(SECONDS):
+    async with _talking(saved) as (channel, guest, running, echoed), asyncio.timeout(SECONDS):
         ends = sorted({place % (len(said) + 1) for place in places} | {0, len(said)})
         listening = asyncio.create_task(_drain(guest)) if listens else None
         with contextlib.suppress(OSError):

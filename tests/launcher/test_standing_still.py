@@ -15,12 +15,17 @@ from coatcheck.decision.sandbox import Ending, SandboxState
 from coatcheck.launcher.channel import ChannelBroken
 from coatcheck.launcher.frames import Fields, Kind, encode
 from coatcheck.launcher.machine import MachineError
+from coatcheck.launcher.metadata import MetadataService
 from coatcheck.launcher.mux import Event, WasReset
+from coatcheck.launcher.snapshots.manifest import NAME, open_key, write
 from coatcheck.launcher.spec import SupervisorSpec
 from coatcheck.launcher.standing_still import Disobeyed, freeze, rebind, set_clock, thaw
+from coatcheck.launcher.supervisor import Supervisor
+from coatcheck.launcher.trust import digest
 from tests.launcher.guest.inhabited import AS_ROOT, Inhabited, inhabited, read_until, spoken_with, started
-from tests.launcher.scripted import MACHINE, ScriptedMachine, identity, spec
-from tests.launcher.test_supervisor import SECONDS, Life, life, until
+from tests.launcher.scripted import MACHINE, Reports, ScriptedMachine, identity, spec
+from tests.launcher.snapshots.test_manifest import MANIFEST
+from tests.launcher.test_supervisor import SECONDS, Life, Nobody, life, until
 
 SNAPSHOT = Path("/nowhere/a-snapshot")
 """These machines load nothing: that one is to be restored is all that a supervisor asks."""
@@ -109,6 +114,32 @@ async def test_everything_is_new_before_commands_go_on(tmp_path: Path, trust: Pa
         assert len(fields["machine-id"]) == 32 and len(bytes.fromhex(fields["entropy"])) >= 32
         await until(lambda: ("running", None, "") in it.reports.said)
         it.supervisor.end(Ending.KILLED, "by a test")
+
+
+@pytest.mark.parametrize("changed", ["nothing", "CA", "signature"])
+async def test_a_copy_is_given_new_trust_and_no_trust_that_it_has(
+    tmp_path: Path, trust: Path, changed: str
+) -> None:
+    """Writing the files takes a guest that was just loaded longer than all the rest."""
+    key = tmp_path / "key"
+    machine = ScriptedMachine(saved=True)
+    built = replace(COPY, restore=tmp_path, snapshot_key=key)
+    identities = (identity(trust), identity(trust, "tool", 1001))
+    origin = replace(MANIFEST.origin, trust=digest(identities))
+    write(tmp_path, replace(MANIFEST, origin=origin), open_key(key))
+    if changed == "CA":
+        identities[1].ca.write_bytes(b"a new one")
+    elif changed == "signature":
+        saved = tmp_path / NAME
+        saved.write_bytes(saved.read_bytes().replace(b'"generation": 3', b'"generation": 4'))
+    told = spec(tmp_path / "own", identities, machine=built)
+    supervisor = Supervisor(told, machine, Reports(), MetadataService(Nobody(), told.id))
+    running = asyncio.create_task(supervisor.run())
+    async with asyncio.timeout(SECONDS):
+        await supervisor.channel()
+        supervisor.end(Ending.KILLED, "done")
+        await running
+    assert bool(machine.written) is (changed != "nothing")
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ def main() -> int:
     hide_memory()  # handles are in it
     spec = loads(sys.stdin.buffer.readline(MAX_BYTES))
     os.set_inheritable(spec.lock, False)  # the machine must not keep us alive in the daemon's eyes
+    if spec.machine.template is not None:
+        os.set_inheritable(spec.machine.template, False)
     asyncio.run(_supervise(spec))
     return 0
 

@@ -16,10 +16,12 @@ from coatcheck.decision.sandbox import Ending, SandboxProblem, SandboxRefused, S
 from coatcheck.launcher.channel import Channel, ChannelBroken
 from coatcheck.launcher.machine import MachineError
 from coatcheck.launcher.refusal import refuse
-from coatcheck.launcher.snapshots.manifest import Origin, open_key
+from coatcheck.launcher.snapshots import manifest
+from coatcheck.launcher.snapshots.manifest import Origin
 from coatcheck.launcher.snapshots.store import Store
 from coatcheck.launcher.spec import SupervisorSpec
 from coatcheck.launcher.standing_still import Disobeyed, freeze, thaw
+from coatcheck.launcher.trust import digest
 
 SAVE_SECONDS: Final = 600.0
 """For a machine to be copied, or to be loaded again: 64 GiB at a slow disk's 100 MiB a second."""
@@ -120,7 +122,7 @@ class Saver:
             raise refuse(SandboxProblem.UNSAVABLE)
         kept = Store(store / SNAPSHOTS, self._spec.max_snapshots)
         try:
-            directory = await asyncio.to_thread(lambda: kept.place(name, open_key(key)))
+            directory = await asyncio.to_thread(lambda: kept.place(name, manifest.open_key(key)))
         except MachineError as error:
             raise _not_saved(error) from None
         await self._save(channel, machine, directory)
@@ -186,9 +188,25 @@ class Saver:
         if self._state() is not SandboxState.RUNNING:
             raise refuse(SandboxProblem.NOT_RUNNING, f"it is {self._state()}")
 
+    def is_trust_new(self) -> bool:
+        """Whether a copy was saved with another CA than its sessions have now. Blocking."""
+        restore, key = self._spec.machine.restore, self._spec.machine.snapshot_key
+        if restore is None or key is None:
+            return True
+        try:
+            saved = manifest.read(restore, manifest.open_key(key))
+        except MachineError:
+            return True  # whoever loads it is told why it cannot be used
+        return saved.origin.trust != digest(self._spec.identities)
+
     def _origin(self) -> Origin:
         own = [each.session for each in self._spec.identities]
-        return Origin(self._spec.id, tuple(dict.fromkeys([*own, *self._spec.ancestors])), time.time())
+        return Origin(
+            self._spec.id,
+            tuple(dict.fromkeys([*own, *self._spec.ancestors])),
+            time.time(),
+            digest(self._spec.identities),
+        )
 
 
 _FAILURES = (MachineError, Disobeyed, ChannelBroken, TimeoutError, OSError)

@@ -78,9 +78,8 @@ class SupervisorSpec:
     held_seconds: float = 900.0
     """While it sleeps, its open connections are kept for so long: a slow model call, a CI run."""
     idle_action: IdleAction = IdleAction.END
-    rebind_seconds: float = 30.0
-    """For a copy to become somebody of its own. An emulated one takes a second; a busy host has thirty times
-    as long before the copy is ended."""
+    rebind_seconds: float = 60.0
+    """For a copy to become somebody of its own; then it is ended. An emulated one on a busy host takes three."""
 
     def identity(self, name: str) -> Identity | None:
         return next((each for each in self.identities if each.name == name), None)

@@ -169,8 +169,8 @@ class Stream:
         self._no_answer_follows()
 
     def _no_answer_follows(self) -> None:
-        # A connection that is only kept open may go while the guest sleeps; who waits for an answer is told.
-        if self._awaits_answer:
+        # A connection that is only kept open may go while the guest sleeps, and so may whoever ran a command.
+        if self._awaits_answer and not self.number % 2:
             self._awaits_answer = False
             self._channel._wake()
 

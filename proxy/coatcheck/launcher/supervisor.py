@@ -230,9 +230,7 @@ class Supervisor:
             self.end(ending, f"its supervisor failed ({type(error).__name__}); see the daemon's log")
 
     async def _live(self) -> None:
-        volumes = [PurePosixPath(each.at) for each in self.spec.machine.volumes]
-        # While the machine boots.
-        browsers = asyncio.create_task(for_browsers(self.spec.identities, volumes))
+        browsers = asyncio.create_task(self._trust())  # while the machine boots
         try:
             sock = await (self._starting or self.machine.start())
         except MachineError as error:
@@ -256,14 +254,21 @@ class Supervisor:
             talking.cancel()
             await asyncio.gather(talking, return_exceptions=True)
 
-    async def _ready(self, channel: Channel, browsers: "asyncio.Task[BrowserTrust]") -> None:
+    async def _ready(self, channel: Channel, browsers: "asyncio.Task[BrowserTrust | None]") -> None:
         await channel.ready(self.spec.machine.boot_seconds)
         async with asyncio.timeout(CONFIGURE_SECONDS):
             await configure(channel, self.spec)
-            await provide(channel, self.spec.identities, await browsers)
+            await provide(channel, self.spec.identities, await browsers or {})
         self._usable(channel)
 
-    async def _rebind(self, channel: Channel, browsers: "asyncio.Task[BrowserTrust]") -> None:
+    async def _trust(self) -> BrowserTrust | None:
+        """What browsers are to trust. None: a copy has all of that already."""
+        if self._restored and not await asyncio.to_thread(self._saver.is_trust_new):
+            return None
+        volumes = [PurePosixPath(each.at) for each in self.spec.machine.volumes]
+        return await for_browsers(self.spec.identities, volumes)
+
+    async def _rebind(self, channel: Channel, browsers: "asyncio.Task[BrowserTrust | None]") -> None:
         """A copy becomes somebody of its own. Its commands stand still until all of that is done, and what it
         says meanwhile leads nowhere."""
         trust = await browsers
@@ -271,7 +276,8 @@ class Supervisor:
             await self.machine.resume()
             await channel.ready(self.spec.rebind_seconds)
             await rebind(channel, self.spec)
-            await provide(channel, self.spec.identities, trust)
+            if trust is not None:
+                await provide(channel, self.spec.identities, trust)
             self._ways.open()
             await thaw(channel)
         await self._forget_sleep()

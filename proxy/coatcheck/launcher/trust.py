@@ -1,9 +1,10 @@
 """What a guest must trust, put where its clients look for it."""
 
 import asyncio
+import hashlib
 import logging
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -13,6 +14,7 @@ from coatcheck.certificates.trust import write_nss_database
 from coatcheck.decision.sandbox import trust_inside
 from coatcheck.launcher.channel import Channel, StreamReset
 from coatcheck.launcher.spec import Identity
+from coatcheck.launcher.tasks import together
 
 SYSTEM_BUNDLE: Final = PurePosixPath("/etc/ssl/certs/ca-certificates.crt")
 """Where programs look that heed no variable (Debian, Ubuntu, Alpine, Arch)."""
@@ -53,24 +55,44 @@ def _database(ca: Path) -> Mapping[str, bytes]:
         return {each.name: each.read_bytes() for each in Path(directory).iterdir()}
 
 
+def digest(identities: tuple[Identity, ...]) -> str:
+    """Of all that they are given to trust: a copy that has it already is not given it again."""
+    hashed = hashlib.sha256()
+    for each in identities:
+        for part in (each.name.encode(), *(file.read_bytes() for file in _files(each))):
+            hashed.update(len(part).to_bytes(8) + part)
+    return hashed.hexdigest()
+
+
+def _files(identity: Identity) -> tuple[Path, Path, Path]:
+    return identity.ca, identity.bundle, identity.java_truststore
+
+
 async def provide(channel: Channel, identities: tuple[Identity, ...], browsers: BrowserTrust) -> None:
     """Write every identity's trust files into the guest. StreamReset when the guest cannot take them."""
     bundles: list[bytes] = []
+    writing: list[Coroutine[None, None, None]] = []
     for identity in identities:
-        ca, bundle = identity.ca.read_bytes(), identity.bundle.read_bytes()
-        contents = (ca, bundle, identity.java_truststore.read_bytes())
+        contents = ca, bundle, _ = [file.read_bytes() for file in _files(identity)]
         for path, content in zip(trust_inside(identity.name), contents, strict=True):
-            await _write(channel, path, content)
+            writing.append(_write(channel, path, content))
         for name, content in browsers.get(identity.name, {}).items():
-            # As its owner, in the directory that the agent made: Chromium opens it to write, too.
-            with suppress(StreamReset):  # an image may have other things there
-                await _write(channel, _nss(identity.name) / name, content, identity.name)
+            # As its owner, in the directory that the agent made: Chromium opens it to write, too. An image
+            # may have other things there.
+            path = _nss(identity.name) / name
+            writing.append(_write_if_possible(channel, path, content, identity.name))
         # Sessions may have a CA each; what the whole system trusts is all of them, each once.
         bundles.append(bundle if not bundles else ca)
-    try:
-        await _write(channel, SYSTEM_BUNDLE, b"".join(dict.fromkeys(bundles)))
-    except StreamReset:
-        pass  # a read-only root (namespace backend): the variables say it to those that read them
+    # A read-only root (namespace backend) has no such place: the variables say it to those that read them.
+    writing.append(_write_if_possible(channel, SYSTEM_BUNDLE, b"".join(dict.fromkeys(bundles))))
+    await together(*writing)  # a guest that was just loaded answers each of them slowly
+
+
+async def _write_if_possible(
+    channel: Channel, path: PurePosixPath, content: bytes, identity: str = WRITER
+) -> None:
+    with suppress(StreamReset):
+        await _write(channel, path, content, identity)
 
 
 async def _write(channel: Channel, path: PurePosixPath, content: bytes, identity: str = WRITER) -> None:

@@ -46,6 +46,8 @@ class Origin:
     """Ids of all whose handles its processes may hold: its own sessions, and their ancestors."""
     created_at: float
     """Unix time."""
+    trust: str = ""
+    """`trust.digest` of what its clients trust; empty: nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
