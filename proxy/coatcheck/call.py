@@ -45,6 +45,8 @@ class Call:
         self.need: NeedBody | None = None
         self.denial: Deny | None = None
         self.credentials: tuple[str, ...] = ()
+        self.approved_by = ""
+        """Who said that it may leave, where the rule asks."""
         self.hashes_body = 0
         """Bytes of body to buffer because its hash is signed (SigV4)."""
         self.entered = False
@@ -93,6 +95,10 @@ class Call:
         """Refuse; a refusal that stands is never replaced by a milder one."""
         self.denial = self.denial or denial_of(denial)
         self._leave()
+
+    def client_left(self) -> None:
+        """Nobody waits for the answer: whoever is asked whether it may leave need not say."""
+        self._exchange.approvals.forget_request(self.request_id)
 
     def hold(self, credential: Credential, secret: Secret) -> None:
         self._secrets[credential.name] = secret

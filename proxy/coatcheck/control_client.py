@@ -180,6 +180,20 @@ class ControlClient(SandboxCalls):
         named = {"tenant": tenant, "subject": subject, "policy": policy, "credential": credential}
         return int(self._post("/v1/revocations", {**named, "everything": everything, "why": why})["sessions"])
 
+    # --- approvals -------------------------------------------------------------------------------------
+
+    def approvals(self) -> Answers:
+        """Requests that wait for somebody's answer, the longest first."""
+        waiting: Answers = self._call("GET", "/v1/approvals")["approvals"]
+        return waiting
+
+    def answer_approval(
+        self, approval: str, answer: str, *, remember_seconds: float = 0.0, person: str | None = None
+    ) -> Answer:
+        """`{approval, approver}`, once the answer (`yes` or `no`) is recorded and counts."""
+        said = {"answer": answer, "remember_seconds": remember_seconds, "person": person}
+        return self._post(f"/v1/approvals/{quote(approval, safe='')}", said)
+
     # --- policies and health ---------------------------------------------------------------------------
 
     def policies(self) -> Answers:

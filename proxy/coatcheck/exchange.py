@@ -9,18 +9,18 @@ becomes a Deny: the absence of a verdict is Deny (I3).
 import asyncio
 import logging
 import secrets as random
-import time
 from collections.abc import Callable, Coroutine
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from coatcheck import verdict_record
+from coatcheck.approvals import Approvals
 from coatcheck.call import Call
 from coatcheck.decision.decide import Identified, NeedBody, World, decide, decide_body, decide_connect
 from coatcheck.decision.head import check_head
 from coatcheck.decision.message import Destination, Peer, RequestHead
 from coatcheck.decision.policy import SecretRef, SigV4Injection
-from coatcheck.decision.search import mask
 from coatcheck.decision.session import Session, alive
 from coatcheck.decision.verdict import EXPLANATIONS, Deny, Inject, Pass, Reason, Verdict
 from coatcheck.places import Places
@@ -31,7 +31,7 @@ from coatcheck.state.buckets import Buckets
 from coatcheck.state.state import State
 from coatcheck.stores import Secret, SecretMissing, SecretUnavailable
 from coatcheck.telemetry.audit import AuditUnavailable
-from coatcheck.telemetry.events import Alarm, Decision, Event, Outcome
+from coatcheck.telemetry.events import Event
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +75,7 @@ class Exchange:
         self.places: Places[Call] = Places()
         self.secrets = SessionSecrets()
         self.shadow: Shadow | None = None
+        self.approvals = Approvals(lambda event: self.emit(event), state.clock.now)
         self.revoke_for_theft: Callable[[str, str], None] = lambda session_id, why: None
         self._store = store
         self._settings = settings or ExchangeSettings()
@@ -212,6 +213,29 @@ class Exchange:
             self._tell(call)
             return None
         call.entered = True
+        if verdict.rule.asking is not None:
+            return self._ask(call, verdict)
+        return self._secrets(call, verdict)
+
+    async def _ask(self, call: Call, verdict: Pass | Inject) -> None:
+        """A rule wants somebody to say yes first. The secret is fetched after that, not held meanwhile."""
+        try:
+            answer = await self.approvals.ask(call, verdict, self.state)
+        except AuditUnavailable as unavailable:
+            answer = Deny(Reason.AUDIT_UNAVAILABLE, str(unavailable))
+        except Exception:
+            logger.exception("request %s: nobody could be asked", call.request_id)
+            answer = Deny(Reason.INTERNAL_ERROR, "nobody could be asked")
+        if not isinstance(answer, str):
+            call.deny(answer)
+            self._tell(call)
+            return
+        call.approved_by = answer
+        fetching = self._secrets(call, verdict)
+        if fetching is not None:
+            await fetching
+
+    def _secrets(self, call: Call, verdict: Pass | Inject) -> Coroutine[Any, Any, None] | None:
         if isinstance(verdict, Pass):
             self._tell(call)
             return None
@@ -252,7 +276,7 @@ class Exchange:
     def _tell(self, call: Call) -> None:
         """The audit record, before the first upstream byte; what cannot be recorded does not leave (I8)."""
         try:
-            self.emit(self._decision(call))
+            self.emit(verdict_record.decision(call, self.state))
             call.told = True
         except AuditUnavailable as unavailable:
             call.deny(Deny(Reason.AUDIT_UNAVAILABLE, str(unavailable)))
@@ -262,55 +286,8 @@ class Exchange:
         if call.denial is not None and call.denial.alarm:
             self._alarm(call, call.denial)
 
-    def _decision(self, call: Call) -> Decision:
-        denial, session = call.denial, call.session
-        policy = self.state.policies.get(session.policy) if session is not None else None
-        if denial is not None:
-            outcome = Outcome.DENY
-        else:
-            outcome = Outcome.INJECT if isinstance(call.verdict, Inject) else Outcome.PASS
-        path = call.head.path
-        if denial is not None or "cch" in path or "%" in path or self.state.genuine.references:
-            path = mask(path, self.state.genuine.references)
-        return Decision(
-            at=self.state.clock.now().wall,
-            request_id=call.request_id,
-            session=session.id if session else "",
-            tenant=session.tenant if session else "",
-            subject=session.subject if session else "",
-            policy=session.policy if session else "",
-            policy_hash=policy.sha256 if policy else "",
-            outcome=outcome,
-            reason=denial.reason if denial else None,
-            detail=denial.detail if denial else "",
-            rule=(denial.rule if denial and denial.rule else call.rule.name if call.rule else ""),
-            credentials=call.credentials,
-            method=mask(call.head.method, self.state.genuine.references) if denial else call.head.method,
-            destination=call.destination.url,
-            path=path,
-            origin=session.origin.kind if session else "",
-            alarm=denial.alarm if denial else False,
-            added_seconds=time.perf_counter() - call.started,
-            original=str(call.peer.original) if call.peer.original is not None else "",
-            handle_of=call.inherited_from(),
-        )
-
     def _alarm(self, call: Call, denial: Deny) -> None:
-        session = call.session
-        credential = call.credentials[0] if call.credentials else ""
-        try:
-            self.emit(
-                Alarm(
-                    at=self.state.clock.now().wall,
-                    reason=denial.reason,
-                    session=session.id if session else "",
-                    tenant=session.tenant if session else "",
-                    credential=credential,
-                    detail=denial.detail,
-                )
-            )
-        except Exception:
-            logger.exception("an alarm could not be recorded")
+        self.tell(verdict_record.alarm(call, denial, self.state))
         if denial.reason is Reason.HANDLE_STOLEN:
             self._theft(call)
 
@@ -348,6 +325,7 @@ class Exchange:
     def session_ended(self, session_id: str) -> None:
         """Forget what was kept for a session."""
         self.secrets.forget(session_id)
+        self.approvals.forget_session(session_id)
 
     # --- small things -------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ def wire_gauges(daemon: Daemon) -> None:
         sum(not daemon.exchange.is_over(session_id) for session_id in state.sessions.by_id)
     )
     pulled.active_connections = lambda: float(len(daemon.plane.connections)) if daemon.plane else 0.0
+    pulled.approvals_waiting = lambda: float(len(daemon.exchange.approvals.waiting()))
     pulled.ca_expiry = lambda: daemon.authority.not_after.timestamp()
     pulled.credentials = lambda: {name for policy in state.policies.values() for name in policy.credentials}
     pulled.breaker_open = lambda: any(

@@ -44,9 +44,9 @@ REFUSED_VALUES = ("bad_value", "beyond_limit", "invalid_path", "bad_request", "u
 NO_SANDBOX = "sbx_" + 16 * "0"
 NEVER_DONE = {
     *("exec", "port", "report_sandbox", "size_sandbox", "read_file", "write_file"),
-    *("show_inspection", "cancel_inspection"),
+    *("show_inspection", "cancel_inspection", "answer_approval"),
 }
-"""WebSockets, what only a supervisor may say, and what depends on what is inside, or has been inspected."""
+"""WebSockets, what only a supervisor may say, and what depends on what is inside, was inspected, or waits."""
 
 
 async def test_the_document_is_served_as_generated(control: Control) -> None:

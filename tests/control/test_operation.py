@@ -20,5 +20,5 @@ def test_what_changes_something_needs_a_caller() -> None:
 def test_paths_hold_ids_only() -> None:
     """What else a client says goes into a query or a body, where it is validated; and to a server inside."""
     names = {name for op in OPERATIONS for name in re.findall(r"\{(\w+)\}", op.path)}
-    assert names == {"session", "jti", "sandbox", "port", "rest"}
+    assert names == {"session", "jti", "sandbox", "snapshot", "approval", "port", "rest"}
     assert all(op.passes for op in OPERATIONS if "{rest}" in op.path)

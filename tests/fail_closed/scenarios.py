@@ -136,6 +136,13 @@ async def in_body(world: World, arm: Arm, client: Client) -> None:
 
 
 @scenario(Client)
+async def asked(world: World, arm: Arm, client: Client) -> None:
+    """One that somebody is asked about, who says yes."""
+    if await tunnel(client, "api.openai.com"):
+        await exchange(world, arm, client, put(world.sandbox, "/v1/asked"))
+
+
+@scenario(Client)
 async def denied(world: World, arm: Arm, client: Client) -> None:
     """A request that the policy refuses anyhow: failing must not let it through."""
     if await tunnel(client, "api.openai.com"):
@@ -187,4 +194,4 @@ async def answered(
     return await client.goes_on(to_its_end or (lambda: client.seen.whole))
 
 
-ALL = (explicit, http2, websocket, transparent, reverse, plain, opaque, in_body, denied)
+ALL = (explicit, http2, websocket, transparent, reverse, plain, opaque, in_body, asked, denied)

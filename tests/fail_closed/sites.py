@@ -19,7 +19,9 @@ import coatcheck
 
 PACKAGES = ("planes", "stores", "certificates", "telemetry", "state")
 """Whose modules are on the path. `decision` is pure: what calls into it is a place, mutants show the rest."""
-MODULES = ("exchange", "call", "answer", "outgoing", "session_secrets", "places", "standing")
+MODULES = (
+    "exchange", "call", "answer", "outgoing", "session_secrets", "places", "standing", "approvals",
+)  # fmt: skip
 CALLERS = ("planes.", *MODULES)
 """Modules whose calls are places: the planes and the straight line. Of the others the awaits are."""
 OTHER_PROGRAMS: tuple[str, ...] = (

@@ -1,6 +1,7 @@
 """One daemon, its origins and a sandbox, for all cases: what each case saw, and that nothing of it stays."""
 
 import asyncio
+import contextlib
 import re
 import time
 from collections.abc import AsyncIterator, Callable
@@ -9,12 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import override
 
+from coatcheck.approvals import Answer, NotWaiting
 from coatcheck.decision.policy import SecretRef
 from coatcheck.decision.verdict import Reason
 from coatcheck.planes.mitm import MitmPlane
 from coatcheck.stores import Secret
 from coatcheck.stores.memory import MemoryStore
-from coatcheck.telemetry.events import Completion, Decision, Event
+from coatcheck.telemetry.events import ApprovalChange, ApprovalEvent, Completion, Decision, Event
 from tests.daemon import Sandbox, TestDaemon, running_daemon
 from tests.fail_closed.clock import Clock, movable_time
 from tests.fail_closed.injection import Faults, faults_in_the_path
@@ -44,6 +46,12 @@ credentials:
     inject: {body: {field: token}}
     env: FORM_KEY
 rules:
+  - name: asked
+    hosts: [api.openai.com]
+    methods: [PUT]
+    paths: [/v1/asked]
+    credentials: [openai]
+    ask: {wait: 5m}
   - name: openai
     hosts: [api.openai.com]
     methods: [GET, PUT]
@@ -137,6 +145,12 @@ class World:
     def _note(self, event: Event) -> None:
         self.events.append(event)
         self._emit(event)
+        if isinstance(event, ApprovalEvent) and event.change is ApprovalChange.ASKED:
+            asyncio.get_running_loop().call_soon(self._say_yes, event.approval)
+
+    def _say_yes(self, approval: str) -> None:
+        with contextlib.suppress(NotWaiting):  # the case's fault was before it
+            self.daemon.exchange.approvals.answer(approval, Answer(True, "tests"))
 
     def _snapshot(self) -> None:
         self.moment = Moment(
@@ -290,6 +304,7 @@ class World:
             "calls": len(exchange.calls),
             "running": len(exchange.buckets._running),
             "waiting": exchange._waiting,
+            "asked": len(exchange.approvals.waiting()),
             "places": self.daemon.listeners._open,
         }
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from coatcheck.decision.approval import Asking, Same, Whose
 from coatcheck.decision.filesystem import Filesystem
 from coatcheck.decision.message import OriginClass
 from coatcheck.decision.policy import (
@@ -25,8 +26,8 @@ from coatcheck.decision.policy import (
 )
 from coatcheck.decision.session import DEFAULT_ORIGIN_CLASSES, Isolation
 from coatcheck.policyfile import load_policy
-from coatcheck.policyfile.building import DEFAULT_REQUESTS, build_injection
-from coatcheck.policyfile.models import InjectSpec
+from coatcheck.policyfile.building import DEFAULT_REQUESTS, build_asking, build_injection
+from coatcheck.policyfile.models import AskSpec, InjectSpec
 
 FILE = Path(__file__).parent / "working_everything.yaml"
 POLICY = load_policy("everything", FILE.read_bytes())
@@ -75,6 +76,13 @@ def test_a_rule_keeps_all_that_was_written() -> None:
     assert RULES["git"].ports == {443} and RULES["git"].http2
     assert RULES["old"].ports == {80, 443} and RULES["old"].plain_http
     assert RULES["pinned"].tunnel and RULES["pinned"].methods == frozenset()
+
+
+def test_whom_a_rule_asks_is_kept_and_nobody_is_the_default() -> None:
+    """Seconds, whatever unit was written; what is left out is the shortest and the narrowest."""
+    assert RULES["asked about"].asking == Asking(300.0, 3600.0, Same.RULE, Whose.TENANT)
+    assert RULES["pinned"].asking is None
+    assert build_asking(AskSpec.model_validate({})) == Asking(120.0, 0.0, Same.REQUEST, Whose.SESSION)
 
 
 def test_limits_are_one_value_a_kind() -> None:

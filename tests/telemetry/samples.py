@@ -12,6 +12,8 @@ from coatcheck.telemetry.audit import AuditLog
 from coatcheck.telemetry.checkpoint import CheckpointSigner
 from coatcheck.telemetry.events import (
     Alarm,
+    ApprovalChange,
+    ApprovalEvent,
     Completion,
     DaemonEvent,
     Decision,
@@ -56,6 +58,10 @@ SHADOW = ShadowDifference(
     DECISION.at, "s-1", "acme", "platform", "ef" * 32, Comparison.REFUSES, "GET", "https://api.example.com",
     "/v1", "allowed, rule model calls", "refused, path_not_allowed", 3,
 )  # fmt: skip
+APPROVAL = ApprovalEvent(
+    DECISION.at, ApprovalChange.APPROVED, "apr_1", "01JB2W4Q9D", "s-1", "acme", "agent-7", "platform",
+    "merge", ("github",), "PUT", "https://api.example.com", "/merge?sha=…", "alice", 900.0,
+)  # fmt: skip
 ALL_EVENTS: tuple[Event, ...] = (
     DECISION,
     DENIED,
@@ -63,6 +69,7 @@ ALL_EVENTS: tuple[Event, ...] = (
     OPENED,
     ENDED,
     ALARM,
+    APPROVAL,
     POLICY,
     SHADOW,
     DaemonEvent(DECISION.at, "ready", "after 0.2 s"),

@@ -19,7 +19,7 @@ class Role(StrEnum):
     LAUNCHER = "launcher"
     """Opens sessions, keeps them alive and ends them; sees its own only."""
     OPERATOR = "operator"
-    """Sees and revokes any session of its tenants, and reloads."""
+    """Sees and revokes any session of its tenants, answers for held requests, and reloads."""
     AUDITOR = "auditor"
     """Reads."""
 
@@ -32,6 +32,9 @@ class Action(StrEnum):
     END = "end"
     """Revoking a session or a handle, or ending a session: whatever takes."""
     SEE = "see"
+    APPROVE = "approve"
+    """Answering for a request that a rule holds until somebody says yes. Never a launcher: whoever starts an
+    agent, or is one, must not be who lets it go on."""
     INSPECT = "inspect"
     """Searching a sandbox for secrets: it stands still meanwhile, and the answer is yes or no."""
     RELOAD = "reload"
@@ -42,7 +45,9 @@ class Action(StrEnum):
 _ALLOWED: Final = {
     Role.OWNER: frozenset(Action),
     Role.LAUNCHER: frozenset({Action.OPEN, Action.END, Action.SEE, Action.INSPECT}),
-    Role.OPERATOR: frozenset({Action.END, Action.SEE, Action.INSPECT, Action.RELOAD, Action.MEASURE}),
+    Role.OPERATOR: frozenset(
+        {Action.END, Action.SEE, Action.APPROVE, Action.INSPECT, Action.RELOAD, Action.MEASURE}
+    ),
     Role.AUDITOR: frozenset({Action.SEE, Action.MEASURE}),
 }
 

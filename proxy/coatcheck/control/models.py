@@ -12,6 +12,7 @@ from coatcheck.decision.session import Isolation
 from coatcheck.state.database import Status
 
 SESSION_ID = "ses_[0-9a-f]{24}"
+APPROVAL_ID = "apr_[0-9a-f]{16}"
 HANDLE_ID = "[A-Za-z0-9_-]{16}"
 SANDBOX_ID = "sbx_[0-9a-f]{16}"
 SNAPSHOT = "[a-z0-9][a-z0-9._-]{0,63}"

@@ -8,6 +8,7 @@ from pydantic.json_schema import models_json_schema
 
 import coatcheck
 from coatcheck.control.models import (
+    APPROVAL_ID,
     HANDLE_ID,
     PORT,
     SANDBOX_ID,
@@ -26,6 +27,7 @@ _EVERYWHERE: Final[frozenset[Reason]] = frozenset(
 _WITH_CALLER: Final[frozenset[Reason]] = frozenset({Refusal.UNAUTHENTICATED, Refusal.FORBIDDEN})
 _WITH_BODY: Final[frozenset[Reason]] = frozenset({Refusal.TOO_LARGE, Refusal.TOO_SLOW, Refusal.MEDIA_TYPE})
 _PARAMETERS: Final = {
+    "approval": ("An id from the list of what waits.", APPROVAL_ID),
     "session": ("A session's id.", SESSION_ID),
     "sandbox": ("A sandbox's id.", SANDBOX_ID),
     "jti": ("A handle's id.", HANDLE_ID),

@@ -24,6 +24,7 @@ class Refusal(StrEnum):
     WRONG_HOST = "wrong_host"
     UPGRADE_REQUIRED = "upgrade_required"
     INSPECTION_RUNNING = "inspection_running"
+    NOT_WAITING = "not_waiting"
     INTERNAL = "internal"
     BUSY = "busy"
     DRAINING = "draining"
@@ -48,6 +49,7 @@ STATUS: dict[Reason, HTTPStatus] = {
     Refusal.WRONG_HOST: HTTPStatus.MISDIRECTED_REQUEST,
     Refusal.UPGRADE_REQUIRED: HTTPStatus.UPGRADE_REQUIRED,
     Refusal.INSPECTION_RUNNING: HTTPStatus.CONFLICT,
+    Refusal.NOT_WAITING: HTTPStatus.NOT_FOUND,
     Refusal.INTERNAL: HTTPStatus.INTERNAL_SERVER_ERROR,
     Refusal.BUSY: HTTPStatus.SERVICE_UNAVAILABLE,
     Refusal.DRAINING: HTTPStatus.SERVICE_UNAVAILABLE,

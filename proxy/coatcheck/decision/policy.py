@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from coatcheck.decision.approval import Asking
 from coatcheck.decision.filesystem import Filesystem
 from coatcheck.decision.host_index import HostIndex
 from coatcheck.decision.message import Destination, OriginClass, RequestHead
@@ -233,6 +234,8 @@ class Rule:
     max_request_bytes: int = 0
     """Streamed bytes a request may have; 0 means no limit beyond `limits`."""
     max_response_bytes: int = 0
+    asking: Asking | None = None
+    """None: nobody is asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,9 @@ class Reason(StrEnum):
     HANDLE_WRONG_HOST = "handle_wrong_host"
     HANDLE_MISPLACED = "handle_misplaced"
     SIGNATURE_REFUSED = "signature_refused"
+    # whoever was asked
+    APPROVAL_REFUSED = "approval_refused"
+    APPROVAL_TIMEOUT = "approval_timeout"
     # how often
     RATE_LIMITED = "rate_limited"
     CONCURRENCY_LIMITED = "concurrency_limited"
@@ -118,6 +121,8 @@ EXPLANATIONS: dict[Reason, Explanation] = {
     _R.HANDLE_WRONG_HOST: Explanation(403, "this credential may not be sent to this host, method or path", "This attempt was recorded. " + _OPERATOR),
     _R.HANDLE_MISPLACED: Explanation(403, "a credential handle stands where the policy does not expect it", "Send the handle only where the API expects its credential. This attempt was recorded."),
     _R.SIGNATURE_REFUSED: Explanation(401, "the request's AWS signature does not hold", "Sign with the key pair and session token from your environment variables and a right clock, and send the request as it was signed."),
+    _R.APPROVAL_REFUSED: Explanation(403, "a person was asked about this request and said no", "Do not repeat it. Do something else, or talk to the operator of this sandbox."),
+    _R.APPROVAL_TIMEOUT: Explanation(403, "this request needs a person's approval, and nobody answered in time", "Silence is no. Tell the operator of this sandbox what you need; the same request, sent again, asks again."),
     _R.RATE_LIMITED: Explanation(429, "a request limit of the policy is used up", "Wait as long as Retry-After says."),
     _R.CONCURRENCY_LIMITED: Explanation(429, "too many requests are running at once", "Wait for running requests to end."),
     _R.BYTES_LIMITED: Explanation(429, "a byte limit of the policy is used up", "Wait as long as Retry-After says."),

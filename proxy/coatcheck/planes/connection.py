@@ -103,6 +103,7 @@ class EgressConnection(RoomyReading):
         self.http2 = False
         """HTTP/2 is spoken on a side, so what one side sends may wait for the other in our memory."""
         self._waiting = 0
+        self._deciding = 0
         self._unsettled = 0
         self._progress = asyncio.Event()
         self.client_tls: SSL.Connection | None = None
@@ -217,6 +218,7 @@ class EgressConnection(RoomyReading):
 
     async def _finish_hook(self, hook: commands.StartHook, waiting: Coroutine[Any, Any, None]) -> None:
         self._waiting += 1
+        self._deciding += 1
         try:
             with self.timeout_watchdog.disarm():
                 await waiting
@@ -226,6 +228,7 @@ class EgressConnection(RoomyReading):
             self.plane.failed_closed()
         finally:
             self._waiting -= 1
+            self._deciding -= 1
         if hook.blocking:
             await self.server_event(events.HookCompleted(hook))
 

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from abc import abstractmethod
-from typing import override
+from typing import TYPE_CHECKING, override
 
 from mitmproxy.connection import Connection, ConnectionState
 from mitmproxy.proxy import events, server
@@ -18,6 +18,9 @@ from mitmproxy.proxy.layers.http._http2 import Http2Connection
 from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.planes.failing import FAILED
 from coatcheck.planes.http2 import has_room
+
+if TYPE_CHECKING:
+    from coatcheck.call import Call
 
 logger = logging.getLogger(__name__)
 
@@ -31,12 +34,15 @@ STALL_SECONDS = 60.0
 class RoomyReading(server.ConnectionHandler):
     """The half of `connection.EgressConnection` that takes bytes in."""
 
+    calls: "set[Call]"
     parsers: dict[Connection, Http1Connection | Http2Connection]
     http2: bool
     told: bool
     last_activity: float
     _over: bool
     _waiting: int
+    _deciding: int
+    """Verdicts that are waited for: for a store, or for somebody's word. Each has a bound of its own."""
     _unsettled: int
     _progress: asyncio.Event
 
@@ -84,6 +90,10 @@ class RoomyReading(server.ConnectionHandler):
             except asyncio.CancelledError as error:
                 cancelled = error
                 break
+        if from_client:
+            # Who has sent its last byte is not interested in more of ours (as mitmproxy has it, too).
+            for call in tuple(self.calls):
+                call.client_left()
         await self._finish_connection(connection, cancelled)
 
     def _is_behind(self) -> bool:
@@ -114,10 +124,14 @@ class RoomyReading(server.ConnectionHandler):
             raise cancelled
 
     async def _wait_for_room(self, connection: Connection, from_client: bool) -> None:
-        """Until what `connection` sends next has somewhere to go. Gives up after STALL_SECONDS."""
+        """Until what `connection` sends next has room. Gives up STALL_SECONDS after the verdict."""
         async with asyncio.timeout(STALL_SECONDS) as stall:
             try:
                 while self._is_full(connection, from_client):
+                    if self._deciding:
+                        stall.reschedule(None)
+                    elif stall.when() is None:
+                        stall.reschedule(asyncio.get_running_loop().time() + STALL_SECONDS)
                     self._progress.clear()
                     await self._progress.wait()
             except asyncio.CancelledError:

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, time
 from types import MappingProxyType
 from typing import Final
 
+from coatcheck.decision.approval import Asking
 from coatcheck.decision.filesystem import Filesystem
 from coatcheck.decision.policy import (
     BasicInjection,
@@ -26,6 +27,7 @@ from coatcheck.decision.policy import (
 from coatcheck.decision.session import DEFAULT_ORIGIN_CLASSES
 from coatcheck.policyfile.header_fields import SECRET
 from coatcheck.policyfile.models import (
+    AskSpec,
     CredentialSpec,
     Document,
     FilesystemSpec,
@@ -120,7 +122,13 @@ def build_rule(spec: RuleSpec) -> Rule:
         handles_in_body=spec.handles_in_body,
         max_request_bytes=spec.max_request or 0,
         max_response_bytes=spec.max_response or 0,
+        asking=build_asking(spec.ask) if spec.ask is not None else None,
     )
+
+
+def build_asking(spec: AskSpec) -> Asking:
+    defaults = Asking()
+    return Asking(spec.wait or defaults.wait, spec.remember or defaults.remember, spec.same, spec.whose)
 
 
 def rule_ports(spec: RuleSpec) -> list[int]:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchem
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from coatcheck.decision.approval import Same, Whose
 from coatcheck.decision.message import OriginClass
 from coatcheck.decision.policy import HandlesInBody, HostPattern, LimitScope, PathPattern, SecretRef
 from coatcheck.decision.session import Isolation
@@ -91,6 +92,7 @@ type Token = Annotated[str, FromText(fields.one_token, "x-access-token")]
 type Size = Annotated[int, FromText(quantities.size, "10MiB")]
 type RequestRate = Annotated[Rate, FromText(quantities.request_rate, "60/minute")]
 type ByteRate = Annotated[Rate, FromText(quantities.byte_rate, "1GiB/hour")]
+type Duration = Annotated[float, FromText(quantities.duration, "15m")]
 type Place = Annotated[str, FromText(fields.sandbox_path, "/home/agent")]
 type Day = Annotated[date, FromText(fields.calendar_date, "2027-03-31")]
 type Port = Annotated[int, Field(ge=1, le=65535)]
@@ -99,6 +101,8 @@ type Port = Annotated[int, Field(ge=1, le=65535)]
 type Origin = Annotated[OriginClass, OneOf(OriginClass)]
 type LeastIsolation = Annotated[Isolation, OneOf(Isolation)]
 type Sharing = Annotated[LimitScope, OneOf(LimitScope)]
+type AskedSame = Annotated[Same, OneOf(Same)]
+type AskedFor = Annotated[Whose, OneOf(Whose)]
 type FindingCode = Annotated[Code, OneOf(Code)]
 type InBody = Annotated[HandlesInBody, OneOf(HandlesInBody)]
 
@@ -208,6 +212,22 @@ class LimitsSpec(Strict):
     per: Sharing = Field(LimitScope.SESSION, description="Who shares the limit.")
 
 
+class AskSpec(Strict):
+    """Somebody must say yes before a request of the rule leaves. Silence is no."""
+
+    wait: Duration | None = Field(
+        None, description="How long a request is held for an answer; default 2m, at most 10m."
+    )
+    remember: Duration | None = Field(
+        None, description="How long a yes may count for the same again, at most 12h. Default: once."
+    )
+    same: AskedSame = Field(
+        Same.REQUEST,
+        description="What the same is: the request's method and URL, or any request of the rule.",
+    )
+    whose: AskedFor = Field(Whose.SESSION, description="For whom a yes counts.")
+
+
 class RuleSpec(Strict):
     name: RuleName = Field(description="Stands in refusals and audit records; unique in the file.")
     hosts: list[Host] = Field(min_length=1, description="Exact names, or *.suffix for all names below one.")
@@ -238,6 +258,9 @@ class RuleSpec(Strict):
     )
     handles_in_body: InBody = Field(
         HandlesInBody.REPORT, description="What happens to a handle found in a body."
+    )
+    ask: AskSpec | None = Field(
+        None, description="Hold each request until somebody has said yes (`coatcheck approval`)."
     )
     max_request: Size | None = Field(None, description="Bytes a request may stream up.")
     max_response: Size | None = Field(None, description="Bytes an answer may stream down.")

@@ -1,4 +1,4 @@
-"""Sizes and rates: `10MiB`, `60/minute`, `1GiB/hour`."""
+"""Sizes, rates and times: `10MiB`, `60/minute`, `1GiB/hour`, `15m`."""
 
 import re
 from dataclasses import dataclass
@@ -10,6 +10,8 @@ UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 MAX_COUNT = 1 << 53
 """Above this, floating point arithmetic on counts loses units."""
 
+_TIMES = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_TIME = re.compile(r"([1-9][0-9]{0,5})([smh])")
 _SIZE = re.compile(r"([1-9][0-9]{0,15})(B|KiB|MiB|GiB|TiB)")
 _COUNT = re.compile(r"[1-9][0-9]{0,8}")
 
@@ -31,6 +33,14 @@ def size(text: str) -> int:
             f'"{text}" is not a size', "write a whole number and B, KiB, MiB, GiB or TiB, such as 10MiB"
         )
     return value
+
+
+def duration(text: str) -> float:
+    """Seconds."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise Wrong(f'"{text}" is not a time', "write a whole number and s, m or h, such as 15m")
+    return int(found[1]) * _TIMES[found[2]]
 
 
 def request_rate(text: str) -> Rate:

@@ -10,7 +10,7 @@ from coatcheck.policyfile.codes import Code
 from coatcheck.policyfile.credential_review import ambiguous_credentials, review_credential
 from coatcheck.policyfile.fields import closest
 from coatcheck.policyfile.filesystem_review import review_filesystem
-from coatcheck.policyfile.models import Document, RuleSpec
+from coatcheck.policyfile.models import AskSpec, Document, RuleSpec
 from coatcheck.policyfile.overlap import any_hosts_overlap, host_covers, hosts_overlap, path_covers
 from coatcheck.policyfile.problem import Finding, Level, Location
 from coatcheck.policyfile.public_suffix import public_suffix
@@ -104,6 +104,8 @@ def _rule(place: Location, rule: RuleSpec) -> Iterator[Finding]:
             "a WebSocket begins with GET, which this rule does not allow",
             "add GET to methods",
         )
+    if rule.ask is not None:
+        yield from _ask((*place, "ask"), rule.ask)
     if rule.plain_http and rule.ports == [443]:
         yield Finding((*place, "ports"), "plain HTTP on port 443 only", "add 80 to ports, or remove ports")
     for index, limits in enumerate(rule.limits):
@@ -124,13 +126,34 @@ def _rule(place: Location, rule: RuleSpec) -> Iterator[Finding]:
             )
 
 
+LONGEST_WAIT = 600.0
+"""Seconds: a connection and a place are held as long, and clients' own patience is seldom greater."""
+LONGEST_MEMORY = 43_200.0
+"""Seconds: what somebody allowed today is asked again tomorrow."""
+
+
+def _ask(place: Location, ask: AskSpec) -> Iterator[Finding]:
+    if ask.wait is not None and ask.wait > LONGEST_WAIT:
+        yield Finding((*place, "wait"), "no request is held longer than ten minutes", "write at most 10m")
+    if ask.remember is not None and ask.remember > LONGEST_MEMORY:
+        yield Finding(
+            (*place, "remember"), "no answer counts for longer than half a day", "write at most 12h"
+        )
+    if ask.remember is None:
+        for key in sorted({"same", "whose"} & ask.model_fields_set):
+            what = f"{key} says what is remembered, and nothing is"
+            yield Finding((*place, key), what, f"remove {key}, or add remember, such as `remember: 15m`")
+
+
 def _tunnel(place: Location, rule: RuleSpec) -> Iterator[Finding]:
     why = "TLS in a tunnel stays closed, so nothing in it can be seen or changed"
     for index, host in enumerate(rule.hosts):
         if host.wildcard:
             yield Finding((*place, "hosts", index), "a tunnel needs exact hosts", "write each host")
     given = rule.model_fields_set
-    for key in ("credentials", "methods", "paths", "plain_http", "websocket", "http2", "handles_in_body"):
+    for key in (
+        "credentials", "methods", "paths", "plain_http", "websocket", "http2", "handles_in_body", "ask",
+    ):  # fmt: skip
         if key in given:
             yield Finding((*place, key), f"{key} has no meaning on a tunnel: {why}", f"remove {key}")
     up = rule.max_request or any(limits.bytes_up for limits in rule.limits)

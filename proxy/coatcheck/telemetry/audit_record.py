@@ -17,6 +17,7 @@ from typing import Any
 
 from coatcheck.telemetry.events import (
     Alarm,
+    ApprovalEvent,
     Completion,
     DaemonEvent,
     Decision,
@@ -49,6 +50,7 @@ TYPES: dict[type, str] = {
     Completion: "completion",
     SessionEvent: "session",
     SandboxEvent: "sandbox",
+    ApprovalEvent: "approval",
     Usage: "usage",
     Alarm: "alarm",
     Repeated: "repeated",

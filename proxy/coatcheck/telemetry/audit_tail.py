@@ -168,6 +168,10 @@ def _parts(kind: str, get: Callable[[str], str]) -> tuple[str, list[str]]:
             now, then = f"now: {get('active')}", f"candidate: {get('candidate')}"
             more = f"({get('unrecorded')} more)" if get("unrecorded") not in ("", "0") else ""
             return "shadow", [get("change"), who, what, now, then, more]
+        case "approval":
+            what = f"{get('method')} {get('destination')}{get('path')}"
+            by = f"by={get('approver')}" if get("approver") else ""
+            return get("change"), [get("approval"), who, what, f"rule={get('rule')}", by]
         case "inspection":
             searched = f"{get('bytes')} bytes, {get('findings')} findings"
             by = f"by={get('caller')}"

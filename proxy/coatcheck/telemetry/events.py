@@ -45,6 +45,8 @@ class Decision:
     """From the request's head to the verdict, waiting for the store included."""
     original: str = ""
     """`address:port` that the client had dialled, on transparent connections: evidence, never dialled."""
+    approved_by: str = ""
+    """Who said that it may leave, where a rule wants somebody to be asked."""
     handle_of: str = ""
     """The ancestor session whose string the process still holds, where it showed that (I10)."""
 
@@ -140,6 +142,40 @@ class SandboxEvent:
     ending: str = ""
     """Why it ended, of a closed set."""
     detail: str = ""
+
+
+class ApprovalChange(StrEnum):
+    ASKED = "asked"
+    APPROVED = "approved"
+    REFUSED = "refused"
+    EXPIRED = "expired"
+    """Nobody answered in time."""
+    WITHDRAWN = "withdrawn"
+    """The client went away, or its session ended, before there was an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalEvent:
+    """A request waits for somebody's word, or got it."""
+
+    at: float
+    change: ApprovalChange
+    approval: str
+    request_id: str
+    session: str
+    tenant: str
+    subject: str
+    policy: str
+    rule: str
+    credentials: tuple[str, ...]
+    method: str
+    destination: str
+    path: str
+    """With the names of a query's parameters, without their values; handles are masked."""
+    approver: str
+    """Empty as long as nobody answered."""
+    remembered_seconds: float
+    """For how long the answer counts for the same request again; 0: for this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +287,7 @@ type Event = (
     | Completion
     | SessionEvent
     | SandboxEvent
+    | ApprovalEvent
     | Usage
     | Alarm
     | Repeated

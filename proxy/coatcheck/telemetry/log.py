@@ -16,6 +16,8 @@ from typing import Any, TextIO
 
 from coatcheck.telemetry.events import (
     Alarm,
+    ApprovalChange,
+    ApprovalEvent,
     DaemonEvent,
     Decision,
     Event,
@@ -150,6 +152,14 @@ def log_event(event: Event) -> None:
             )
         case Inspected():
             _events.info("inspection of sandbox %s: %s, %d bytes", event.sandbox, event.result, event.bytes)
+        case ApprovalEvent(change=ApprovalChange.ASKED):
+            _events.warning(
+                "approval %s asked: %s/%s wants %s %s%s by rule %s",
+                event.approval, event.tenant, event.session, event.method, event.destination, event.path,
+                event.rule,
+            )  # fmt: skip
+        case ApprovalEvent():
+            _events.info("approval %s %s %s", event.approval, event.change.value, event.approver)
         case SandboxEvent():
             _events.info(
                 "sandbox %s %s %s (%s) %s %s",

@@ -35,6 +35,7 @@ class Pulled:
 
     sessions: Callable[[], float] = _unknown
     active_connections: Callable[[], float] = _unknown
+    approvals_waiting: Callable[[], float] = _unknown
     ca_expiry: Callable[[], float] = _unknown
     """Unix time, seconds."""
     breaker_open: Callable[[], bool] = lambda: False
@@ -69,6 +70,7 @@ class PulledCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         pulled = self._pulled
         yield _gauge("sessions", _read(pulled.sessions, math.nan))
+        yield _gauge("approvals_waiting", _read(pulled.approvals_waiting, math.nan))
         yield _gauge("active_connections", _read(pulled.active_connections, math.nan))
         yield _gauge("ca_expiry_timestamp_seconds", _read(pulled.ca_expiry, math.nan))
         yield _gauge("vault_breaker_open", _read(pulled.breaker_open, math.nan))

@@ -1,0 +1,247 @@
+"""Requests that wait for somebody's word: held in bounded number and time, answered once, seldom remembered.
+
+Belongs to the plane's event loop. Whoever answers comes through the control API, over its bridge.
+"""
+
+import asyncio
+import math
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from coatcheck.decision.approval import Asking, Question, question, shown_target
+from coatcheck.decision.message import Destination, RequestHead
+from coatcheck.decision.search import mask
+from coatcheck.decision.session import Now, Session
+from coatcheck.decision.verdict import Deny, Inject, Pass, Reason
+from coatcheck.state.state import State
+from coatcheck.telemetry.events import ApprovalChange, ApprovalEvent, Event
+
+MAX_WAITING: Final = 200
+"""Requests that may wait at once: more than a person looks at, and each holds a connection."""
+MAX_SESSION_WAITING: Final = 8
+"""Of one session: a loop that asks again and again must not bury what others ask."""
+MAX_REMEMBERED: Final = 10_000
+"""Answers that count for later requests. The oldest goes first, and is then asked for again."""
+MAX_ANSWERED: Final = 256
+"""Answers that whoever comes second is told of."""
+PATH_CHARACTERS: Final = 2048
+
+_WENT_AWAY: Final = "its client or its session went away"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One request that waits, as whoever is asked sees it. Nothing in it is a secret or a handle."""
+
+    id: str
+    asked_at: float
+    """Unix seconds."""
+    until: float
+    """When silence becomes no; Unix seconds."""
+    request_id: str
+    session: Session
+    rule: str
+    credentials: tuple[str, ...]
+    method: str
+    destination: str
+    path: str
+    asking: Asking
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What somebody said."""
+
+    yes: bool
+    approver: str
+    remember: float = 0.0
+    """Seconds for which it counts for the same request again."""
+
+
+class Asked(Protocol):
+    """A request, as far as it is looked at here."""
+
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def destination(self) -> Destination: ...
+    @property
+    def head(self) -> RequestHead: ...
+    @property
+    def credentials(self) -> tuple[str, ...]: ...
+
+
+class NotWaiting(Exception):
+    """No request waits under this id: it never did, or it was answered, expired or withdrawn."""
+
+
+class Approvals:
+    """`emit` may raise (an audit log that cannot be written): then nothing is asked, and nothing leaves."""
+
+    def __init__(
+        self,
+        emit: Callable[[Event], None],
+        now: Callable[[], Now],
+        max_waiting: int = MAX_WAITING,
+        max_session_waiting: int = MAX_SESSION_WAITING,
+    ) -> None:
+        self._emit = emit
+        self._now = now
+        self._max_waiting = max_waiting
+        self._max_session_waiting = max_session_waiting
+        self._waiting: dict[str, tuple[Waiting, asyncio.Future[Answer | Deny]]] = {}
+        self._remembered: OrderedDict[Question, tuple[float, str]] = OrderedDict()
+        """Question -> until when (monotonic), and who said yes."""
+        self._over: OrderedDict[str, str] = OrderedDict()
+
+    def waiting(self) -> tuple[Waiting, ...]:
+        """What waits now, the longest first."""
+        return tuple(waiting for waiting, _ in self._waiting.values())
+
+    async def ask(self, call: Asked, verdict: Pass | Inject, state: State) -> str | Deny:
+        """Wait until somebody has answered, or as long as the rule says: who said yes, or why not."""
+        session, rule, head, asking = verdict.session, verdict.rule, call.head, verdict.rule.asking
+        policy = state.policies.get(session.policy)
+        if asking is None or policy is None:
+            raise ValueError("the rule asks nobody, or is no longer there")
+        asked = question(
+            session,
+            policy.sha256,
+            rule.name,
+            asking,
+            call.credentials,
+            head.method,
+            call.destination.url,
+            head.target,
+        )
+        if not isinstance(asked, Question):
+            raise TypeError("no question was made")  # nobody is to say yes to something else (I3)
+        known = self._remembered.get(asked)
+        if known is not None and self._now().monotonic < known[0]:
+            return known[1]
+        crowded = self._crowded(session.id)
+        if crowded is not None:
+            return crowded
+        wall = self._now().wall
+        waiting = Waiting(
+            id=f"apr_{secrets.token_hex(8)}",
+            asked_at=wall,
+            until=wall + asking.wait,
+            request_id=call.request_id,
+            session=session,
+            rule=rule.name,
+            credentials=call.credentials,
+            method=head.method,
+            destination=call.destination.url,
+            path=shown_target(mask(head.target, state.genuine.references))[:PATH_CHARACTERS],
+            asking=asking,
+        )
+        answer = await self._wait(waiting)
+        if isinstance(answer, Deny):
+            return answer
+        if not answer.yes:
+            return Deny(Reason.APPROVAL_REFUSED, f"{answer.approver} said no", rule=rule.name)
+        if answer.remember:
+            self._remember(asked, answer)
+        return answer.approver
+
+    def answer(self, approval: str, answer: Answer) -> Waiting:
+        """Somebody's word on a request that waits; what it was about. It is recorded before it counts.
+
+        No yes is remembered for longer than the rule allows. NotWaiting; whatever `emit` raises.
+        """
+        found = self._waiting.get(approval)
+        # By the wall clock, too: a machine that slept over it must not wake to a late yes.
+        if found is None or found[1].done() or self._now().wall >= found[0].until:
+            raise NotWaiting(self._over.get(approval, "nothing of this id was asked, or it is long over"))
+        waiting, future = found
+        longest = waiting.asking.remember if answer.yes else 0.0
+        answer = replace(answer, remember=min(answer.remember, longest))
+        change = ApprovalChange.APPROVED if answer.yes else ApprovalChange.REFUSED
+        self._emit(self._event(waiting, change, answer))
+        self._note(approval, f"{answer.approver} said {'yes' if answer.yes else 'no'}")
+        future.set_result(answer)
+        return waiting
+
+    def forget_session(self, session_id: str) -> None:
+        """It is over: what it asked is no longer to be answered."""
+        over = Deny(Reason.SESSION_REVOKED, "while somebody was asked")
+        self._withdraw(lambda waiting: waiting.session.id == session_id, over)
+
+    def forget_request(self, request_id: str) -> None:
+        """Its client went away: nobody is to decide on what nobody waits for."""
+        gone = Deny(Reason.CLIENT_GONE, "while somebody was asked")
+        self._withdraw(lambda waiting: waiting.request_id == request_id, gone)
+
+    def _withdraw(self, meant: Callable[[Waiting], bool], denial: Deny) -> None:
+        for waiting, future in self._waiting.values():
+            if meant(waiting) and not future.done():
+                future.set_result(denial)
+
+    # --- one that waits ----------------------------------------------------------------------------------
+
+    async def _wait(self, waiting: Waiting) -> Answer | Deny:
+        future: asyncio.Future[Answer | Deny] = asyncio.get_running_loop().create_future()
+        self._emit(self._event(waiting, ApprovalChange.ASKED))
+        self._waiting[waiting.id] = (waiting, future)
+        try:
+            async with asyncio.timeout(waiting.asking.wait):
+                answer = await future
+            if isinstance(answer, Deny):
+                self._end(waiting, ApprovalChange.WITHDRAWN, _WENT_AWAY)
+            return answer
+        except TimeoutError:
+            self._end(waiting, ApprovalChange.EXPIRED, f"nobody answered within {waiting.asking.wait:g} s")
+            return Deny(Reason.APPROVAL_TIMEOUT, rule=waiting.rule)
+        except asyncio.CancelledError:
+            self._end(waiting, ApprovalChange.WITHDRAWN, _WENT_AWAY)
+            raise
+        finally:
+            self._waiting.pop(waiting.id, None)
+
+    def _end(self, waiting: Waiting, change: ApprovalChange, why: str) -> None:
+        self._note(waiting.id, why)
+        self._emit(self._event(waiting, change))
+
+    def _crowded(self, session_id: str) -> Deny | None:
+        of_session = sum(waiting.session.id == session_id for waiting, _ in self._waiting.values())
+        if of_session >= self._max_session_waiting:
+            what = f"{of_session} requests of the session wait for an answer"
+            return Deny(Reason.CONCURRENCY_LIMITED, what, retry_after=10.0)
+        if len(self._waiting) >= self._max_waiting:
+            return Deny(Reason.CAPACITY, "too many requests wait for an answer", retry_after=10.0)
+        return None
+
+    def _remember(self, asked: Question, answer: Answer) -> None:
+        self._remembered[asked] = (self._now().monotonic + answer.remember, answer.approver)
+        self._remembered.move_to_end(asked)
+        while len(self._remembered) > MAX_REMEMBERED:
+            self._remembered.popitem(last=False)
+
+    def _note(self, approval: str, why: str) -> None:
+        self._over[approval] = why
+        while len(self._over) > MAX_ANSWERED:
+            self._over.popitem(last=False)
+
+    def _event(self, waiting: Waiting, change: ApprovalChange, answer: Answer | None = None) -> ApprovalEvent:
+        session = waiting.session
+        return ApprovalEvent(
+            at=self._now().wall,
+            change=change,
+            approval=waiting.id,
+            request_id=waiting.request_id,
+            session=session.id,
+            tenant=session.tenant,
+            subject=session.subject,
+            policy=session.policy,
+            rule=waiting.rule,
+            credentials=waiting.credentials,
+            method=waiting.method,
+            destination=waiting.destination,
+            path=waiting.path,
+            approver=answer.approver if answer else "",
+            remembered_seconds=answer.remember if answer and math.isfinite(answer.remember) else 0.0,
+        )
