@@ -79,7 +79,7 @@ class SupervisorSpec:
     """While it sleeps, its open connections are kept for so long: a slow model call, a CI run."""
     idle_action: IdleAction = IdleAction.END
     rebind_seconds: float = 60.0
-    """For a copy to become somebody of its own; then it is ended. On a busy host without KVM it takes three."""
+    """For a copy to become somebody of its own, or it is ended. On a busy host without KVM it takes three."""
 
     def identity(self, name: str) -> Identity | None:
         return next((each for each in self.identities if each.name == name), None)
