@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from coatcheck.cli import inspection, sandbox_keeping, sandbox_scale
+from coatcheck.cli import inspection, sandbox_archive, sandbox_keeping, sandbox_scale
 from coatcheck.cli.control import JsonOption, SocketOption, client_for, control_socket, emit_json
 from coatcheck.cli.errors import CommandError, ExitCode, report
 
@@ -372,6 +372,8 @@ app.command("inspect")(inspection.inspect)
 app.command("scale")(sandbox_scale.scale)
 for command in sandbox_keeping.COMMANDS:
     app.command()(command)
+for name, archived in sandbox_archive.COMMANDS.items():
+    app.command(name)(archived)
 
 
 def _done(work: Coroutine[Any, Any, int]) -> int:

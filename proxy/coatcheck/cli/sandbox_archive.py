@@ -1,0 +1,135 @@
+"""`coatcheck sandbox export|import`: a snapshot on its way to another host, encrypted under a passphrase.
+
+On the daemon's own host, as its user, from its state directory: what a sandbox knew never passes an API.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import typer
+
+from coatcheck.cli.control import StateDirOption
+from coatcheck.cli.errors import CommandError, ExitCode
+from coatcheck.cli.progress import progress
+
+if TYPE_CHECKING:
+    from coatcheck.launcher.snapshots.store import Store
+
+_ID = re.compile(r"sbx_[0-9a-f]{16}")
+SandboxArgument = Annotated[str, typer.Argument(metavar="SANDBOX", help="The sandbox's id.")]
+SnapshotArgument = Annotated[str, typer.Argument(metavar="NAME", help="The snapshot's name.")]
+PassphraseOption = Annotated[
+    Path, typer.Option(metavar="FILE", help="Its first line, of 16 characters at least; mode 0600.")
+]
+
+
+def export(
+    sandbox: SandboxArgument,
+    name: SnapshotArgument,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file; `-`: standard output.")],
+    passphrase: PassphraseOption,
+    state_dir: StateDirOption = None,
+) -> None:
+    """Write a snapshot to a file for another host: encrypted, and refused there if a byte of it is changed.
+
+    All that the sandbox's programs knew is in it, and no secret: those never were in the sandbox.
+
+    Example: coatcheck sandbox export sbx_0123456789abcdef before-the-upgrade up.ccs --passphrase ./passphrase
+    """
+    from coatcheck.launcher.snapshots import archive
+    from coatcheck.launcher.snapshots.directory import Snapshot
+
+    kept, key_file = _kept(sandbox, state_dir)
+    words = _passphrase(passphrase)
+    with progress(f"exporting {name}"):
+        snapshot = Snapshot.open(kept.find(name), key_file)
+        with _target(file) as target:
+            archive.export(snapshot, target, words)
+
+
+def import_(
+    sandbox: SandboxArgument,
+    name: SnapshotArgument,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `export` wrote; `-`: standard input.")],
+    passphrase: PassphraseOption,
+    state_dir: StateDirOption = None,
+) -> None:
+    """Make what another host exported a snapshot of a sandbox of this one, which `restore` then brings back.
+
+    The sandbox must be as large as the one that was saved, of the same image, under the same QEMU. Handles
+    that its programs hold are of the other host and mean nothing here; commands started here have new ones.
+
+    Example: coatcheck sandbox import sbx_fedcba9876543210 from-the-laptop up.ccs --passphrase ./passphrase
+    """
+    from coatcheck.launcher.snapshots import archive
+    from coatcheck.launcher.snapshots.manifest import open_key
+
+    kept, key_file = _kept(sandbox, state_dir)
+    words = _passphrase(passphrase)
+    key = open_key(key_file)
+    opened = nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb")
+    with progress(f"importing {name}"), opened as source:
+        taken = archive.take(source, kept.place(name, key), sandbox, words, key)
+    about = taken.surroundings
+    typer.echo(
+        f"{sandbox}: snapshot {name}, {about.memory_mib} MiB of memory, {about.cpus} CPUs,"
+        f" {about.disk_mib} MiB of disk, isolation {about.isolation}; saved by QEMU {about.qemu_version}"
+    )
+
+
+COMMANDS = {"export": export, "import": import_}
+
+
+def _kept(sandbox: str, state_dir: Path | None) -> "tuple[Store, Path]":
+    """The sandbox's snapshots, and the file of the key that signs them."""
+    from coatcheck.launcher.keeping import KEY, SNAPSHOTS
+    from coatcheck.launcher.snapshots.store import Store
+    from coatcheck.settings_problem import load_settings
+
+    if not _ID.fullmatch(sandbox):  # it becomes a path
+        raise CommandError(
+            f"{sandbox[:80]!r} is no sandbox's id", "coatcheck sandbox list shows them", ExitCode.USAGE
+        )
+    settings = load_settings(state_dir=state_dir)
+    state = settings.state_dir.absolute()
+    place = state / "sandboxes" / sandbox.removeprefix("sbx_") / SNAPSHOTS
+    if not place.is_dir():
+        raise CommandError(
+            f"nothing is kept of a sandbox {sandbox} in {state}",
+            "coatcheck sandbox list shows the sandboxes; run this on the daemon's host, as its user",
+        )
+    return Store(place, settings.max_snapshots), state / KEY
+
+
+@contextmanager
+def _target(file: Path) -> Iterator[BinaryIO]:
+    """Written whole, or not there."""
+    if str(file) == "-":
+        yield sys.stdout.buffer
+        return
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise CommandError(f"{file} is there already", "remove it, or name another file") from None
+    try:
+        with os.fdopen(descriptor, "wb") as target:
+            yield target
+            target.flush()
+            os.fsync(target.fileno())
+    except BaseException:
+        file.unlink(missing_ok=True)
+        raise
+
+
+def _passphrase(file: Path) -> bytes:
+    from coatcheck.private_files import read_private
+
+    lines = read_private(file).splitlines()
+    if not lines:
+        raise CommandError(f"{file} is empty", "make one: openssl rand -base64 24", ExitCode.USAGE)
+    return lines[0]
