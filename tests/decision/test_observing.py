@@ -8,8 +8,8 @@ import pytest
 
 from coatcheck.call import Call
 from coatcheck.decision.message import Destination, Edits, RequestHead
+from coatcheck.decision.observation import Observation
 from coatcheck.decision.observing import MAX_REQUEST_BYTES, METHODS, OBSERVED
-from coatcheck.decision.policy import Observation
 from coatcheck.decision.verdict import Deny, Pass, Reason
 from coatcheck.policyfile import PolicyError, load_policy
 from coatcheck.state.state import State

@@ -11,6 +11,7 @@ from coatcheck.decision.approval import Asking
 from coatcheck.decision.filesystem import Filesystem
 from coatcheck.decision.host_index import HostIndex
 from coatcheck.decision.message import Destination, OriginClass, RequestHead
+from coatcheck.decision.observation import Observation
 from coatcheck.decision.path import ambiguous, canonical_path, check_target
 from coatcheck.decision.session import DEFAULT_ORIGIN_CLASSES, Isolation
 from coatcheck.decision.steering import Steering, names_another_host, read_steering
@@ -236,15 +237,6 @@ class Rule:
     max_response_bytes: int = 0
     asking: Asking | None = None
     """None: nobody is asked."""
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """What no rule allows passes without credentials and is recorded (`observing`)."""
-
-    reason: str
-    until: float
-    """Unix seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Final
 
 from coatcheck.decision.approval import Asking
 from coatcheck.decision.filesystem import Filesystem
+from coatcheck.decision.observation import Observation
 from coatcheck.decision.policy import (
     BasicInjection,
     BodyInjection,
@@ -16,7 +17,6 @@ from coatcheck.decision.policy import (
     Limit,
     LimitKind,
     LimitScope,
-    Observation,
     PathInjection,
     Policy,
     QueryInjection,
