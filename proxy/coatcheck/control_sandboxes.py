@@ -52,6 +52,12 @@ class SandboxCalls:
         sized: Answer = self._post(f"{_sandbox(sandbox)}/size", said)["sandbox"]
         return sized
 
+    def events(self, after: int | None = None, sandbox: str | None = None, wait_seconds: int = 0) -> Answer:
+        """`{events, next, missed}`: what happened to sandboxes after that number; None: from now on."""
+        asked = {"after": after, "sandbox": sandbox, "wait_seconds": wait_seconds}
+        query = urlencode({name: value for name, value in asked.items() if value is not None})
+        return self._call("GET", f"/v1/events?{query}")
+
     def take_snapshot(self, sandbox: str, name: str) -> Answer:
         """Save it under a name; it goes on. Answered when it is on the disk."""
         asked = {"name": name}

@@ -51,10 +51,12 @@ from coatcheck.systemd import notify
 from coatcheck.telemetry.audit import AuditLog
 from coatcheck.telemetry.audit_tail import records
 from coatcheck.telemetry.checkpoint import CheckpointSigner
-from coatcheck.telemetry.events import DaemonEvent
+from coatcheck.telemetry.events import DaemonEvent, SandboxEvent
 from coatcheck.telemetry.metrics import FetchFailure, Metrics
+from coatcheck.telemetry.sandbox_feed import SandboxFeed
 from coatcheck.telemetry.sinks import Telemetry
 from coatcheck.telemetry.usage import UsageLedger
+from coatcheck.telemetry.webhook import webhook
 
 logger = logging.getLogger("coatcheck.serve")
 
@@ -121,7 +123,9 @@ class Daemon:
         self.policies = PoliciesInForce(
             settings, self.directory, self.state, self.metrics, self.exchange.tell
         )
-        self.sandboxes = Sandboxes(settings, self.telemetry.emit, self._end_session)
+        self.feed = SandboxFeed()
+        self.webhook = webhook(settings.webhook_url, settings.webhook_secret_file)
+        self.sandboxes = Sandboxes(settings, self.sandbox_changed, self._end_session)
         self.state.keep(self.sandboxes.kept.held)
         self.inspector = inspector_of(self)
         if settings.shadow_policy is not None:
@@ -164,6 +168,8 @@ class Daemon:
         for session_id, port in self.state.listeners().items():
             if not self.exchange.is_over(session_id):
                 await self._reopen(self.listeners, session_id, port)
+        if self.webhook is not None:
+            self.webhook.start()
         self.sandboxes.adopt()
         self.control = ControlServer(self, self.settings, self.loop)
         self.control.start()
@@ -269,6 +275,13 @@ class Daemon:
         if self.loop is not None and session_ids[OVER_AT_ONCE:]:
             self.loop.call_soon(self._sessions_over, session_ids[OVER_AT_ONCE:])
 
+    def sandbox_changed(self, event: SandboxEvent) -> None:
+        """Told to the audit log first: what could not be recorded there is refused, and no news."""
+        self.telemetry.emit(event)
+        self.feed.put(event)
+        if self.webhook is not None:
+            self.webhook.put(event)
+
     def _end_session(self, session_id: str, why: str) -> None:
         """Its sandbox is gone. In any thread."""
         try:
@@ -302,6 +315,8 @@ class Daemon:
     async def stop(self) -> None:
         self.ready = False
         await asyncio.to_thread(self.sandboxes.close)
+        if self.webhook is not None:
+            await asyncio.to_thread(self.webhook.stop)
         if self.control is not None:  # not on this loop: what it still answers may need this one
             await asyncio.to_thread(self.control.stop)
         if self.listeners is not None:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import (
@@ -205,6 +206,12 @@ class Settings(BaseSettings):
     )
 
     # --- telling ---
+    webhook_url: str | None = Field(
+        None, description="Where each change of a sandbox is sent, signed; docs/control-api.md says how."
+    )
+    webhook_secret_file: Path | None = Field(
+        None, description="At least 16 bytes, 0600: the HMAC's key. Read anew for each event."
+    )
     log_format: Literal["human", "json"] = Field("human", description="Of stderr.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Of stderr.")
     audit_checkpoints: Path | None = Field(
@@ -227,6 +234,10 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _together(self) -> "Settings":
+        if (self.webhook_url is None) != (self.webhook_secret_file is None):
+            raise ValueError("webhook_url and webhook_secret_file belong together: set both or neither")
+        if self.webhook_url is not None and not is_web_url(self.webhook_url):
+            raise ValueError("webhook_url must look like https://host/path")
         if self.parent_proxy_credentials is not None and self.parent_proxy is None:
             raise ValueError("parent_proxy_credentials is of no use without parent_proxy")
         if (self.proxy_client_ca is None) != (self.proxy_tls_certificate is None):
@@ -321,3 +332,8 @@ def process_environment() -> Mapping[str, str]:
 def notify_socket() -> str | None:
     """systemd's readiness socket, if it started us."""
     return os.environ.get("NOTIFY_SOCKET")
+
+
+def is_web_url(text: str) -> bool:
+    parts = urlsplit(text)
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None

@@ -17,6 +17,7 @@ from coatcheck.cli import (
     daemon,
     demo,
     diagnosis,
+    events,
     image,
     policy,
     redirect,
@@ -53,6 +54,7 @@ app.command("serve")(daemon.serve)
 app.command("dev")(daemon.dev)
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("demo", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(demo.demo)
+app.command("events")(events.events)
 app.add_typer(session.app)
 app.add_typer(sandbox.app)
 app.add_typer(policy.app)

@@ -1,6 +1,7 @@
 """What the control API needs of the daemon, and what it makes of it. No plane is known here."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, Protocol
@@ -26,8 +27,9 @@ from coatcheck.shadow import Shadow
 from coatcheck.state.database import Status
 from coatcheck.state.errors import Problem, StateError
 from coatcheck.state.state import State
-from coatcheck.telemetry.events import SandboxChange
+from coatcheck.telemetry.events import SandboxChange, SandboxEvent
 from coatcheck.telemetry.metrics import CONTENT_TYPE, Metrics
+from coatcheck.telemetry.sandbox_feed import SandboxFeed
 
 type Listen = Literal["unix", "tcp", "sandbox"]
 
@@ -93,6 +95,8 @@ class Keeper(Protocol):
     def saved(self, sandbox_id: str, name: str | None) -> Path: ...
 
     def comeback(self, sandbox_id: str, directory: Path) -> Comeback: ...
+
+    def shared(self, back: Comeback) -> AbstractContextManager[Comeback]: ...
 
     def drop(self, fork_point: Path) -> None: ...
 
@@ -184,6 +188,11 @@ class Daemon(Protocol):
     def sandboxes(self) -> Sandboxes: ...
 
     @property
+    def feed(self) -> SandboxFeed: ...
+
+    def sandbox_changed(self, event: SandboxEvent) -> None: ...
+
+    @property
     def inspector(self) -> Inspector: ...
 
     @property
@@ -204,12 +213,19 @@ class Backend:
         self.state = daemon.state
         self.trust_for = daemon.trust_for
         self.sandboxes = daemon.sandboxes
+        self.feed = daemon.feed
+        self.sandbox_changed = daemon.sandbox_changed
         self.inspector = daemon.inspector
         self.policies = daemon.policies
 
     @property
     def draining(self) -> bool:
         return self._daemon.exchange.draining
+
+    @property
+    def approvals(self) -> Approvals:
+        """(plane) Requests that wait for somebody's word."""
+        return self._daemon.exchange.approvals
 
     @property
     def shadow(self) -> Shadow | None:
@@ -225,11 +241,6 @@ class Backend:
         host = f"[{address[0]}]" if ":" in address[0] else address[0]
         scheme = "http" if self._daemon.settings.proxy_tls_certificate is None else "https"
         return f"{scheme}://{host}:{address[1]}"
-
-    @property
-    def approvals(self) -> Approvals:
-        """(plane) Requests that wait for somebody's word."""
-        return self._daemon.exchange.approvals
 
     @property
     def transparent(self) -> bool:

@@ -79,6 +79,7 @@ OPERATIONS: Final = (
     *sandbox_sizes.OPERATIONS,
     *sandbox_keeping.OPERATIONS,
     *sandbox_returning.OPERATIONS,
+    *events.OPERATIONS,
     *inspection.OPERATIONS,
     *sandbox_streams.OPERATIONS,
     *policies.OPERATIONS,

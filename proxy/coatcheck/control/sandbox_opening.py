@@ -2,6 +2,7 @@
 are opened for it, and only then is anything started. Whatever fails takes back what was done before it."""
 
 import asyncio
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +35,7 @@ from coatcheck.decision.sandbox import (
     trust_inside,
 )
 from coatcheck.state.errors import Problem
+from coatcheck.telemetry.events import SandboxChange, SandboxEvent
 
 PROXY_INSIDE: Final = "http://127.0.0.1:3128"
 """Where the guest's agent listens for programs that know of proxies."""
@@ -84,8 +86,27 @@ async def open_sandbox(desk: Desk, wanted: NewSandbox, caller: Caller) -> Sandbo
     try:
         admitted = sandboxes.admit(asked)
     except SandboxRefused as error:
+        desk.backend.sandbox_changed(_refusal(asked, error))
         raise from_sandbox(error) from None
     return await begin(desk, admitted, people, None)
+
+
+def _refusal(asked: WantedSandbox, refused: SandboxRefused) -> SandboxEvent:
+    """For whoever follows what happens: somebody could not have one."""
+    return SandboxEvent(
+        at=time.time(),
+        change=SandboxChange.REFUSED,
+        sandbox="",
+        sessions=(),
+        tenant=asked.tenant,
+        subject=asked.subject,
+        policy=asked.policy,
+        caller=asked.opened_by,
+        backend=asked.choice.backend,
+        isolation=asked.choice.isolation,
+        ending=refused.problem,
+        detail=refused.message,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ against what this machine gives now, as when a sandbox is made.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -146,9 +147,10 @@ async def _clones(
         for _ in range(count):
             room = await _admit(desk, wanted, caller, None)
             admitted.append(room)
-        for each in admitted:
-            clone = await begin(desk, each, _people(desk, back), back)
-            begun.append(clone)
+        async with _memory(desk, back, count) as given:
+            for each in admitted:
+                clone = await begin(desk, each, _people(desk, back), given)
+                begun.append(clone)
     except BaseException:
         for each in admitted:
             sandboxes.withdraw(each)
@@ -156,6 +158,21 @@ async def _clones(
             sandboxes.kill(clone.id, Ending.KILLED, "not all of the fork could be made")
         raise
     return begun
+
+
+@asynccontextmanager
+async def _memory(desk: Desk, back: Comeback, count: int) -> AsyncIterator[Comeback]:
+    """One copy has memory of its own, which can grow and be given back. Several share what none of them
+    changes: ten cost what they touch."""
+    if count == 1:
+        yield back
+        return
+    sharing = desk.backend.sandboxes.kept.shared(back)
+    given = await told(sharing.__enter__)
+    try:
+        yield given
+    finally:
+        sharing.__exit__(None, None, None)
 
 
 async def _return(desk: Desk, sandbox_id: str, caller: Caller, saved: Path) -> Sandbox:

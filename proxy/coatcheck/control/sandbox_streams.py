@@ -13,10 +13,12 @@ from coatcheck.control.caller import Action
 from coatcheck.control.desk import Desk
 from coatcheck.control.operation import Answer, Ask, Operation, Passage, Unread
 from coatcheck.control.problem import Reason
+from coatcheck.control.sandbox_returning import BACK_SECONDS, RETURNING, awake
 from coatcheck.control.sandboxes import USING, use
+from coatcheck.control.sessions import caller_of
 from coatcheck.decision.sandbox import SandboxProblem
 
-_INSIDE: Final[frozenset[Reason]] = USING | {
+_INSIDE: Final[frozenset[Reason]] = (USING | RETURNING) | {
     SandboxProblem.NOT_STARTED,
     SandboxProblem.SANDBOX_BUSY,
     SandboxProblem.FROZEN,
@@ -36,29 +38,32 @@ _FILE: Final[frozenset[Reason]] = _INSIDE | {
 
 
 async def run(desk: Desk, ask: Ask) -> Answer:
-    return _to(desk, ask, "/exec", ask.query)
+    return await _to(desk, ask, "/exec", ask.query)
 
 
 async def file(desk: Desk, ask: Ask) -> Answer:
-    return _to(desk, ask, "/files", ask.query)
+    return await _to(desk, ask, "/files", ask.query)
 
 
 async def port(desk: Desk, ask: Ask) -> Answer:
-    return _to(desk, ask, f"/ports/{ask.path['port']}", ask.query)
+    return await _to(desk, ask, f"/ports/{ask.path['port']}", ask.query)
 
 
 async def http(desk: Desk, ask: Ask) -> Answer:
     """`rest` is as the client sent it, query and all: nobody but the server inside reads it."""
-    return _passage(desk, ask, f"/http/{ask.path['port']}{ask.path['rest']}")
+    return await _passage(desk, ask, f"/http/{ask.path['port']}{ask.path['rest']}")
 
 
-def _to(desk: Desk, ask: Ask, target: str, query: BaseModel) -> Passage:
+async def _to(desk: Desk, ask: Ask, target: str, query: BaseModel) -> Passage:
     given = query.model_dump(exclude_none=True)
-    return _passage(desk, ask, f"{target}?{urlencode(given)}" if given else target)
+    return await _passage(desk, ask, f"{target}?{urlencode(given)}" if given else target)
 
 
-def _passage(desk: Desk, ask: Ask, target: str) -> Passage:
+async def _passage(desk: Desk, ask: Ask, target: str) -> Passage:
+    """Whoever uses one that sleeps wakes it: by its supervisor, or here if it has none."""
     sandbox = use(desk, ask)
+    if desk.backend.sandboxes.is_down(sandbox.id):
+        sandbox = await awake(desk, sandbox, caller_of(ask))
     return Passage(sandbox.id, desk.backend.sandboxes.directory(sandbox.id), target)
 
 
@@ -73,6 +78,7 @@ OPERATIONS = (
         None,
         reasons=_INSIDE | {SandboxProblem.COMMAND_NOT_FOUND},
         passes=True,
+        seconds=BACK_SECONDS,
         websocket=True,
     ),
     Operation(
@@ -87,6 +93,7 @@ OPERATIONS = (
         reasons=_FILE,
         content_type="application/octet-stream",
         passes=True,
+        seconds=BACK_SECONDS,
     ),
     Operation(
         "write_file",
@@ -99,6 +106,7 @@ OPERATIONS = (
         query=models.FileQuery,
         reasons=_FILE,
         passes=True,
+        seconds=BACK_SECONDS,
     ),
     Operation(
         "port",
@@ -111,6 +119,7 @@ OPERATIONS = (
         query=models.PortQuery,
         reasons=_INSIDE | {SandboxProblem.PORT_REFUSED},
         passes=True,
+        seconds=BACK_SECONDS,
         websocket=True,
     ),
     *(
@@ -126,6 +135,7 @@ OPERATIONS = (
             reasons=_INSIDE | {SandboxProblem.PORT_REFUSED},
             content_type="application/octet-stream",
             passes=True,
+            seconds=BACK_SECONDS,
         )
         for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
     ),

@@ -5,6 +5,7 @@ handle and no secret is in it. Thread-safe; reading a snapshot's manifest blocks
 """
 
 import contextlib
+import os
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ from coatcheck.decision.sandbox import (
     WantedSandbox,
 )
 from coatcheck.launcher.snapshots import manifest
+from coatcheck.launcher.snapshots.directory import Snapshot
 from coatcheck.launcher.snapshots.manifest import SnapshotError
 from coatcheck.launcher.snapshots.store import Entry, Store
 from coatcheck.launcher.spec import IdleAction, SupervisorSpec
@@ -150,6 +152,7 @@ class Keeper:
             snapshot_key=self.key_file,
             snapshots=place,
             restore=Path(back.snapshot) if back is not None else None,
+            template=back.template if back is not None else None,
         )
         return replace(
             spec,
@@ -196,6 +199,16 @@ class Keeper:
         """SandboxRefused when there is none of that name."""
         with _told(SandboxProblem.UNKNOWN_SNAPSHOT):
             self._store(sandbox_id).remove(name)
+
+    @contextlib.contextmanager
+    def shared(self, back: Comeback) -> Iterator[Comeback]:
+        """Its memory read once, for several that begin from it. Blocks at the beginning. SandboxRefused."""
+        with _told(SandboxProblem.NOT_SAVED):
+            template = Snapshot.open(Path(back.snapshot), self.key_file).template()
+        try:
+            yield replace(back, template=template)
+        finally:
+            os.close(template)
 
     def drop(self, fork_point: Path) -> None:
         """What clones were made from is not needed any more."""

@@ -87,7 +87,7 @@ def spawn(spec: SupervisorSpec) -> "subprocess.Popen[bytes]":
         stdout=subprocess.DEVNULL,
         env={"PATH": process_environment().get("PATH", os.defpath), "LANG": "C.UTF-8"},
         cwd="/",
-        pass_fds=(spec.lock,),
+        pass_fds=(spec.lock,) if spec.machine.template is None else (spec.lock, spec.machine.template),
         start_new_session=True,
     )
     if process.stdin is not None:

@@ -1,0 +1,133 @@
+"""Events arrive signed and in order, again until they are taken; and what cannot be sent holds nobody up."""
+
+import hashlib
+import hmac
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from coatcheck.telemetry import webhook as module
+from coatcheck.telemetry.webhook import WAITING, Webhook, signature
+from tests.sandboxes import until
+from tests.telemetry.test_sandbox_feed import event
+
+SECRET = b"a secret of the webhook's tests"
+
+
+@dataclass
+class Receiver:
+    """A server that answers as the test says, and keeps what it got."""
+
+    url: str = ""
+    answers: list[int] = field(default_factory=list)
+    """Status of the next ones; then 204."""
+    got: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    receiver = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            receiver.got.append((dict(self.headers), body))
+            status = receiver.answers.pop(0) if receiver.answers else 204
+            self.send_response(status)
+            if status == 302:
+                self.send_header("Location", f"{receiver.url}/elsewhere")
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    receiver.url = f"http://127.0.0.1:{server.server_address[1]}/hook?x=1"
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    yield receiver
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def hook(receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Webhook]:
+    monkeypatch.setattr(module, "PAUSES", (0.01, 0.01, 0.01))
+    secret = tmp_path / "secret"
+    secret.write_bytes(SECRET + b"\n")
+    secret.chmod(0o600)
+    hook = Webhook(receiver.url, secret)
+    yield hook
+    hook.stop()
+
+
+def test_it_is_signed_over_its_time_and_its_body(receiver: Receiver, hook: Webhook) -> None:
+    """By whoever has the secret it can be checked with a line of any language."""
+    hook.start()
+    hook.put(event("sbx_1"))
+    until(lambda: receiver.got)
+    headers, body = receiver.got[0]
+    assert json.loads(body)["sandbox"] == "sbx_1" and headers["Coatcheck-Event"] == "created"
+    stamp, mac = headers["Coatcheck-Signature"].split(",")
+    at = int(stamp.removeprefix("t="))
+    assert abs(at - time.time()) < 60
+    expected = hmac.new(SECRET, b"%d." % at + body, hashlib.sha256).hexdigest()
+    assert mac == f"v1={expected}"
+    assert signature(SECRET, at, body) == headers["Coatcheck-Signature"]
+    assert signature(SECRET, at + 1, body) != headers["Coatcheck-Signature"]
+
+
+def test_one_that_was_not_taken_comes_again_before_the_next(receiver: Receiver, hook: Webhook) -> None:
+    """In order; each try is signed anew."""
+    receiver.answers = [500, 503, 204]
+    hook.start()
+    hook.put(event("sbx_1"))
+    hook.put(event("sbx_2"))
+    until(lambda: len(receiver.got) == 4)
+    assert [json.loads(body)["sandbox"] for _, body in receiver.got] == ["sbx_1", "sbx_1", "sbx_1", "sbx_2"]
+
+
+def test_one_that_is_never_taken_gives_way(
+    receiver: Receiver, hook: Webhook, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After the last try the log says what was lost; the next one arrives. A redirect is no answer."""
+    receiver.answers = [500, 302, 500, 500]
+    hook.start()
+    hook.put(event("sbx_1"))
+    hook.put(event("sbx_2"))
+    until(lambda: len(receiver.got) == 5)
+    assert json.loads(receiver.got[4][1])["sandbox"] == "sbx_2"
+    assert "did not take created of sbx_1" in caplog.text
+
+
+def test_a_receiver_that_is_down_holds_nobody_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """So many wait and no more; putting one in never waits, and neither does the end."""
+    hook = Webhook("http://127.0.0.1:9/", tmp_path / "there is no secret")
+    for _ in range(WAITING + 10):
+        hook.put(event())
+    assert "events are lost" in caplog.text
+    hook.start()
+    hook.stop(0.2)
+
+
+@pytest.mark.parametrize("spoil", [lambda path: path.chmod(0o644), lambda path: path.write_bytes(b"short")])
+def test_a_secret_that_others_may_know_signs_nothing(
+    receiver: Receiver,
+    hook: Webhook,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    spoil: Callable[[Path], None],
+) -> None:
+    """Nothing is sent with it."""
+    spoil(tmp_path / "secret")
+    hook.start()
+    hook.put(event())
+    until(lambda: "did not take" in caplog.text)
+    assert receiver.got == []
