@@ -30,6 +30,7 @@ COVERED_BY = {
     "control/sandbox_opening.py": "control/test_sandboxes.py",
     "control/sandbox_streams.py": "sandbox_client/test_client.py",
     "decision/filesystem.py": "policyfile/test_building.py",
+    "decision/observation.py": "decision/test_observing.py",
     "demo/acts.py": "demo/test_main.py",
     "demo/agent_program.py": "e2e/test_the_agent_lives_inside.py",
     "demo/anthropic_wire.py": "demo/test_origin.py",
