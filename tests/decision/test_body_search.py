@@ -1,7 +1,8 @@
 """Handles in bodies are found and masked, and no split of the stream changes anything."""
 
-from itertools import pairwise
+from itertools import pairwise, permutations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -124,3 +125,31 @@ def test_a_reference_within_what_began_like_one_is_found() -> None:
     search = BodySearch(shapes, {"ab-xyz"}.__contains__, masking=True)
     assert search.feed(b"aab-xyz ") + search.close() == b"a****** "
     assert search.take() == ("ab-xyz",)
+
+
+@pytest.mark.parametrize(
+    "shapes", list(permutations((Shape("sk-", 10), Shape("sk-ant-", 5), Shape("sk--x", 1))))
+)
+def test_shapes_that_begin_alike_are_each_looked_for(shapes: tuple[Shape, ...]) -> None:
+    """Whatever their order, and wherever a chunk ends."""
+    known = {"sk-ant-abcde", "sk-0123456789", "sk--xy"}
+    body = b"sk-ant-abcde sk-0123456789 sk--xy sk-ant-0123 sk--- sk-"
+    masked = b"*" * 12 + b" " + b"*" * 13 + b" " + b"*" * 6 + b" sk-ant-0123 sk--- sk-"
+    for chunks in ([body], [bytes([byte]) for byte in body]):
+        search = BodySearch(shapes, known.__contains__, masking=True)
+        assert b"".join([*map(search.feed, chunks), search.close()]) == masked
+        assert search.take() == ("sk-ant-abcde", "sk-0123456789", "sk--xy")
+
+
+def test_references_in_a_row_are_each_found() -> None:
+    """The second's mark stands right behind the first's end."""
+    shapes = (Shape("aab-", 3), Shape("ab-", 2))
+    search = BodySearch(shapes, {"ab-xy", "aab-xyz"}.__contains__, masking=True)
+    assert search.feed(b"ab-xyaab-xyz") + search.close() == b"*" * 12
+    assert search.take() == ("ab-xy", "aab-xyz")
+
+
+def test_what_only_began_like_a_handle_comes_with_the_end() -> None:
+    """Nothing of a body is lost."""
+    for body in (b"data: cch", b"cch_eyJ", b"ghp_abc", b"c"):
+        assert run([body], masking=True) == (body, [])

@@ -60,36 +60,52 @@ class BodySearch:
         out: list[bytes] = []
         done = 0
         position = 0
-        while (hit := self._next(data, position)) is not None:
-            start, mark, alphabet, most, least = hit
-            first = start + len(mark)
-            run = data[first : first + most]
-            length = len(run) - len(run.lstrip(alphabet))
-            if length < most and first + length == len(data) and not end:
+        while (start := self._next(data, position)) >= 0:
+            length = self._length_at(data, start, end=end)
+            if length is None:
                 self._held = data[start:]
                 out.append(data[done:start])
                 return b"".join(out)
-            text = data[start : first + length].decode(errors="replace")
-            if length < least or (alphabet is _ALNUM and not self._known(text)):
+            if not length:
                 position = start + 1
                 continue
+            text = data[start : start + length].decode()
             self._report(text)
-            kept = len(PREFIX) if alphabet is _RUN else 0
-            out.append(data[done : start + kept] + b"*" * (len(text) - kept))
-            done = position = first + length
+            kept = len(PREFIX) if text.startswith(MARK) else 0
+            out.append(data[done : start + kept] + b"*" * (length - kept))
+            done = position = start + length
         rest = len(data) if end else max(done, len(data) - self._beginning(data))
         self._held = data[rest:]
         out.append(data[done:rest])
         return b"".join(out)
 
-    def _next(self, data: bytes, position: int) -> tuple[int, bytes, bytes, int, int] | None:
-        """The first mark at or after `position`."""
-        best: tuple[int, bytes, bytes, int, int] | None = None
+    def _next(self, data: bytes, position: int) -> int:
+        """Where the first mark at or after `position` begins; negative: there is none."""
+        first = -1
+        for mark, *_ in self._marks:
+            start = data.find(mark, position, len(data) if first < 0 else first + len(mark))
+            if start >= 0:
+                first = start
+        return first
+
+    def _length_at(self, data: bytes, start: int, *, end: bool) -> int | None:
+        """Of the handle that begins at `start`; 0: none does; None: what follows decides.
+
+        Several marks may begin there (`sk-` and `sk-ant-`); the first that makes a handle counts.
+        """
         for mark, alphabet, most, least in self._marks:
-            start = data.find(mark, position, len(data) if best is None else best[0] + len(mark))
-            if start >= 0 and (best is None or start < best[0]):
-                best = (start, mark, alphabet, most, least)
-        return best
+            if not data.startswith(mark, start):
+                continue
+            first = start + len(mark)
+            run = data[first : first + most]
+            length = len(run) - len(run.lstrip(alphabet))
+            if length < most and first + length == len(data) and not end:
+                return None
+            if length < least:
+                continue
+            if alphabet is _RUN or self._known(data[start : first + length].decode()):
+                return len(mark) + length
+        return 0
 
     def _beginning(self, data: bytes) -> int:
         """How many last bytes may be the beginning of a mark."""
