@@ -91,7 +91,8 @@ class Elasticity:
         self._running: Callable[[], bool] = lambda: False
         self._turn = asyncio.Lock()
         """One change at a time: each begins where the last one ended."""
-        self._past = History()
+        self.past = History()
+        """What the autoscaler remembers."""
 
     def limits(self) -> Mapping[str, Any]:
         """What it may take now, and how far that may change."""
@@ -161,14 +162,14 @@ class Elasticity:
         elastic = means.elastic
         if elastic.autoscale is None:
             return
-        mib, self._past = judge(
+        mib, self.past = judge(
             elastic.autoscale,
             elastic.min_memory_mib,
             elastic.max_memory_mib,
             self.now.memory_mib,
             use.used_mib,
             self._clock(),
-            self._past,
+            self.past,
         )
         if mib != self.now.memory_mib:
             try:

@@ -23,7 +23,7 @@ LOCK = "lock"
 
 def describe(directory: Path, sandbox: Sandbox) -> None:
     """Write what a daemon must know that comes after this one. No handle is in it."""
-    write_atomically(directory / DESCRIPTION, json.dumps(asdict(sandbox)).encode())
+    write_atomically(directory / DESCRIPTION, json.dumps(asdict(sandbox)).encode(), overwrite=True)
 
 
 def read(directory: Path) -> Sandbox:

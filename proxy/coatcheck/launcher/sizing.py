@@ -131,8 +131,8 @@ class Sizing:
         poll = {"path": _PATH, "property": "guest-stats-polling-interval", "value": POLL_SECONDS}
         await qmp.execute("qom-set", poll)
         said = await qmp.execute("qom-get", {"path": _PATH, "property": "guest-stats"})
-        used = claimed(said, time.time())
-        return Use(has, resident, None if used is None else min(used // MIB, resident))
+        free = available(said, time.time())
+        return Use(has, resident, None if free is None else min(max(0, has - free // MIB), resident))
 
     @property
     def cpus_held_by(self) -> str:
@@ -164,18 +164,18 @@ class Sizing:
             self._held = "nothing: this host lets us neither count CPU time nor choose CPUs"
 
 
-def claimed(said: Any, now: float) -> int | None:
-    """Bytes in use, in the guest's own word: hostile, so it is a number in its own bounds or nothing. None
-    also when it was said long before `now` (Unix time), by the host's clock."""
+def available(said: Any, now: float) -> int | None:
+    """Bytes that could be taken without ending anything, in the guest's own word: hostile, so it is a number
+    in its own bounds or nothing. None also when it was said long before `now` (Unix time, the host's)."""
     if not isinstance(said, Mapping) or not isinstance(said.get("stats"), Mapping):
         return None
     at = said.get("last-update")
     if not isinstance(at, int) or abs(now - at) > STALE_SECONDS:
         return None
-    total, available = (said["stats"].get(f"stat-{name}-memory") for name in ("total", "available"))
-    if not isinstance(total, int) or not isinstance(available, int) or not 0 <= available <= total < 1 << 63:
+    total, free = (said["stats"].get(f"stat-{name}-memory") for name in ("total", "available"))
+    if not isinstance(total, int) or not isinstance(free, int) or not 0 <= free <= total < 1 << 63:
         return None
-    return total - available
+    return free
 
 
 def _hold(pid: int, cpus: int | None) -> bool:
