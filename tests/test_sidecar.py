@@ -57,7 +57,7 @@ class PodVolumes:
     def environment(self) -> Path:
         return self.directory / "workload/environment"
 
-    def start(self, lease: float = 120) -> subprocess.Popen[bytes]:
+    def start(self, lease: float = 120, address: str = "10.1.2.3") -> subprocess.Popen[bytes]:
         settings = {
             "COATCHECK_STATE_DIR": str(self.directory / "state"),
             "COATCHECK_RUNTIME_DIR": str(self.directory / "run"),
@@ -72,16 +72,16 @@ class PodVolumes:
             "PATH": os.environ["PATH"],
         }
         options = ["--token-file", str(self.directory / "tokens/token"), "--pod-uid", UID]
-        options += ["--address", "10.1.2.3", "--workload-dir", str(self.directory / "workload")]
+        options += ["--address", address, "--workload-dir", str(self.directory / "workload")]
         command = [sys.executable, "-m", "coatcheck", "sidecar", *options]
         with (self.directory / "log").open("ab") as log:
             return subprocess.Popen(command, env=settings, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     @contextmanager
-    def running(self, lease: float = 120) -> Iterator[Answer]:
+    def running(self, lease: float = 120, address: str = "10.1.2.3") -> Iterator[Answer]:
         """Its only session, once the workload may begin; the container is killed afterwards."""
         started = self.said().count(READY)
-        process = self.start(lease)
+        process = self.start(lease, address)
         try:
             self.until(lambda: self.said().count(READY) > started, process)
             yield self.session() | {"process": process}
@@ -96,7 +96,7 @@ class PodVolumes:
             time.sleep(0.05)
 
     def session(self) -> Answer:
-        return self.client.list()[-1]
+        return max(self.client.list(), key=lambda each: float(each["opened_at"]))
 
     def prove(self) -> TokenProof:
         """What its token proves now."""
@@ -135,6 +135,14 @@ def test_the_session_is_whose_the_token_says_and_outlives_the_container(volumes:
         process.send_signal(signal.SIGTERM)
         assert process.wait(SECONDS) == 0, volumes.said()
     assert "ended" in [record["change"] for record in volumes.records("session")]
+
+
+def test_a_pod_that_came_back_with_another_address_gets_another_session(volumes: PodVolumes) -> None:
+    """After a node's restart: by the one of before nobody would be known, and its processes are gone."""
+    with volumes.running() as first:
+        pass
+    with volumes.running(address="10.1.2.4") as second:
+        assert second["id"] != first["id"] and second["origin"]["value"] == "transparent|10.1.2.4"
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,7 @@ def session_of(client: ControlClient, settings: Settings, pod: Pod, proof: Token
     Raises SidecarError for a session that was revoked, and ControlError.
     """
     record = settings.state_dir / RECORD
+    origin = {"class": "address", "value": f"transparent|{pod.address}"}
     known = _known(record)
     if known is not None:
         with suppress(ControlError):
@@ -135,14 +136,19 @@ def session_of(client: ControlClient, settings: Settings, pod: Pod, proof: Token
                 raise SidecarError(
                     f"the pod's session {known} was revoked", "if that was a mistake, delete the pod"
                 )
-            if shown["status"] == "live" and pod.workload.joinpath(ENVIRONMENT).exists():
+            # After a node's restart the pod has another address, and by the old one nobody would be known.
+            if (
+                shown["status"] == "live"
+                and shown["origin"] == origin
+                and pod.workload.joinpath(ENVIRONMENT).exists()
+            ):
                 return known, float(shown["lease_seconds"])
     opened = client.open_session(
         tenant=proof.namespace,
         subject=f"pod/{proof.pod}",
         policy=pod.policy,
         isolation="namespace",
-        origin={"class": "address", "value": f"transparent|{pod.address}"},
+        origin=origin,
     )
     session = opened["session"]
     write_atomically(record, json.dumps({"session": session["id"]}).encode(), overwrite=True)
