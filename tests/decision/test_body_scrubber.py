@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coatcheck.decision.body_scrubber import BodyScrubber
-from coatcheck.decision.content_coding import CodingRefused
+from coatcheck.decision.content_coding import CodingRefused, Expansion
 from coatcheck.decision.scrub import Patterns, scrub_bytes
 
 SECRET = "sk-proj-0123456789abcdefABCDEF/+"
@@ -76,6 +76,24 @@ def test_a_truncated_body_has_no_clean_end() -> None:
     scrubber.feed(gzip.compress(b"a body" * 100)[:-3])
     with pytest.raises(CodingRefused):
         scrubber.finish()
+
+
+def test_the_expansion_that_a_plane_allows_is_the_bound() -> None:
+    """A bomb is refused at the plane's bound, not at the default of 8 MiB."""
+    body = gzip.compress(bytes(100_000))
+    assert BodyScrubber(PATTERNS, ("gzip",)).feed(body)
+    with pytest.raises(CodingRefused, match="expands too much"):
+        BodyScrubber(PATTERNS, ("gzip",), Expansion(ratio=10, floor=1000)).feed(body)
+
+
+def test_secrets_that_come_later_are_looked_for() -> None:
+    """Of another request of the session, while the body streams."""
+    scrubber, later = BodyScrubber(PATTERNS), "ghp_0123456789abcdefABCDEF"
+    out = scrubber.feed(b"a\n")
+    scrubber.look_for(Patterns.of([SECRET, later]))
+    out += scrubber.feed(f"{later} {SECRET}\n".encode()) + scrubber.finish()
+    assert b"".join(out) == b"a\n" + b"*" * len(later) + b" " + b"*" * len(SECRET) + b"\n"
+    assert scrubber.hits == 2
 
 
 def test_an_empty_body_has_no_pieces() -> None:
