@@ -225,6 +225,12 @@ def test_a_secret_with_quotes_is_taken_out_of_any_page(double: str, single: str)
     assert (out, hits) == (b"<p t='" + b"*" * len(echo) + b"'>", 1)
 
 
+def test_an_occurrence_a_byte_behind_another_is_found() -> None:
+    """Only a pattern of one letter has such; its whole run is masked."""
+    for length in range(16, 20):
+        assert scrub_bytes(Patterns([b"a" * 16]), b"a" * length) == (b"*" * length, 1)
+
+
 def test_lower_case_percent_hex_is_found() -> None:
     """Some writers use %2f, some %2F."""
     secret = "abc/def+ghi=jkl/mno"
