@@ -54,6 +54,9 @@ def run(
     output: Annotated[int | None, typer.Option(min=1, help="MiB of one command.")] = None,
     network: Annotated[int | None, typer.Option(min=1, help="MiB a second, both ways together.")] = None,
     timeout: Annotated[int | None, typer.Option(min=1, help="Seconds until it is ended.")] = None,
+    sleep_after: Annotated[
+        float | None, typer.Option(min=1, help="Seconds unused; then it sleeps until it is used.")
+    ] = None,
     backend: Annotated[
         str, typer.Option(help="microvm, namespace, or auto: a microVM where this machine can.")
     ] = "auto",
@@ -117,6 +120,8 @@ def run(
         "output_mib": output,
         "network_mib_per_second": network,
         "timeout_seconds": timeout,
+        "idle_seconds": sleep_after,
+        "idle": "sleep" if sleep_after is not None else None,
         "lease_seconds": lease,
         "volumes": [_volume(text) for text in volume or ()] or None,
         "identities": [_identity(text) for text in identity or ()] or None,
@@ -279,7 +284,8 @@ def list_sandboxes(
 
     Example: coatcheck sandbox list --json
     """
-    found = [each for each in client_for(socket).sandboxes() if every or each["state"] != "ended"]
+    known = client_for(socket).sandboxes()
+    found = [each for each in known if every or each["recoverable"] or each["state"] != "ended"]
     if as_json:
         emit_json(found)
         return
@@ -315,6 +321,8 @@ def show(sandbox: SandboxArgument, socket: SocketOption = None, as_json: JsonOpt
     typer.echo(f"{'expires':<10} {_time(found['expires_at'])}")
     if found["ending"] is not None:
         typer.echo(f"{'ended':<10} {found['ending']}: {found['detail']}")
+    if found["recoverable"]:
+        typer.echo(f"{'saved':<10} yes: coatcheck sandbox restore {found['id']}")
 
 
 @app.command()
@@ -331,24 +339,6 @@ def rm(
     for each in sandbox:
         ended = client.kill_sandbox(each, why)
         typer.echo(f"{each}: {ended['state']} ({ended['ending']})")
-
-
-@app.command()
-def pause(sandbox: SandboxArgument, socket: SocketOption = None) -> None:
-    """Stop everything in a sandbox until it is resumed. Its time limit goes on.
-
-    Example: coatcheck sandbox pause sbx_0123456789abcdef
-    """
-    typer.echo(f"{sandbox}: {client_for(socket).pause_sandbox(sandbox)['state']}")
-
-
-@app.command()
-def resume(sandbox: SandboxArgument, socket: SocketOption = None) -> None:
-    """Go on with a sandbox that was paused.
-
-    Example: coatcheck sandbox resume sbx_0123456789abcdef
-    """
-    typer.echo(f"{sandbox}: {client_for(socket).resume_sandbox(sandbox)['state']}")
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`coatcheck sandbox snapshot|snapshots|restore|fork|sleep|wake`: a sandbox beyond one life."""
+"""`coatcheck sandbox pause|resume|sleep|wake|snapshot|snapshots|restore|fork`: beyond one life."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -90,6 +90,22 @@ def fork(
     _say(made, as_json)
 
 
+def pause(sandbox: SandboxArgument, socket: SocketOption = None) -> None:
+    """Stop everything in a sandbox until it is resumed. Its time limit goes on.
+
+    Example: coatcheck sandbox pause sbx_0123456789abcdef
+    """
+    typer.echo(f"{sandbox}: {client_for(socket).pause_sandbox(sandbox)['state']}")
+
+
+def resume(sandbox: SandboxArgument, socket: SocketOption = None) -> None:
+    """Go on with a sandbox that was paused.
+
+    Example: coatcheck sandbox resume sbx_0123456789abcdef
+    """
+    typer.echo(f"{sandbox}: {client_for(socket).resume_sandbox(sandbox)['state']}")
+
+
 def sleep(sandbox: SandboxArgument, socket: SocketOption = None, as_json: JsonOption = False) -> None:
     """Save a sandbox to disk, and give its memory back. It wakes when it is used.
 
@@ -131,4 +147,4 @@ def _when(saved: dict[str, Any]) -> str:
     return f"{datetime.fromtimestamp(saved['created_at'], UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-COMMANDS = (snapshot, snapshots, restore, fork, sleep, wake)
+COMMANDS = (pause, resume, sleep, wake, snapshot, snapshots, restore, fork)

@@ -214,14 +214,12 @@ async def _admit(desk: Desk, wanted: WantedSandbox, caller: Caller, sandbox_id: 
 
 def _people(desk: Desk, back: Comeback) -> list[Person]:
     """Who was inside. What their sessions were left with is what they have; of those that nobody remembers,
-    what was written down, and their processes' handles mean nothing."""
+    as after an import, what was written down, and their processes' handles mean nothing."""
     state = desk.backend.state
-    life = back.last
-    if life is None:
-        return [Person("agent", None)]
+    life = back.last or max(back.lives, key=lambda each: each.generation)
     people = []
     for name, session_id in life.sessions.items():
-        parent = state.sessions.by_id.get(session_id)
+        parent = state.sessions.by_id.get(session_id) if back.last is not None else None
         if parent is not None:
             people.append(Person(name, None, session_id, parent.lease_seconds))
         else:
