@@ -74,16 +74,22 @@ async def running_daemon(
     upstream_ca: Path,
     connect_to: Mapping[str, int],
     stores: Mapping[str, SecretStore] | None = None,
+    bundle: bytes | None = None,
     **settings: Any,
 ) -> AsyncIterator[TestDaemon]:
     """A daemon on `policy` (YAML text, as policy `default`), with secrets in memory.
 
-    `connect_to`: `host:port` -> the loopback port where the stand-in for it listens.
+    `connect_to`: `host:port` -> the loopback port where the stand-in for it listens. `bundle`: a signed
+    bundle instead of `policy`.
     """
     policies = directory / "policies"
     policies.mkdir(mode=0o755, parents=True, exist_ok=True)
     (policies / "default.yaml").write_text(policy)
     (policies / "default.yaml").chmod(0o644)
+    if bundle is not None:
+        policies = policies / "release.bundle"
+        policies.write_bytes(bundle)
+        policies.chmod(0o644)
     short = tempfile.TemporaryDirectory(prefix="cch-")  # a socket's path has 107 bytes, and pytest's are long
     made = Settings(
         state_dir=directory / "state",
