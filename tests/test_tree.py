@@ -29,6 +29,7 @@ COVERED_BY = {
     "control/sandbox_models.py": "control/test_openapi.py",
     "control/sandbox_opening.py": "control/test_sandboxes.py",
     "control/sandbox_streams.py": "sandbox_client/test_client.py",
+    "decision/elastic.py": "decision/test_scaling.py",
     "decision/filesystem.py": "policyfile/test_building.py",
     "decision/observation.py": "decision/test_observing.py",
     "demo/acts.py": "demo/test_main.py",

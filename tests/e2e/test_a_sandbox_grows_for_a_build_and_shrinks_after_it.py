@@ -29,14 +29,14 @@ SERVICE, TOKEN = "http://169.254.169.254", "X-aws-ec2-metadata-token"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def where(all_output: Path, upstream_tls: UpstreamTls) -> AsyncIterator[Place]:
-    settings = {"cache_dir": image_cache(), "sandbox_total_memory": 700}
+    settings: dict[str, Any] = {"cache_dir": image_cache(), "sandbox_total_memory": 700}
     async with place(all_output, upstream_tls, **settings) as running:
         yield running
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def sandbox(where: Place) -> AsyncIterator[Sandbox]:
-    wanted = {"backend": "microvm", "memory_mib": 256, "disk_mib": 128}
+    wanted: dict[str, Any] = {"backend": "microvm", "memory_mib": 256, "disk_mib": 128}
     async with sandbox_in(where, **wanted, max_memory_mib=768, max_cpus=2) as made:
         yield made
 
