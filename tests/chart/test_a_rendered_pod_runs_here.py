@@ -12,7 +12,6 @@ import json
 import signal
 import ssl
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from tests.admission.webhook import running_webhook
 from tests.chart.cluster import Json
 from tests.chart.helm import Helm
 from tests.chart.kubelet import RunningPod, running
+from tests.chart.origin import an_origin
 from tests.chart.passage import passage
 from tests.chart.schemas import check_one
 from tests.chart.values import POLICY, SIDECAR, given
@@ -83,23 +83,6 @@ def jwks(platform: Platform) -> Iterator[str]:
         server.server_close()
 
 
-@contextmanager
-def an_origin(tls: UpstreamTls) -> Iterator["tuple[subprocess.Popen[str], int]"]:
-    words = ("--certificate", str(tls.certificate), "--key", str(tls.key), "--name", "api.openai.com")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "coatcheck.demo.origin", *words],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(json.dumps({"openai": KEY}) + "\n")
-        process.stdin.flush()
-        yield process, int(json.loads(process.stdout.readline())["port"])
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def prepare(bao: EmbeddedVault, keys: str) -> None:
     """A login for pods of `agents`, by their tokens for Vault's audience, and the secret."""
 
@@ -150,7 +133,7 @@ def stage(
     bao_port = int(bao.url.rpartition(":")[2])
     with (
         jwks(platform) as keys,
-        an_origin(upstream_tls) as (origin, origin_port),
+        an_origin(upstream_tls, KEY) as (origin, origin_port),
         world() as there,
         passage(there.host, HOST, bao_port, tls) as vault_port,
         passage(there.host, HOST, origin_port) as upstream_port,
