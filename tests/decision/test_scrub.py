@@ -314,3 +314,12 @@ def test_text_is_scrubbed_in_both_readings_of_its_bytes(secret: str) -> None:
     clean, hits = scrub_text(compiled, f"key: {secret} ✓")
     assert hits == 1
     assert secret not in clean and clean.endswith("✓")
+
+
+def test_text_that_has_no_encoding_is_scrubbed_and_otherwise_left_alone() -> None:
+    """Half of a surrogate pair, as a careless JavaScript makes it: no reason to fail, or to change a byte."""
+    secret = "sk-proj-0123456789abcdefABCDEF"
+    compiled = Patterns.of([secret])
+    assert scrub_text(compiled, "\ud800 \u2713") == ("\ud800 \u2713", 0)
+    clean, hits = scrub_text(compiled, f"\ud800 {secret}")
+    assert hits == 1 and clean.endswith(" " + "*" * len(secret))
