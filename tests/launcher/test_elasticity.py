@@ -46,6 +46,9 @@ class ScriptedSizing(Sizing):
 
     async def settle(self) -> None: ...
 
+    async def has(self) -> int:
+        return self.has_mib
+
     async def use(self) -> Use:
         return Use(self.has_mib, 4096, self.used_mib)
 
@@ -69,14 +72,16 @@ class Daemon:
 
 
 class Running:
-    def __init__(self, elastic: Elastic = ELASTIC) -> None:
+    def __init__(self, elastic: Elastic = ELASTIC, *, restored: bool = False, fixed: str = "") -> None:
         self.machine = ScriptedMachine()
         self.sizing = ScriptedSizing()
         self.daemon = Daemon(self.sizing.steps)
         self.is_running = True
         self.now = 0.0
         means = Means(elastic, self.sizing, self.daemon)
-        self.elasticity = Elasticity("sbx_0", Limits(memory_mib=512), means, lambda: self.now)
+        self.sizing.fixed = fixed
+        limits = Limits(memory_mib=512)
+        self.elasticity = Elasticity("sbx_0", limits, means, lambda: self.now, restored=restored)
 
     @property
     def commands(self) -> list[int]:
@@ -93,10 +98,12 @@ class Running:
 
 
 @asynccontextmanager
-async def running(monkeypatch: pytest.MonkeyPatch, elastic: Elastic = ELASTIC) -> AsyncIterator[Running]:
+async def running(
+    monkeypatch: pytest.MonkeyPatch, elastic: Elastic = ELASTIC, **options: Any
+) -> AsyncIterator[Running]:
     monkeypatch.setattr(elasticity, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(elasticity, "MOVING_SECONDS", 0.01)
-    it = Running(elastic)
+    it = Running(elastic, **options)
     channel = Channel(await it.machine.start(), nobody, {})
     talking = asyncio.create_task(channel.run())
 
@@ -106,8 +113,9 @@ async def running(monkeypatch: pytest.MonkeyPatch, elastic: Elastic = ELASTIC) -
 
     task = asyncio.create_task(it.elasticity.run(ready, lambda: it.is_running))
     try:
-        await until(lambda: it.sizing.steps == [Size(512, 1)])
-        it.sizing.steps.clear()
+        if not options:
+            await until(lambda: it.sizing.steps == [Size(512, 1)])
+            it.sizing.steps.clear()
         yield it
         assert not task.done() or task.result() is None
     finally:
@@ -202,6 +210,23 @@ async def test_a_machine_that_cannot_says_why(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(SandboxRefused, match="shares memory") as refused:
             await it.elasticity.scale(1024, None, By.CALLER)
         assert refused.value.problem is SandboxProblem.NOT_ELASTIC
+
+
+async def test_what_comes_back_has_what_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is counted for that, its agent is told, and it goes on from there."""
+    async with running(monkeypatch, restored=True) as it:
+        await until(lambda: it.commands == [for_commands(4096)])
+        assert it.sizing.steps == [(4096, 1, "restored"), Size(4096, 1)]
+        assert await it.elasticity.scale(1024, None, By.CALLER) == Size(1024, 1)
+        await until(lambda: it.sizing.steps[2:] == [Size(1024, 1), (1024, 1, "caller")])
+
+
+async def test_a_clone_counts_for_what_it_has_and_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its balloon is its ancestor's, and moves no more."""
+    async with running(monkeypatch, restored=True, fixed="it is a clone") as it:
+        await until(lambda: it.sizing.steps == [(4096, 1, "restored")])
+        assert await it.refused(1024) is SandboxProblem.NOT_ELASTIC
+        assert it.elasticity.limits()["memory_mib"] == 4096
 
 
 async def test_a_sandbox_of_one_size_needs_no_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,8 @@ class By(StrEnum):
     INSIDE = "inside"
     """A program in the sandbox, through the metadata service."""
     AUTOSCALER = "autoscaler"
+    RESTORED = "restored"
+    """Nobody: it had that when it was saved."""
 
 
 class Scaling(StrEnum):

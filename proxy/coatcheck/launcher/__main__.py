@@ -49,7 +49,8 @@ async def _supervise(spec: SupervisorSpec) -> None:
     means = None
     if spec.elastic is not None and isinstance(machine, Resizable) and machine.sizing is not None:
         means = Means(spec.elastic, machine.sizing, client)
-    elasticity = Elasticity(spec.id, spec.limits, means)
+    restored = spec.machine.restore is not None
+    elasticity = Elasticity(spec.id, spec.limits, means, restored=restored)
     owner = spec.identities[0].name
     metadata = MetadataService(client, spec.id, elasticity.limits, scaler=elasticity, owner=owner)
     sandbox = Supervisor(spec, machine, client, metadata, starting, elasticity)

@@ -77,7 +77,10 @@ class Elasticity:
         limits: Limits,
         means: Means | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        restored: bool = False,
     ) -> None:
+        """`restored`: its machine goes on where it was saved, with the memory that it had there."""
         self.now = Size(limits.memory_mib, limits.cpus)
         """What it was last told to have."""
         self._sandbox, self._limits, self._means, self._clock = sandbox, limits, means, clock
@@ -87,6 +90,7 @@ class Elasticity:
         """What its commands may use together, as the guest's agent was last told."""
         self._by = By.CALLER
         """Who asked for that."""
+        self._restored = restored
         self._channel: Channel | None = None
         self._running: Callable[[], bool] = lambda: False
         self._turn = asyncio.Lock()
@@ -138,7 +142,7 @@ class Elasticity:
         """Carry out what is asked for, until cancelled. `channel` waits for the guest to be ready; while not
         `running` nothing is looked at."""
         means = self._means
-        if means is None or means.sizing.fixed:
+        if means is None:
             return
         with contextlib.suppress(ChannelBroken):  # it came to nothing, and somebody else says so
             self._channel = await channel()
@@ -148,15 +152,29 @@ class Elasticity:
                 if running():
                     with contextlib.suppress(MachineError):  # it has just been put to sleep, or is gone
                         if not begun:
-                            await means.sizing.resize(self.now)
+                            await self._begin(means)
                             begun = True
                         await self._look(means)
+                    if means.sizing.fixed:
+                        return
                 moving = self._given_mib != self.now.memory_mib or self._claimed != self.now
                 await asyncio.sleep(MOVING_SECONDS if moving else LOOK_SECONDS)
+
+    async def _begin(self, means: Means) -> None:
+        if self._restored:
+            least, most = means.elastic.min_memory_mib, means.elastic.max_memory_mib
+            self.now = Size(min(max(await means.sizing.has(), least), most), self.now.cpus)
+            self._given_mib = 0  # what its agent was told is not known
+            with contextlib.suppress(SandboxRefused):  # it has it, promised or not
+                await self._claim(means.daemon, self.now, By.RESTORED)
+        if not means.sizing.fixed:
+            await means.sizing.resize(self.now)
 
     async def _look(self, means: Means) -> None:
         async with self._turn:
             await means.sizing.settle()
+            if means.sizing.fixed:
+                return
             use = await means.sizing.use()
             await self._follow(means.daemon, use.has_mib)
         elastic = means.elastic

@@ -113,20 +113,20 @@ class Sizing:
     async def settle(self) -> None:
         """What takes its time: the wall comes down behind the balloon, new threads are held as the others.
         To be called again and again; cheap. MachineError when the machine is gone."""
+        self._hold_cpus()
         if self.fixed:
             return
         if self._walled() > self.target.memory_mib:
-            has = await self._has()
+            has = await self.has()
             if has <= self.target.memory_mib + NEARLY:
                 self._build_wall(self.target.memory_mib)
-        self._hold_cpus()
 
     async def use(self) -> Use:
         """MachineError when the machine is gone."""
         if self.fixed:
             raise MachineError(self.fixed)
         qmp = self._control()
-        has = await self._has()
+        has = await self.has()
         resident = os.fstat(self._memory()).st_blocks * 512 // MIB
         poll = {"path": _PATH, "property": "guest-stats-polling-interval", "value": POLL_SECONDS}
         await qmp.execute("qom-set", poll)
@@ -139,7 +139,8 @@ class Sizing:
         """What keeps it to its CPUs, for a person who must know how much that is worth."""
         return self._held
 
-    async def _has(self) -> int:
+    async def has(self) -> int:
+        """MiB that the balloon leaves it. MachineError when the machine is gone."""
         said = await self._control().execute("query-balloon")
         actual = said.get("actual") if isinstance(said, Mapping) else None
         return actual // MIB if isinstance(actual, int) else self._ceiling.memory_mib
