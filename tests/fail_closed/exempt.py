@@ -189,11 +189,6 @@ EXCUSES = (
     Excuse("call:Call._leave ", ("complete",), OVER),
     Excuse("places:Places.leave ", ("complete",), OVER),
     Excuse(
-        "approvals:Approvals.answer ",
-        ("silent",),
-        "whoever answered is told that it failed; the request waits for another answer, at most its time",
-    ),
-    Excuse(
         "call:Call._edits value of call: check_secret", ("complete",), "then it is looked for all the more"
     ),
     Excuse(

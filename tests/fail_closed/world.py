@@ -51,7 +51,7 @@ rules:
     methods: [PUT]
     paths: [/v1/asked]
     credentials: [openai]
-    ask: {wait: 5m}
+    ask: {wait: 1s}
   - name: openai
     hosts: [api.openai.com]
     methods: [GET, PUT]
