@@ -24,7 +24,7 @@ async def kept(
 ) -> AsyncIterator[Life]:
     """A sandbox that runs, and that can be saved below `tmp_path / "store"`."""
     store = tmp_path / "store"
-    (store / "snapshots").mkdir(parents=True, mode=0o700)
+    (store / "snapshots").mkdir(parents=True, mode=0o700, exist_ok=True)
     built = replace(MACHINE, snapshot_key=tmp_path / "key")
     async with life(tmp_path, trust, machine or DurableMachine(), built, store=store, **different) as it:
         await it.running()
@@ -149,6 +149,22 @@ async def test_what_is_asked_at_once_is_done_in_turn(tmp_path: Path, trust: Path
         await asyncio.gather(one, it.supervisor.pause(), it.supervisor.resume(), two)
         steps = [each for each in machine.did if each != "page_out"]
         assert steps == ["save", "resume", "finish", "pause", "resume", "save", "resume", "finish"]
+
+
+async def test_what_a_supervisor_left_half_written_is_gone_with_the_next_one(
+    tmp_path: Path, trust: Path
+) -> None:
+    """It was killed while it saved: gigabytes that nobody could use."""
+    for name in (
+        ".unfinished-asleep-1",
+        "snapshots/.unfinished-one-2",
+        "forks/.unfinished-3",
+        "snapshots/two",
+    ):
+        (tmp_path / "store" / name).mkdir(parents=True)
+    async with kept(tmp_path, trust):
+        assert left(tmp_path) == ["snapshots/two"]
+        assert sorted(path.name for path in (tmp_path / "store").iterdir()) == ["forks", "snapshots"]
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "A", "x" * 65])

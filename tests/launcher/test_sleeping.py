@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import hashlib
+import secrets
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,7 @@ from coatcheck.launcher.channel import ChannelBroken
 from coatcheck.launcher.mux import Data, Event
 from coatcheck.launcher.spec import IdleAction
 from tests.launcher.durable import DurableMachine
-from tests.launcher.guest.inhabited import AS_ROOT, Inhabited, started
+from tests.launcher.guest.inhabited import AS_ROOT, Inhabited, read_until, started
 from tests.launcher.scripted import MACHINE
 from tests.launcher.test_saving import kept, left
 from tests.launcher.test_supervisor import SECONDS, life, trust, until
@@ -281,13 +283,13 @@ async def test_a_program_sleeps_through_its_answer_again_and_again(
     tmp_path: Path, trust: Path, agent_program: Path
 ) -> None:
     """With the real agent: what it asked and what it is told come whole, and it never knew."""
-    pieces = 12
+    pieces = [secrets.token_bytes(100_000) for _ in range(12)]
 
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
-        for number in range(pieces):
+        for piece in pieces:
             await may_send.acquire()
-            writer.write(bytes([65 + number]) * 100_000)
+            writer.write(piece)
         writer.close()
 
     may_send = asyncio.Semaphore(0)
@@ -297,14 +299,15 @@ async def test_a_program_sleeps_through_its_answer_again_and_again(
     ):
         guest = Inhabited(await it.supervisor.channel())
         script = (
-            "exec 3<>/dev/tcp/127.0.0.1/3128; echo please >&3; cat <&3 | fold -w 100000 | uniq -c | wc -lc"
+            "exec 3<>/dev/tcp/127.0.0.1/3128; echo please >&3; while head -c 100000 <&3 | md5sum; do :; done"
         )
         with it.supervisor.presence():
-            command = asyncio.create_task(guest.run("/bin/bash", "-c", script))
-            await until(lambda: it.supervisor._channel.result().held)
-            for _ in range(pieces):
-                await it.supervisor.sleep()
-                may_send.release()
-                await until(lambda: it.supervisor.state is SandboxState.RUNNING)
-            said = (await asyncio.wait_for(command, SECONDS)).out.split()
-            assert int(said[0]) == pieces
+            async with await guest.open("/bin/bash", "-c", script) as command:
+                await until(lambda: it.supervisor._channel.result().held)
+                for piece in pieces:
+                    await it.supervisor.sleep()
+                    may_send.release()
+                    digest = hashlib.md5(piece, usedforsecurity=False).hexdigest()
+                    said = await read_until(command, b"\n")
+                    assert said.split()[0] == digest.encode()
+                    await until(lambda: it.supervisor.state is SandboxState.RUNNING)

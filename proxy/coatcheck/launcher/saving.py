@@ -21,6 +21,7 @@ from coatcheck.launcher.snapshots.manifest import Origin
 from coatcheck.launcher.snapshots.store import Store
 from coatcheck.launcher.spec import SupervisorSpec
 from coatcheck.launcher.standing_still import Disobeyed, freeze, thaw
+from coatcheck.launcher.tasks import in_thread
 from coatcheck.launcher.trust import digest
 
 SAVE_SECONDS: Final = 600.0
@@ -114,6 +115,12 @@ class Saver:
         self._state = state
         self._end = end
 
+    def sweep(self) -> None:
+        """Remove what one before us left half written. Blocking; before anything is saved."""
+        if (store := self._spec.store) is not None:
+            for place in (store, store / SNAPSHOTS, store / FORKS):
+                Store(place).sweep()
+
     async def snapshot(self, channel: Channel, name: str) -> Path:
         """Its directory, once it is there. SandboxRefused; then it goes on as it was."""
         machine, store = self.durable()
@@ -141,7 +148,7 @@ class Saver:
         directory = store / ASLEEP
         self._check_running()
         try:
-            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)  # of an earlier sleep
+            await in_thread(lambda: shutil.rmtree(directory, ignore_errors=True))  # of an earlier sleep
             async with asyncio.timeout(SAVE_SECONDS):
                 await freeze(channel)
                 await machine.sleep(directory, self._origin())
@@ -173,7 +180,7 @@ class Saver:
             raise _not_saved(error) from None
         finally:
             if saved is not None:
-                await asyncio.to_thread(saved.files.discard)  # nothing is left to, when it was finished
+                await in_thread(saved.files.discard)  # nothing is left to, when it was finished
 
     async def _go_on(self, channel: Channel, machine: Durable) -> None:
         try:

@@ -124,9 +124,9 @@ class Stream:
                 if piece:
                     self._awaits_answer = False
                     self._channel._put(mux.data(self.number, piece, flags))
-                    self._channel._wake()
                     at += len(piece)
-                else:
+                self._channel._wake()  # also where it has no room: it has not read what it was told before
+                if not piece:
                     self._changed.clear()
                     await self._changed.wait()
 

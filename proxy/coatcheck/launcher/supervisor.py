@@ -231,6 +231,7 @@ class Supervisor:
 
     async def _live(self) -> None:
         browsers = asyncio.create_task(self._trust())  # while the machine boots
+        await asyncio.to_thread(self._saver.sweep)
         try:
             sock = await (self._starting or self.machine.start())
         except MachineError as error:
