@@ -1,10 +1,11 @@
 """The real Helm engine, in a process of its own: its Go runtime is none of pytest's business.
 
 `python -m tests.chart.helm` answers lines of JSON: `{"lint": true}`, or `{"values": …}`, which installs the
-chart in a cluster that is made for it and says what is in there afterwards.
+chart in a cluster that is made for it (and upgrades it, `then`) and says what is in there afterwards.
 """
 
 import asyncio
+import copy
 import json
 import os
 import subprocess
@@ -63,6 +64,11 @@ class Helm:
             self.known[asked] = Objects(self._ask({"values": dict(values)})["objects"])
         return self.known[asked]
 
+    def upgrade(self, values: Mapping[str, Any], then: Mapping[str, Any]) -> tuple[Objects, Objects]:
+        """What is there after an installation, and after an upgrade to other values."""
+        answer = self._ask({"values": dict(values), "then": dict(then)})
+        return Objects(answer["before"]), Objects(answer["objects"])
+
     def _ask(self, asked: Json) -> Json:
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(json.dumps(asked) + "\n")
@@ -100,11 +106,15 @@ def _answer(asked: Json) -> Json:
                 return {"messages": said["Messages"]} if not said["Errors"] else {"refused": str(said)}
             install = helm_sdkpy.Install(configuration)
             asyncio.run(install.run(RELEASE, str(CHART), values=asked["values"], wait=False))
+            before = copy.deepcopy(made.objects)
+            if "then" in asked:
+                upgrade = helm_sdkpy.Upgrade(configuration)
+                asyncio.run(upgrade.run(RELEASE, str(CHART), values=asked["then"], wait=False))
         except helm_sdkpy.HelmError as error:
             return {"refused": str(error)}
         if made.unknown:
             return {"refused": f"the cluster has no answer to {made.unknown}"}
-        return {"objects": made.objects}
+        return {"objects": made.objects, "before": before}
 
 
 if __name__ == "__main__":

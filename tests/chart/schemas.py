@@ -1,11 +1,15 @@
 """Kubernetes' own schemas, strict: an unknown key is an error, as with `kubectl apply --validate=strict`."""
 
 import json
+from functools import cache
 
-import kubernetes_validate
+import kubernetes_validate.utils
 
 from tests.chart.cluster import Json
 from tests.chart.helm import Objects
+
+# It reads 2 MB of JSON for each object, and they are the same each time.
+kubernetes_validate.utils.schema_contents = cache(kubernetes_validate.utils.schema_contents)
 
 VERSIONS = ("1.29", "1.33", "1.37")
 """The oldest with native sidecars by default, one between, the newest."""

@@ -46,6 +46,8 @@ def test_pods_are_looked_at_when_made_and_when_changed_and_entered(helm: Helm) -
         ("pods/exec", "CONNECT"),
         ("pods/attach", "CONNECT"),
     }
+    # Deleting it must stay possible: a namespace whose ConfigMap cannot go never ends.
+    assert configuration["rules"][0]["operations"] == ["CREATE", "UPDATE"]
     assert configuration["matchConditions"][0]["expression"] == "request.name == 'coatcheck-sidecar'"
 
 
@@ -59,6 +61,17 @@ def test_the_ca_is_made_once_and_its_key_is_only_in_the_secret(helm: Helm) -> No
     assert authority.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     others = [each for path, each in made.by_path.items() if "/secrets/" not in path]
     assert secret["ca.key"] not in str(others)
+
+
+def test_an_upgrade_keeps_the_ca(helm: Helm) -> None:
+    """By what stands in the cluster: webhooks and API server go on understanding each other."""
+    before, after = helm.upgrade(SIDECAR, given(SIDECAR, sidecar={"proxyUid": 7000}))
+    assert before.of("Secret")["data"] == after.of("Secret")["data"]
+    assert {hook["clientConfig"]["caBundle"] for hook in hooks(after)} == {
+        after.of("Secret")["data"]["ca.crt"]
+    }
+    changed = after.of("ConfigMap", "cc-admission")["data"]["admission.yaml"]
+    assert "proxy_uid: 7000" in changed
 
 
 def test_a_ca_that_is_given_is_taken(helm: Helm) -> None:

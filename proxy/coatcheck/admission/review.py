@@ -49,7 +49,7 @@ def validate(review: Mapping[str, Any], admission: Admission) -> Json:
         case (("PodExecOptions" | "PodAttachOptions"), "CONNECT"):
             container = str(_object(request, "object").get("container") or "")
             wrong = [f"{container} holds what the workload must not see"] * container.startswith(PREFIX)
-        case "ConfigMap", ("CREATE" | "UPDATE" | "DELETE"):
+        case "ConfigMap", ("CREATE" | "UPDATE"):
             wrong = _writer(request, admission)
         case _:
             wrong = [f"{operation} of {kind} is nothing that this webhook judges"]
