@@ -85,6 +85,13 @@ class Place:
         self.store = root / "store"
         for each in (self.store, self.store / "snapshots", self.store / "forks"):
             each.mkdir(mode=0o700)
+        self._point: Path | None = None
+
+    async def point(self, sandbox: Supervisor) -> Path:
+        """Where its forks begin from; taken once."""
+        if self._point is None:
+            self._point = await sandbox.fork_point()
+        return self._point
 
     @contextlib.asynccontextmanager
     async def life(
@@ -162,7 +169,7 @@ async def test_forks_of_a_running_agent_go_on_as_others_and_it_goes_on(place: Pl
     """Each calls out on its own session's socket, and not before it is somebody; with chance of its
     own; the one that they came from never knew."""
     sandbox, session = parent
-    point = await sandbox.fork_point()
+    point = await place.point(sandbox)
     seen: list[bytes] = []
     async with contextlib.AsyncExitStack() as forks:
         lives = [await forks.enter_async_context(place.life(point, generation=2)) for _ in range(2)]
@@ -202,9 +209,12 @@ async def test_it_sleeps_through_a_slow_answer_and_is_woken_by_it(place: Place, 
     assert said[1:] == [b"an", b"answer"]  # none of them was torn
 
 
-async def test_a_machine_that_is_killed_while_it_is_saved_is_gone_and_so_is_the_copy(place: Place) -> None:
+async def test_a_machine_that_is_killed_while_it_is_saved_is_gone_and_so_is_the_copy(
+    place: Place, parent: Parent
+) -> None:
     """kill -9 of QEMU in the middle: said, and nothing is left."""
-    async with place.life() as (sandbox, _, reports, running):
+    point = await place.point(parent[0])
+    async with place.life(point, generation=2) as (sandbox, _, reports, running):
         await usable(sandbox)
         assert isinstance(sandbox.machine, MicroVM)
         pid = sandbox.machine.pid
