@@ -1,5 +1,7 @@
 """What the linter finds in one part of a file, and where it stays silent."""
 
+from datetime import date
+
 import pytest
 
 from coatcheck.policyfile.codes import Code
@@ -8,12 +10,14 @@ from coatcheck.policyfile.models import Document
 from coatcheck.policyfile.problem import Location
 
 LIMITED = {"requests": "60/minute"}
+TODAY = date(2027, 1, 1)
 
 
 def found(
     rule: dict[str, object] | None = None,
     credential: dict[str, object] | None = None,
     owner: str = "security",
+    **more: object,
 ) -> list[tuple[str, Location]]:
     """Code and place of each finding about a file with one harmless rule and credential, changed."""
     spec: dict[str, object] = {
@@ -24,12 +28,13 @@ def found(
     data = {
         "version": 1,
         "owner": owner,
+        **more,
         "credentials": {"key": spec | (credential or {})},
         "rules": [
             {"name": "a", "hosts": ["api.example.org"], "methods": ["GET"], "limits": LIMITED} | (rule or {})
         ],
     }
-    return [(each.code, each.location) for each in lint_document(Document.model_validate(data))]
+    return [(each.code, each.location) for each in lint_document(Document.model_validate(data), TODAY)]
 
 
 def test_a_plain_file_is_clean() -> None:
@@ -85,7 +90,7 @@ def test_plain_http_is_found_with_the_secret_that_it_carries() -> None:
             | {"limits": LIMITED}
         ],
     }
-    (said,) = lint_document(Document.model_validate(data))
+    (said,) = lint_document(Document.model_validate(data), TODAY)
     assert "with the secret of k" in said.message
 
 
@@ -116,3 +121,18 @@ def test_lines_that_change_nothing_are_found() -> None:
     paths = found({"paths": ["/v1/models", "/v1/**", "/v1/*"]})
     assert paths == [(Code.NEEDLESS, ("rules", 0, "paths", 0)), (Code.NEEDLESS, ("rules", 0, "paths", 2))]
     assert found({"paths": ["/v1/*", "/v1/*/x", "/*/x"], "hosts": ["a.org", "*.a.org"]}) == []
+
+
+def test_observing_is_found_and_for_how_long() -> None:
+    """A month of an agent's work is enough to learn from."""
+    short = {"reason": "learning", "until": "2027-02-01"}
+    assert found(observe=short) == [(Code.OBSERVE, ("observe",))]
+    long = found(observe=short | {"until": "2027-02-02"})
+    assert long == [(Code.OBSERVE, ("observe",)), (Code.LONG_LIFETIME, ("observe", "until"))]
+
+
+def test_a_yes_that_counts_for_hours_is_found() -> None:
+    """Once, or for an hour, is what somebody can still answer for."""
+    at = ("rules", 0, "ask", "remember")
+    assert found({"ask": {"remember": "2h"}}) == [(Code.LONG_LIFETIME, at)]
+    assert found({"ask": {"remember": "1h"}}) == found({"ask": {}}) == []

@@ -113,3 +113,24 @@ def test_a_rule_with_several_credentials_says_which_of_them_count() -> None:
 """
     data = data.replace("API", "https://api.example.org/").replace("METRICS", "https://metrics.example.org/")
     assert run_samples(policy, read_samples(data.encode())) == []
+
+
+def test_a_sample_can_say_that_somebody_is_asked() -> None:
+    """The line that puts a person between the agent and the deed must not get lost."""
+    rules = "rules: [{name: pay, hosts: [a.example], methods: [POST], ask: {}}]"
+    asked = load_policy("a", f"version: 1\nowner: x\n{rules}\n".encode())
+    unasked = load_policy("a", f"version: 1\nowner: x\n{rules.replace(', ask: {}', '')}\n".encode())
+    sample = read_samples(b'samples: [{request: "POST https://a.example/", expect: allow, asks: true}]')
+    assert run_samples(asked, sample) == []
+    assert [str(failure) for failure in run_samples(unasked, sample)] == [
+        "POST https://a.example/: expected allow after somebody's yes, got allow without asking"
+    ]
+
+
+def test_samples_are_about_what_is_meant_to_stay() -> None:
+    """While a policy observes, a daemon may let everything pass; its samples still show what is refused."""
+    text = "version: 1\nowner: x\nobserve: {reason: learning, until: 2099-01-01}\n"
+    sample = read_samples(
+        b'samples: [{request: "GET https://a.example/", expect: deny, reason: host_not_allowed}]'
+    )
+    assert run_samples(load_policy("a", text.encode()), sample) == []

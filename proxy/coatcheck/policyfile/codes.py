@@ -17,6 +17,7 @@ class Code(StrEnum):
     PLAIN_HTTP = "plain-http"
     BEARER_ORIGIN = "bearer-origin"
     TUNNEL = "tunnel"
+    OBSERVE = "observe"
     NO_LIMITS = "no-limits"
     LONG_LIFETIME = "long-lifetime"
     NO_OWNER = "no-owner"
@@ -89,6 +90,12 @@ EXPLANATIONS: dict[Code, Explanation] = {
         "Methods, paths, uploads and leaks in it pass unseen.",
         "Make the client trust the CA of Coatcheck, and remove tunnel.",
     ),
+    Code.OBSERVE: Explanation(
+        "what no rule allows passes for a while",
+        "On a daemon that is set to, sandboxes reach every host without a credential until that day: what an "
+        "agent can read, it can carry out.",
+        "Remove observe when the draft of `coatcheck policy learn` is reviewed; give no real data meanwhile.",
+    ),
     Code.NO_LIMITS: Explanation(
         "nothing but the default limits a rule",
         "An agent in a loop, or one that was talked into it, spends money, locks accounts and carries out as "
@@ -96,9 +103,10 @@ EXPLANATIONS: dict[Code, Explanation] = {
         "Add limits that the work needs.",
     ),
     Code.LONG_LIFETIME: Explanation(
-        "something is accepted for longer than a year",
-        "Nobody will look at it again before everybody who knew why has left.",
-        "Write a nearer date; renewing it is one line in a review.",
+        "something counts for very long",
+        "An accepted finding for more than a year, observing for more than a month, a yes for more than an "
+        "hour: nobody looks at it again before the reason for it is forgotten.",
+        "Write a nearer day, or a shorter time; renewing it is one line in a review.",
     ),
     Code.NO_OWNER: Explanation(
         "no team answers for the file",

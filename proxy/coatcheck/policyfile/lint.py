@@ -43,7 +43,7 @@ def lint(
         return None, [Linted(problem, Code.NOT_LOADED) for problem in error.problems]
     source = read(data)
     document = Document.model_validate(source.data)
-    found = _once(chain(review(document), lint_document(document), _requests(policy)))
+    found = _once(chain(review(document), lint_document(document, today), _requests(policy)))
     found += _samples(policy, samples)
     linted = []
     for judged in judge(document, found, today):

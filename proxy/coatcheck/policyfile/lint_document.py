@@ -1,11 +1,12 @@
 """What a linter sees by reading one part of a file: owners, limits, wildcards, plain HTTP, needless lines."""
 
 from collections.abc import Iterator, Sequence
+from datetime import date, timedelta
 from itertools import chain
 
 from coatcheck.decision.policy import HostPattern, PathPattern
 from coatcheck.policyfile.codes import Code
-from coatcheck.policyfile.models import CredentialSpec, Document, RuleSpec
+from coatcheck.policyfile.models import CredentialSpec, Document, ObserveSpec, RuleSpec
 from coatcheck.policyfile.overlap import host_covers, path_covers
 from coatcheck.policyfile.problem import Finding, Level, Location
 from coatcheck.policyfile.public_suffix import public_suffix_below
@@ -14,14 +15,20 @@ _NOBODY = {
     *("todo", "tbd", "fixme", "xxx", "none", "nobody", "no one", "noone", "unknown", "n/a", "na", "me"),
     *("changeme", "change-me", "owner", "the owner", "your-team", "my-team", "team name", "somebody"),
 }
+LONGEST_OBSERVING = timedelta(days=31)
+"""What an agent does in a month of work is what a draft can be made of."""
+LONGEST_YES = 3600.0
+"""Seconds: whoever said yes still knows what for."""
 _UPLOADS = frozenset({"POST", "PUT", "PATCH"})
 
 
-def lint_document(document: Document) -> Iterator[Finding]:
-    """Every finding that one part of `document` shows."""
+def lint_document(document: Document, today: date) -> Iterator[Finding]:
+    """Every finding that one part of `document` shows. `today` is what long times are counted from."""
     if document.owner.strip("<>[]?! ").lower() in _NOBODY or not any(map(str.isalnum, document.owner)):
         message = f'"{document.owner}" is nobody who could be asked'
         yield _finding(("owner",), message, "write the team's name", Code.NO_OWNER)
+    if document.observe is not None:
+        yield from _observe(document.observe, today)
     for name, credential in document.credentials.items():
         yield from _credential(("credentials", name), credential)
     for index, rule in enumerate(document.rules):
@@ -29,7 +36,24 @@ def lint_document(document: Document) -> Iterator[Finding]:
         yield from chain(
             _wildcards(place, rule.hosts), _plain_http(place, rule, document), _limits(place, rule)
         )
+        yield from _ask(place, rule)
         yield from chain(_needless_hosts(place, rule.hosts), _needless_paths(place, rule.paths))
+
+
+def _observe(observe: ObserveSpec, today: date) -> Iterator[Finding]:
+    message = f"until {observe.until}, what no rule allows passes on daemons that observe"
+    yield _finding(("observe",), message, "remove it when the draft is reviewed", Code.OBSERVE)
+    if observe.until - today > LONGEST_OBSERVING:
+        message = f"it observes until {observe.until}: more than {LONGEST_OBSERVING.days} days"
+        instead = f"write a day until {today + LONGEST_OBSERVING}"
+        yield _finding(("observe", "until"), message, instead, Code.LONG_LIFETIME)
+
+
+def _ask(place: Location, rule: RuleSpec) -> Iterator[Finding]:
+    remember = rule.ask.remember if rule.ask is not None else None
+    if remember is not None and remember > LONGEST_YES:
+        message = f'a yes to "{rule.name}" counts for more than an hour, whatever the agent does meanwhile'
+        yield _finding((*place, "ask", "remember"), message, "write 1h or less", Code.LONG_LIFETIME)
 
 
 def _credential(place: Location, credential: CredentialSpec) -> Iterator[Finding]:

@@ -56,6 +56,8 @@ class Trial:
     reason: Reason | None
     """None: allowed."""
     credentials: frozenset[str] = frozenset()
+    asks: bool = False
+    """An allowed request waits for somebody's yes."""
 
     @property
     def failure(self) -> Failure | None:
@@ -66,14 +68,17 @@ class Trial:
     def _expected(self) -> str:
         sample = self.sample
         head = f"deny {sample.reason}" if sample.expect == "deny" else "allow"
-        return head + _by(sample.rule) + _with(sample.credentials)
+        return head + _by(sample.rule) + _with(sample.credentials) + _asks(sample.asks)
 
     def _got(self) -> str:
         sample = self.sample
         rule = _by(self.rule) if sample.rule else ""
         if self.reason is not None:
             return f"deny {self.reason}{rule}"
-        return f"allow{rule}" + _with(self.credentials if sample.credentials is not None else None)
+        asks = self.asks if sample.asks is not None else None
+        return (
+            f"allow{rule}" + _with(self.credentials if sample.credentials is not None else None) + _asks(asks)
+        )
 
 
 def run_samples(policy: Policy, samples: Iterable[Sample]) -> list[Failure]:
@@ -83,6 +88,10 @@ def run_samples(policy: Policy, samples: Iterable[Sample]) -> list[Failure]:
 
 def try_sample(policy: Policy, sample: Sample) -> Trial:
     """The answer to one sample. Without `handle`, the request shows whichever handle of the session fits."""
+    if policy.observe is not None:
+        policy = replace(
+            policy, observe=None
+        )  # for a time, on some daemons: samples say what is meant to stay
     destination = sample.request.destination
     if destination is None:
         return Trial(sample, None, Reason.HOST_FORM_REFUSED)
@@ -96,7 +105,9 @@ def try_sample(policy: Policy, sample: Sample) -> Trial:
     allowed = [trial for trial in trials if trial.reason is None]
     if not allowed:
         return trials[0]
-    return replace(allowed[0], credentials=frozenset().union(*(trial.credentials for trial in allowed)))
+    asks = any(rule.name == allowed[0].rule and rule.asking is not None for rule in policy.rules)
+    together = frozenset[str]().union(*(trial.credentials for trial in allowed))
+    return replace(allowed[0], credentials=together, asks=asks)
 
 
 def _try(
@@ -195,6 +206,10 @@ def _head(sample: Sample, credential: Credential | None) -> RequestHead:
         case PathInjection():
             pass  # only the sample knows which segment: it writes {handle}
     return replace(head, headers=tuple(headers))
+
+
+def _asks(asks: bool | None) -> str:
+    return "" if asks is None else " after somebody's yes" if asks else " without asking"
 
 
 def _by(rule: str | None) -> str:

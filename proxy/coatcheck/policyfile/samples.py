@@ -63,12 +63,13 @@ class Sample(Strict):
     rule: Line | None = None
     reason: Annotated[Reason, OneOf(Reason)] | None = None
     credentials: list[Name] | None = None
+    asks: bool | None = Field(None, description="Whether somebody has to say yes before it leaves.")
 
     @property
     def fits(self) -> bool:
-        """A refusal has a reason; only an allowed request has credentials."""
+        """A refusal has a reason; only an allowed request has credentials, or waits for a yes."""
         if self.expect == "deny":
-            return self.reason is not None and self.credentials is None
+            return self.reason is not None and self.credentials is None and self.asks is None
         return self.expect is not None and self.reason is None
 
     @property

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coatcheck.decision.approval import Asking, Same, Whose
 from coatcheck.decision.filesystem import Filesystem
+from coatcheck.decision.observation import Observation
 from coatcheck.decision.policy import (
     BasicInjection,
     BodyInjection,
@@ -26,7 +28,13 @@ from coatcheck.decision.policy import (
     Shape,
     SigV4Injection,
 )
-from coatcheck.policyfile.meaning.terms import credential_terms, exceeds, filesystem_terms, rule_terms
+from coatcheck.policyfile.meaning.terms import (
+    credential_terms,
+    exceeds,
+    filesystem_terms,
+    observe_terms,
+    rule_terms,
+)
 
 RULE = Rule("r", (HostPattern("x"),), frozenset({"GET"}), ())
 KEY = Credential("k", SecretRef("vault", "a", "b", "c"), (HostPattern("x"),), HeaderInjection("x-key"))
@@ -72,6 +80,7 @@ RULE_TERMS: dict[str, list[tuple[object, list[str]]]] = {
     "max_response_bytes": [(1024, ["narrows"])],
     "handles_in_body": [(HandlesInBody.MASK, ["narrows"]), (HandlesInBody.REFUSE, ["narrows"])],
     "http2": [(True, ["changes"])],
+    "asking": [(Asking(), ["narrows"])],
 }
 BY_REQUESTS = {
     "name",
@@ -88,7 +97,7 @@ BY_REQUESTS = {
 
 def test_no_field_of_a_rule_is_forgotten() -> None:
     """A new one has to be put into one of the two groups, or reviewers would not see it change."""
-    assert {field.name for field in fields(Rule)} - {"asking"} == set(RULE_TERMS) | BY_REQUESTS
+    assert {field.name for field in fields(Rule)} == set(RULE_TERMS) | BY_REQUESTS
     for name, cases in RULE_TERMS.items():
         for value, expected in cases:
             changed = replace(RULE, **{name: value})  # type: ignore[arg-type]
@@ -132,8 +141,8 @@ def test_no_field_of_a_credential_is_forgotten() -> None:
 
 def test_no_field_of_a_policy_is_forgotten() -> None:
     """The digest and the index follow from the rest; rules and credentials are looked at one by one."""
-    looked_at = {"name", "owner", "sha256", "credentials", "rules", "filesystem", "index"}
-    assert {field.name for field in fields(Policy)} - {"observe"} == looked_at
+    looked_at = {"name", "owner", "sha256", "credentials", "rules", "filesystem", "observe", "index"}
+    assert {field.name for field in fields(Policy)} == looked_at
 
 
 @pytest.mark.parametrize(
@@ -178,6 +187,35 @@ def test_places_of_the_sandbox_s_files(
 ) -> None:
     """A place stands for all below it."""
     assert directions(filesystem_terms(old, new)) == expected
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        (Asking(remember=60.0), ["widens"]),
+        (Asking(same=Same.RULE), ["widens"]),
+        (Asking(whose=Whose.SUBJECT), ["widens"]),
+        (Asking(wait=1.0), ["changes"]),
+        (Asking(remember=60.0, whose=Whose.TENANT), ["widens", "widens"]),
+    ],
+)
+def test_a_yes_that_covers_more_widens(other: Asking, expected: list[str]) -> None:
+    """For longer, for other requests, for other people; and the opposite narrows."""
+    asked, otherwise = replace(RULE, asking=Asking()), replace(RULE, asking=other)
+    assert directions(rule_terms(asked, otherwise)) == expected
+    back = [{"widens": "narrows"}.get(word, word) for word in expected]
+    assert directions(rule_terms(otherwise, asked)) == back
+
+
+def test_a_policy_that_observes_longer_widens() -> None:
+    """Whatever no rule allows passes meanwhile; the reason for it is no permission."""
+    january, february = Observation("learning", 1_800_000_000.0), Observation("still", 1_802_000_000.0)
+    (begun,) = observe_terms(None, january)
+    assert (begun.direction, begun.before, begun.after) == ("widens", "no", "until 2027-01-15 08:00 UTC")
+    assert directions(observe_terms(january, february)) == ["widens"]
+    assert directions(observe_terms(february, january)) == ["narrows"]
+    assert directions(observe_terms(january, None)) == ["narrows"]
+    assert directions(observe_terms(january, replace(january, reason="other"))) == []
 
 
 def test_amounts_are_said_as_people_write_them() -> None:

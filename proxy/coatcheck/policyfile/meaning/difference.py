@@ -16,7 +16,13 @@ from coatcheck.policyfile.meaning.answers import Cell, answer, cells_at, hosts_o
 from coatcheck.policyfile.meaning.cells import HostCell, PathCell
 from coatcheck.policyfile.meaning.change import Change, Direction, Sessions, Subject, quoted
 from coatcheck.policyfile.meaning.sets import Reach, host_sets, reaches
-from coatcheck.policyfile.meaning.terms import Term, credential_terms, filesystem_terms, rule_terms
+from coatcheck.policyfile.meaning.terms import (
+    Term,
+    credential_terms,
+    filesystem_terms,
+    observe_terms,
+    rule_terms,
+)
 
 type Way = tuple[Subject, str]
 """A way of leaving, and the credential that goes along, if any."""
@@ -221,6 +227,8 @@ def _policy(name: str, old: Policy | None, new: Policy | None) -> Iterator[Chang
         if new is not None:
             text = f"policy {quoted(name)} is new: sessions can be opened under it"
             yield Change(Direction.WIDENS, name, Subject.POLICY, text)
+            for term in observe_terms(None, new.observe):
+                yield _term(name, Subject.POLICY, f"policy {quoted(name)}: ", term)
         elif old is not None:
             text = f"policy {quoted(name)} is gone: its sessions are refused everything"
             yield Change(Direction.NARROWS, name, Subject.POLICY, text)
@@ -228,7 +236,10 @@ def _policy(name: str, old: Policy | None, new: Policy | None) -> Iterator[Chang
     if old.owner != new.owner:
         term = Term(Direction.CHANGES, "the owner", old.owner, new.owner)
         yield _term(name, Subject.POLICY, f"policy {quoted(name)}: ", term)
-    for term in filesystem_terms(old.filesystem, new.filesystem):
+    for term in (
+        *observe_terms(old.observe, new.observe),
+        *filesystem_terms(old.filesystem, new.filesystem),
+    ):
         yield _term(name, Subject.POLICY, f"policy {quoted(name)}: ", term)
 
 

@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
+from coatcheck.decision.approval import Asking, Same, Whose
 from coatcheck.decision.filesystem import Filesystem
+from coatcheck.decision.observation import Observation
 from coatcheck.decision.policy import (
     BasicInjection,
     BodyInjection,
@@ -50,8 +53,38 @@ def rule_terms(old: Rule, new: Rule) -> Iterator[Term]:
         yield from _if(before != after, more, what, _size(before), _size(after))
     was, is_ = old.handles_in_body, new.handles_in_body
     yield from _if(was != is_, _LAX.index(is_) > _LAX.index(was), "handles in bodies", was.value, is_.value)
+    yield from _asking(old.asking, new.asking)
     if old.http2 != new.http2:
         yield Term(Direction.CHANGES, "HTTP/2", _yes(old.http2), _yes(new.http2))
+
+
+def _asking(old: Asking | None, new: Asking | None) -> Iterator[Term]:
+    """Who is asked less often lets more through; how long a request waits for an answer does not."""
+    if old is None or new is None:
+        yield from _if(old is not new, new is None, "somebody is asked", _yes(old), _yes(new))
+        return
+    was, is_ = (f"{asking.remember:g} s" for asking in (old, new))
+    longer = new.remember > old.remember
+    yield from _if(old.remember != new.remember, longer, "how long a yes counts", was, is_)
+    wider = list(Same).index(new.same) > list(Same).index(old.same)
+    yield from _if(
+        old.same != new.same, wider, "what a yes is for", f"the same {old.same}", f"the same {new.same}"
+    )
+    wider = list(Whose).index(new.whose) > list(Whose).index(old.whose)
+    yield from _if(
+        old.whose != new.whose, wider, "for whom a yes counts", f"one {old.whose}", f"one {new.whose}"
+    )
+    if old.wait != new.wait:
+        yield Term(
+            Direction.CHANGES, "how long an answer is waited for", f"{old.wait:g} s", f"{new.wait:g} s"
+        )
+
+
+def observe_terms(old: Observation | None, new: Observation | None) -> Iterator[Term]:
+    """While a policy observes, what no rule allows passes without credentials."""
+    was, is_ = (observation.until if observation else 0.0 for observation in (old, new))
+    what = "what no rule allows passes, and is recorded"
+    yield from _if(was != is_, is_ > was, what, _until(old), _until(new))
 
 
 def credential_terms(old: Credential, new: Credential) -> Iterator[Term]:
@@ -238,5 +271,11 @@ def _if(differs: bool, more: bool, what: str, before: str, after: str) -> Iterat
         yield Term(Direction.WIDENS if more else Direction.NARROWS, what, before, after)
 
 
-def _yes(value: bool) -> str:
+def _until(observation: Observation | None) -> str:
+    return (
+        f"until {datetime.fromtimestamp(observation.until, UTC):%Y-%m-%d %H:%M} UTC" if observation else "no"
+    )
+
+
+def _yes(value: object) -> str:
     return "yes" if value else "no"
