@@ -30,7 +30,7 @@ class ScriptedSizing(Sizing):
     def __init__(self) -> None:
         self.target = Size(512, 1)
         self.fixed = ""
-        self.has_mib, self.used_mib = 4096, 100
+        self.has_mib, self.resident_mib, self.used_mib = 4096, 100, 100
         self.steps: list[object] = []
         """What the machine and the daemon were told, in their order."""
         self.follows = True
@@ -50,7 +50,7 @@ class ScriptedSizing(Sizing):
         return self.has_mib
 
     async def use(self) -> Use:
-        return Use(self.has_mib, 4096, self.used_mib)
+        return Use(self.has_mib, self.resident_mib, self.used_mib)
 
     @property
     def cpus_held_by(self) -> str:
@@ -184,6 +184,16 @@ async def test_what_is_in_use_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> N
         assert await it.refused(3000) is SandboxProblem.OOM_FLOOR
         it.sizing.used_mib = 100
         assert await it.elasticity.scale(512, None, By.CALLER) == Size(512, 1)
+
+
+async def test_whoever_lets_the_air_out_counts_for_its_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the host's own count of pages: nobody else is promised what it may take, until it gave it back."""
+    async with running(monkeypatch) as it:
+        it.sizing.resident_mib = it.sizing.has_mib = 700
+        await until(lambda: it.sizing.steps == [(4096, 1, "inside")])
+        it.sizing.resident_mib = it.sizing.has_mib = 512
+        await until(lambda: it.sizing.steps == [(4096, 1, "inside"), (512, 1, "caller")])
+        assert it.elasticity.now == Size(512, 1)
 
 
 async def test_a_machine_that_fails_gives_its_promise_back(monkeypatch: pytest.MonkeyPatch) -> None:

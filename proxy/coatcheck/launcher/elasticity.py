@@ -91,6 +91,8 @@ class Elasticity:
         self._by = By.CALLER
         """Who asked for that."""
         self._restored = restored
+        self._held = False
+        """Its balloon has once been where it belongs: it is not just booting."""
         self._channel: Channel | None = None
         self._running: Callable[[], bool] = lambda: False
         self._turn = asyncio.Lock()
@@ -177,6 +179,12 @@ class Elasticity:
                 return
             use = await means.sizing.use()
             await self._follow(means.daemon, use.has_mib)
+            if self._held and use.resident_mib > self._claimed.memory_mib + NEARLY:
+                # Somebody in there let the air out of the balloon: from now on it counts for all it can take.
+                with contextlib.suppress(SandboxRefused):
+                    await self._claim(
+                        means.daemon, Size(means.elastic.max_memory_mib, self.now.cpus), By.INSIDE
+                    )
         elastic = means.elastic
         if elastic.autoscale is None:
             return
@@ -201,6 +209,7 @@ class Elasticity:
         arrived = abs(has_mib - target) <= NEARLY
         if arrived or has_mib < target:
             await self._give(target if arrived else max(has_mib, self._given_mib))
+        self._held = self._held or arrived
         if arrived and self._claimed.memory_mib > target:
             with contextlib.suppress(SandboxRefused):  # it counts too much for a moment; asked again soon
                 await self._claim(daemon, self.now, self._by)

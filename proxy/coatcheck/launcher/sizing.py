@@ -36,7 +36,7 @@ class Use:
     """What a guest has and takes, in MiB."""
 
     has_mib: int
-    """What the balloon leaves it. Its kernel's word."""
+    """What the balloon leaves it: its kernel's word, and not less than `resident_mib`."""
     resident_mib: int
     """What of it the host has given pages for: our own count, and what it gave up still counts."""
     used_mib: int | None
@@ -127,7 +127,7 @@ class Sizing:
             raise MachineError(self.fixed)
         qmp = self._control()
         has = await self.has()
-        resident = os.fstat(self._memory()).st_blocks * 512 // MIB
+        resident = self._resident()
         poll = {"path": _PATH, "property": "guest-stats-polling-interval", "value": POLL_SECONDS}
         await qmp.execute("qom-set", poll)
         said = await qmp.execute("qom-get", {"path": _PATH, "property": "guest-stats"})
@@ -140,10 +140,15 @@ class Sizing:
         return self._held
 
     async def has(self) -> int:
-        """MiB that the balloon leaves it. MachineError when the machine is gone."""
+        """MiB that the balloon leaves it, as its kernel says, and never less than what the host gave pages
+        for. MachineError when the machine is gone."""
         said = await self._control().execute("query-balloon")
         actual = said.get("actual") if isinstance(said, Mapping) else None
-        return actual // MIB if isinstance(actual, int) else self._ceiling.memory_mib
+        left = actual // MIB if isinstance(actual, int) else self._ceiling.memory_mib
+        return min(max(left, self._resident()), self._ceiling.memory_mib)
+
+    def _resident(self) -> int:
+        return os.fstat(self._memory()).st_blocks * 512 // MIB
 
     def _walled(self) -> int:
         """The wall of the QEMU that there is now: another one has a group that holds it to the ceiling."""
