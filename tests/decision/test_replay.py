@@ -28,7 +28,8 @@ from coatcheck.policyfile import load_policy
 NAMES = ("one", "two")
 HOSTS = ("a.example.org", "b.example.org")
 ORIGIN = Origin(OriginClass.SOCKET, "s-1")
-HANDLES = {name: f"cch_{name}" for name in NAMES}
+HANDLES = {name: f"cch_eyJhbGciOiJFZERTQSJ9.eyJzIjo{name}.{'a' * 86}" for name in NAMES}
+"""In the form by which they are found in a request."""
 
 patterns = st.sampled_from([HostPattern(HOSTS[0]), HostPattern(HOSTS[1]), HostPattern("example.org", True)])
 hosts = st.lists(patterns, min_size=1, max_size=2, unique=True).map(tuple)
@@ -75,7 +76,7 @@ def judged(policy: Policy, destination: Destination, head: RequestHead, isolatio
     )
 
     def claims_of(text: str) -> Claims | Deny:
-        name = text.removeprefix("cch_")
+        name = next(name for name, handle in HANDLES.items() if handle == text)
         return Claims("s-1", name, 0, 0, 9_000_000_000, "j")
 
     world = World(
