@@ -110,6 +110,35 @@ async def test_an_answer_that_never_comes_is_told_too(tmp_path: Path, trust: Pat
         await until(lambda: it.supervisor.state is SandboxState.RUNNING)
 
 
+@pytest.mark.parametrize("who", ["an answer", "a command"])
+async def test_who_comes_while_it_falls_asleep_wakes_it(tmp_path: Path, trust: Path, who: str) -> None:
+    """A gigabyte is saved for seconds: nobody may be left waiting for one that sleeps by then."""
+    machine = Calling()
+    async with upstream(trust) as outside, kept(tmp_path, trust, machine) as it:
+        number = await machine.call()
+        writer = await outside.question()
+        channel = await it.supervisor.channel()
+        saved = machine.waits_at["save"] = asyncio.Event()
+        falling = asyncio.create_task(it.supervisor.sleep())
+        await until(lambda: "save" in machine.did)
+        if who == "an answer":
+            writer.write(b"an answer")
+            await until(lambda: channel.wanted)
+        else:
+            command = asyncio.create_task(channel.open("exec", [("arg", "true")]))
+            await asyncio.sleep(0)
+        assert it.supervisor.state is SandboxState.RUNNING
+        saved.set()
+        await falling
+        await until(lambda: machine.did[-1] == "resume" and it.supervisor.state is SandboxState.RUNNING)
+        if who == "an answer":
+            await until(lambda: machine.brought[number] == b"an answer")
+        else:
+            await until(lambda: machine.opened[-1].kind == "exec")
+            (await command).reset("cancelled")
+        writer.close()
+
+
 async def test_what_comes_while_it_sleeps_is_bounded(tmp_path: Path, trust: Path) -> None:
     """An upstream that sends gigabytes to a machine that cannot be woken is held back by the kernel."""
     machine = Calling()

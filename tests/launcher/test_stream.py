@@ -120,7 +120,7 @@ async def test_bytes_for_a_guest_that_stands_still_are_told_and_so_is_an_answer_
             await guest.say(guest.mux.data(each.number, b"GET /"))
             await each.read()
         told: list[str] = []
-        channel.on_answer = lambda: told.append("told")
+        channel.on_wanted = lambda: told.append("told")
         await answered.write(b"while it runs")
         assert not told and channel.held == 4
         channel.hold_back()

@@ -87,8 +87,10 @@ class Channel:
         """Frames that wait while the guest stands still; None while they need not."""
         self._flowing = asyncio.Event()
         self._flowing.set()
-        self.on_answer: Callable[[], None] | None = None
-        """Called when bytes for the guest, or the end of an answer that it awaits, have to wait for it."""
+        self.wanted = False
+        """Something has waited for the guest since it was held back: a stream, bytes, an answer's end."""
+        self.on_wanted: Callable[[], None] | None = None
+        """Called each time."""
         self._heard = asyncio.get_running_loop().time()
         self._greeting: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         self._over: ChannelBroken | None = None
@@ -127,6 +129,8 @@ class Channel:
         fields = tuple(fields)
         await self._turn()
         while self._kept is not None and self._over is None:  # numbers are given in the order of sending
+            if kind != "control":  # what keeps it in order wants nothing of it
+                self._wake()
             await self._flowing.wait()
             await self._turn()  # ChannelBroken, if that is why
         return self._open(kind, fields)
@@ -143,6 +147,7 @@ class Channel:
         """From now on nothing is sent, and no stream opened, but by `order`; until `go_on`."""
         if self._kept is None:
             self._kept = []
+            self.wanted = False
             self._flowing.clear()
 
     def order(self, op: str, fields: Iterable[tuple[str, str]] = ()) -> Stream:
@@ -169,8 +174,10 @@ class Channel:
         return asyncio.get_running_loop().time() - self._heard
 
     def _wake(self) -> None:
-        if self._kept is not None and self.on_answer is not None:
-            self.on_answer()
+        if self._kept is not None:
+            self.wanted = True
+            if self.on_wanted is not None:
+                self.on_wanted()
 
     # ------------------------------------------------------------------------------------ receiving
 

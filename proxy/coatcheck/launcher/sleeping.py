@@ -79,8 +79,11 @@ class Sleeper:
             raise
         self._channel = channel
         self._reporter.become(SandboxState.SLEEPING)
-        channel.on_answer = self._answered
-        self._hold()
+        channel.on_wanted = self._wanted
+        if channel.wanted:
+            self._wanted()  # by whoever came while it was saved
+        else:
+            self._hold()
         return channel.held
 
     def _hold(self) -> None:
@@ -118,23 +121,23 @@ class Sleeper:
         except (MachineError, Disobeyed, ChannelBroken) as error:
             self._end(Ending.MACHINE_ENDED, f"it did not go on after its sleep: {error}")
             raise _not_woken(error) from None
-        self._channel = channel.on_answer = None
+        self._channel = channel.on_wanted = None
         self._reporter.become(SandboxState.RUNNING)
         self._presence.begin()
         # From here on what was saved is of the past.
         await asyncio.to_thread(shutil.rmtree, store / ASLEEP, ignore_errors=True)
 
-    def _answered(self) -> None:
+    def _wanted(self) -> None:
         if self._channel is not None:
-            self._channel.on_answer = None  # once
+            self._channel.on_wanted = None  # once
             self._turns.start(self._wake).add_done_callback(self._woken)
 
     def _woken(self, task: "asyncio.Task[None]") -> None:
         if task.cancelled() or task.exception() is None or self._channel is None:
             return
         logger.warning("sandbox %s is not woken for an answer: %s", self._spec.id, task.exception())
-        self._channel.on_answer = self._answered
-        asyncio.get_running_loop().call_later(RETRY_SECONDS, self._answered)
+        self._channel.on_wanted = self._wanted
+        asyncio.get_running_loop().call_later(RETRY_SECONDS, self._wanted)
 
     def _dozed(self, task: "asyncio.Task[int]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
