@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from coatcheck.decision.approval import Asking
 from coatcheck.decision.comparison import Comparison, Judged, answer_of, compare, session_of
 from coatcheck.decision.decide import Identified, NeedBody
 from coatcheck.decision.message import Origin, OriginClass
@@ -25,6 +26,7 @@ SESSION = Session(
 HOSTS = (HostPattern("api.example.org"),)
 RULE = Rule("calls", HOSTS, frozenset({"GET"}), ())
 OTHER = replace(RULE, name="other")
+ASKING = replace(RULE, asking=Asking())
 API = Credential("api", SecretRef("memory", "secret", "api", "key"), HOSTS, HeaderInjection("authorization"))
 BODY = replace(API, name="body", inject=BodyInjection("token"))
 ELSEWHERE = replace(API, secret=SecretRef("memory", "secret", "admin", "key"))
@@ -64,6 +66,9 @@ def refused(reason: Reason, rule: str | None = None) -> Identified:
         (need(), need(limit=11), Comparison.CREDENTIALS),
         (need(), need(replace(BODY, isolation=Isolation.HARDWARE)), Comparison.CREDENTIALS),
         (need(), inject(), Comparison.CREDENTIALS),
+        (Pass(SESSION, RULE), Pass(SESSION, ASKING), Comparison.ASKS),
+        (inject(rule=ASKING), inject(), Comparison.ASKS),
+        (Pass(SESSION, ASKING), Pass(SESSION, ASKING), Comparison.SAME),
         (SESSION, SESSION, Comparison.SAME),
         (SESSION, refused(Reason.HOST_NOT_ALLOWED), Comparison.REFUSES),
         (SESSION, Pass(SESSION, RULE), Comparison.RULE),

@@ -174,6 +174,10 @@ rules:
     hosts: [api.example.org]
     methods: [GET]
     paths: [/v1/**]
+  - name: asked
+    hosts: [api.example.org]
+    methods: [PUT]
+    ask: {wait: 1m}
   - name: forms
     hosts: [api.example.org]
     methods: [POST]
@@ -203,6 +207,8 @@ PINNED = replace(
         (replace(ASKED, whole=False), Change.UNKNOWN, "masked or cut"),
         (replace(ASKED, reason=Reason.RATE_LIMITED), Change.SAME, "allowed, rule opened"),
         (replace(ASKED, reason=Reason.RATE_LIMITED, path="/v2"), Change.REFUSES, "path_not_allowed"),
+        (replace(ASKED, reason=Reason.APPROVAL_TIMEOUT), Change.SAME, "allowed, rule opened"),
+        (replace(ASKED, method="PUT"), Change.RULE, "allowed once somebody says yes, rule asked"),
         (replace(ASKED, reason=Reason.CAPACITY, rule=""), Change.UNTOUCHED, ""),
         (replace(ASKED, reason=Reason.LEASE_LAPSED), Change.UNTOUCHED, ""),
         (replace(ASKED, reason=Reason.DRAINING), Change.UNTOUCHED, ""),

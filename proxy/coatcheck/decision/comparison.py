@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from coatcheck.decision.approval import Asking
 from coatcheck.decision.decide import Identified, NeedBody
 from coatcheck.decision.policy import Credential
 from coatcheck.decision.session import Session
@@ -22,6 +23,8 @@ class Comparison(StrEnum):
     """The policy in force allows it."""
     CREDENTIALS = "credentials"
     """Both allow it, with other secrets, or in other places."""
+    ASKS = "asks"
+    """Both allow it alike, and whether or for how long somebody is asked first differs."""
     RULE = "rule"
     """Both allow it alike, by rules of different names."""
     REASON = "reason"
@@ -89,6 +92,8 @@ def compare(active: Judged, candidate: Judged) -> Comparison:
         return Comparison.REFUSES
     if _given(active) != _given(candidate):
         return Comparison.CREDENTIALS
+    if _asking(active) != _asking(candidate):
+        return Comparison.ASKS
     return Comparison.SAME if one.rule == other.rule else Comparison.RULE
 
 
@@ -102,6 +107,10 @@ def _given(judged: Judged) -> object:
             return shown, judged.limit, [(_kind(c), c.origins, c.isolation) for c in judged.credentials]
         case _:
             return []
+
+
+def _asking(judged: Judged) -> Asking | None:
+    return judged.rule.asking if isinstance(judged, Pass | Inject | NeedBody) else None
 
 
 def _put_in(injection: Injection) -> object:

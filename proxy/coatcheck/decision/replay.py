@@ -82,6 +82,8 @@ AFTERWARDS = frozenset(
         Reason.SECRET_MISSING,
         Reason.SECRET_UNUSABLE,
         Reason.AUDIT_UNAVAILABLE,
+        Reason.APPROVAL_REFUSED,
+        Reason.APPROVAL_TIMEOUT,
     }
 )
 """Refusals of what the policy had allowed, when a rule stands in the record."""
@@ -167,7 +169,11 @@ def _was_allowed(policy: Policy, rule: Rule, asked: Question, head: RequestHead)
         return _without_handle(policy, rule, was=None)
     if unknown:
         return Replayed(Change.UNKNOWN, f"{', '.join(unknown)} is not in the log")
-    return Replayed(Change.SAME if rule.name == asked.rule else Change.RULE, f"allowed, rule {rule.name}")
+    return Replayed(Change.SAME if rule.name == asked.rule else Change.RULE, _allowed_by(rule))
+
+
+def _allowed_by(rule: Rule) -> str:
+    return f"allowed{' once somebody says yes' if rule.asking is not None else ''}, rule {rule.name}"
 
 
 def _was_refused(policy: Policy, rule: Rule, asked: Question, head: RequestHead) -> Replayed:
@@ -176,7 +182,7 @@ def _was_refused(policy: Policy, rule: Rule, asked: Question, head: RequestHead)
     if asked.reason in BY_HANDLE:
         return _with_handle(policy, rule, asked, head)
     if not rule.credentials:
-        return Replayed(Change.ALLOWS, f"allowed, rule {rule.name}")
+        return Replayed(Change.ALLOWS, _allowed_by(rule))
     if asked.reason is Reason.HANDLE_MISSING:
         return _without_handle(policy, rule, was=Reason.HANDLE_MISSING)
     names = " or ".join(rule.credentials)
