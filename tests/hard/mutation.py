@@ -1,7 +1,8 @@
 """Mutation testing of decision/: what no unit test of it would notice, if somebody changed it.
 
-mutmut lives in an environment of its own below var/hard, which sees the project's packages; the mutants there
-keep their results, so that a run which was too short goes on where it ended.
+mutmut lives in an environment of its own below var/hard, which sees the project's packages. It writes the
+mutants and learns which test runs what; `forked` runs them. They keep their results, so that a run which was
+too short goes on where it ended.
 """
 
 import os
@@ -11,24 +12,26 @@ import subprocess
 import sys
 import sysconfig
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from tests.hard import mutation_report, survivors
+from tests.hard import equivalent, mutation_report, survivors
 from tests.hard.failed import Failed
 
 ROOT = Path(__file__).parent.parent.parent
 WORK = ROOT / "var/hard/mutation"
+FORKED = Path(__file__).parent / "forked.py"
 STAGE, MUTANTS = WORK / "stage", WORK / "stage/mutants"
 MUTMUT = "mutmut==3.8.1"
 ORDER = (
     *("session", "decide", "head", "host", "path", "handle", "address", "search", "verdict", "policy"),
     *("substitute", "substitute_body", "substitute_pair", "host_index", "synthetic", "steering"),
     *("body_search", "encodings", "scrub", "body_scrubber", "response", "response_headers", "message"),
-    *("ratelimit", "sandbox", "content_coding", "explain", "residue"),
+    *("envelopes", "ratelimit", "content_coding"),
 )
-"""What stands between a request and a secret first."""
-BATCH = 60
-"""Mutants in one run of mutmut: it loads the tests once for each, and the time is looked at in between."""
+"""What stands between a request and a secret first; then all others."""
+ONE_EACH = "coatcheck.decision.session.*__mutmut_1"
+"""Mutants of which mutmut makes sure that it works; that is when it writes all of them."""
 
 PYPROJECT = """
 [tool.pytest.ini_options]
@@ -50,17 +53,25 @@ def run(minutes: float) -> str:
     """Tests as many mutants as the time allows. Raises Failed when one that matters is alive."""
     deadline = time.monotonic() + minutes * 60
     stage()
-    mutmut("coatcheck.decision.session.*")  # writes all mutants, and learns which test runs what
+    mutmut(ONE_EACH)
     harmless = survivors.not_worth_running(MUTANTS)
-    for module in ORDER:
-        waiting = [name for name in survivors.unjudged(MUTANTS, module) if name not in harmless]
-        while waiting and time.monotonic() < deadline:
-            mutmut(*(f"coatcheck.decision.{name}" for name in waiting[:BATCH]))
-            del waiting[:BATCH]
+    others = {path.stem for path in (STAGE / "coatcheck/decision").glob("*.py")} - {*ORDER}
+    for module in (*ORDER, *sorted(others)):
+        done = harmless.keys() | explained(module)
+        waiting = [name for name in survivors.unjudged(MUTANTS, module) if name not in done]
+        seconds = deadline - time.monotonic()
+        if waiting and seconds > 0:
+            polite([environment() / "bin/python", FORKED, f"{seconds:.0f}", *waiting], MUTANTS)
     body, failed = mutation_report.report(MUTANTS, harmless)
     if failed:
         raise Failed(body)
     return body
+
+
+def explained(module: str) -> set[str]:
+    """`module.mutant` of those that lived before, as somebody has said they may."""
+    alive = survivors.survivors(MUTANTS, module)
+    return {f"{module}.{one.name}" for one in alive if equivalent.reason(module, one.diff)}
 
 
 def stage() -> None:
@@ -78,13 +89,20 @@ def stage() -> None:
     (STAGE / "pyproject.toml").write_text(PYPROJECT)
 
 
-def mutmut(*names: str) -> None:
-    """Runs the mutants of these names, one at a time and politely."""
-    program = environment() / "bin/mutmut"
-    command = ["nice", "-n", "10", str(program), "run", *names, "--max-children", "1"]
-    done = subprocess.run(command, cwd=STAGE, capture_output=True, text=True, check=False)
+def mutmut(names: str) -> None:
+    """Writes all mutants, learns which test runs what, and runs those of these names."""
+    polite([environment() / "bin/mutmut", "run", names, "--max-children", "1"], STAGE)
+
+
+def polite(command: Sequence[str | Path], place: Path) -> None:
+    """Runs it as nobody's neighbour would mind. Raises Failed when it fails."""
+    nice = ["nice", "-n", "10", *map(str, command)]
+    done = subprocess.run(
+        nice, cwd=place, env=os.environ | {"PYTHONPATH": "."}, capture_output=True, text=True, check=False
+    )
     if done.returncode:
-        raise Failed(f"mutmut itself failed:\n\n```\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}\n```")
+        said = f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+        raise Failed(f"{Path(command[0]).name} itself failed:\n\n```\n{said}\n```")
 
 
 def environment() -> Path:
