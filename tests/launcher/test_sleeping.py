@@ -121,19 +121,19 @@ async def test_who_comes_while_it_falls_asleep_wakes_it(tmp_path: Path, trust: P
         saved = machine.waits_at["save"] = asyncio.Event()
         falling = asyncio.create_task(it.supervisor.sleep())
         await until(lambda: "save" in machine.did)
+        commands = []
         if who == "an answer":
             writer.write(b"an answer")
-            await until(lambda: channel.wanted)
         else:
-            command = asyncio.create_task(channel.open("exec", [("arg", "true")]))
-            await asyncio.sleep(0)
+            commands.append(asyncio.create_task(channel.open("exec", [("arg", "true")])))
+        await until(lambda: channel.wanted)
         assert it.supervisor.state is SandboxState.RUNNING
         saved.set()
         await falling
         await until(lambda: machine.did[-1] == "resume" and it.supervisor.state is SandboxState.RUNNING)
         if who == "an answer":
             await until(lambda: machine.brought[number] == b"an answer")
-        else:
+        for command in commands:
             await until(lambda: machine.opened[-1].kind == "exec")
             (await command).reset("cancelled")
         writer.close()
