@@ -11,6 +11,7 @@ from coatcheck.policyfile import load_policy
 from coatcheck.policyfile.codes import Code
 from coatcheck.policyfile.lint_requests import lint_requests
 from coatcheck.policyfile.problem import Location
+from tests.policyfile.meaning.test_cells import UNHURRIED
 
 KEYS = """\
 credentials:
@@ -134,6 +135,7 @@ TARGETS = [
 ]
 
 
+@UNHURRIED
 @given(st.lists(RULES, min_size=1, max_size=4))
 def test_a_rule_is_called_unreachable_exactly_when_no_request_reaches_it(rules: list[Rule]) -> None:
     """Against every request of a universe in which each pattern has members of its own."""

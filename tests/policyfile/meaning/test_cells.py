@@ -1,11 +1,14 @@
 """Cells: everything belongs to one, and within one no pattern tells two apart."""
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coatcheck.decision.policy import HostPattern, PathPattern
 from coatcheck.policyfile.meaning.cells import MAX_STATES, TooComplex, host_cells, path_cells
+
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""For a machine that is busy with other things: what is claimed is no speed."""
 
 HOSTS = st.builds(HostPattern, st.sampled_from(["x", "a.x", "b.a.x", "any.x", "y.a"]), st.booleans())
 SEGMENTS = st.sampled_from(["a", "b", "any", "*"])
@@ -16,6 +19,7 @@ PATH = st.lists(st.sampled_from(["a", "b", "c", "any"]), max_size=4).flatmap(
 )
 
 
+@UNHURRIED
 @given(st.lists(PATHS | TRAILING, max_size=5), PATH)
 def test_every_path_is_in_exactly_one_cell(patterns: list[PathPattern], path: str) -> None:
     """The one of the patterns that match it; and the cell's own member is in it, too."""
@@ -27,6 +31,7 @@ def test_every_path_is_in_exactly_one_cell(patterns: list[PathPattern], path: st
             assert cell.matched == {pattern for pattern in patterns if pattern.matches(cell.member)}
 
 
+@UNHURRIED
 @given(
     st.lists(HOSTS, min_size=1, max_size=5),
     st.sampled_from(["x", "a.x", "c.a.x", "b.a.x", "any.x", "any.any.x", "q.y.a"]),

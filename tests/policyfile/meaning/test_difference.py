@@ -26,6 +26,7 @@ from coatcheck.decision.verdict import Inject, Pass
 from coatcheck.policyfile import load_policy
 from coatcheck.policyfile.meaning.change import Change, Direction, Subject
 from coatcheck.policyfile.meaning.difference import compare
+from tests.policyfile.meaning.test_cells import UNHURRIED
 
 # --- a universe in which every pattern below has members of its own, and there are members of none ---------
 
@@ -175,7 +176,7 @@ def says(changes: list[Change], direction: Direction, way: tuple[Subject, str], 
 WAYS = [(Subject.BARE, ""), *product((Subject.HANDLE, Subject.UNASKED), ("one", "two"))]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(UNHURRIED, max_examples=30)
 @given(policies(), policies(), st.sampled_from(HOSTS), st.randoms(use_true_random=False))
 def test_nothing_is_missed_and_nothing_invented(old: Policy, new: Policy, host: str, chance: Random) -> None:
     """Every request of a small universe, both ways: what one policy lets out and the other does not is said,
@@ -189,7 +190,7 @@ def test_nothing_is_missed_and_nothing_invented(old: Policy, new: Policy, host: 
             assert says(changes, Direction.NARROWS, way, request) == lost, (request, way)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(UNHURRIED, max_examples=50)
 @given(policies(), policies())
 def test_a_tunnel_is_said_exactly_where_one_is_opened_or_closed(old: Policy, new: Policy) -> None:
     """On every port of every host of the universe."""
@@ -210,7 +211,7 @@ def test_a_tunnel_is_said_exactly_where_one_is_opened_or_closed(old: Policy, new
             assert said == expected, (host, port, direction)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(UNHURRIED, max_examples=50)
 @given(policies(), policies())
 def test_a_policy_does_not_differ_from_itself_and_backwards_is_the_opposite(old: Policy, new: Policy) -> None:
     """What widens one way narrows the other, request by request and term by term."""

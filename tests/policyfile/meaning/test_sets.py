@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 from coatcheck.decision.policy import HostPattern, PathPattern
 from coatcheck.policyfile.meaning.cells import host_cells, path_cells
 from coatcheck.policyfile.meaning.sets import Odd, PathSet, host_sets, path_sets
-from tests.policyfile.meaning.test_cells import HOSTS, PATHS, TRAILING
+from tests.policyfile.meaning.test_cells import HOSTS, PATHS, TRAILING, UNHURRIED
 
 
+@UNHURRIED
 @given(st.lists(PATHS | TRAILING, max_size=5), st.data())
 def test_any_choice_of_path_cells_is_said_exactly(patterns: list[PathPattern], data: st.DataObject) -> None:
     """Also one that no pattern, nor a pattern but for others, covers."""
@@ -19,6 +20,7 @@ def test_any_choice_of_path_cells_is_said_exactly(patterns: list[PathPattern], d
         assert any(found.contains(cell.member) for found in said) == (cell in chosen), (cell, said)
 
 
+@UNHURRIED
 @given(st.lists(HOSTS, min_size=1, max_size=5), st.data())
 def test_any_choice_of_host_cells_is_said_exactly(patterns: list[HostPattern], data: st.DataObject) -> None:
     """A wildcard names what is not meant below it."""

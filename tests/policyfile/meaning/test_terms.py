@@ -35,6 +35,7 @@ from coatcheck.policyfile.meaning.terms import (
     observe_terms,
     rule_terms,
 )
+from tests.policyfile.meaning.test_cells import UNHURRIED
 
 RULE = Rule("r", (HostPattern("x"),), frozenset({"GET"}), ())
 KEY = Credential("k", SecretRef("vault", "a", "b", "c"), (HostPattern("x"),), HeaderInjection("x-key"))
@@ -50,6 +51,7 @@ LIMITS = st.lists(
 MOMENTS = [0.0, *(2.0**exponent for exponent in range(-8, 24))]
 
 
+@UNHURRIED
 @given(LIMITS, LIMITS)
 def test_limits_let_through_more_exactly_when_some_moment_shows_it(
     some: list[Limit], others: list[Limit]
