@@ -134,6 +134,7 @@ COVERED_BY = {
     "cli/sandbox_keeping.py": "e2e/test_a_sleeping_sandbox_outlives_its_daemon.py",
     "cli/events.py": "control/test_events.py",
     "sandbox_client/keeping.py": "e2e/test_three_clones_of_one_agent_finish_three_tasks.py",
+    "verdict_record.py": "test_exchange.py",
 }
 
 # The only places where a secret leaves its wrapper. Everything else passes a Secret on, or has no business
