@@ -105,6 +105,20 @@ def test_a_credential_s_host_that_another_rule_opens_more_widely_is_found() -> N
     assert found(GUARDED, tunnel) == wider
 
 
+def test_a_host_is_said_as_it_is_written() -> None:
+    """Not as one of the names that a wildcard stands for."""
+    text = KEYS.replace("[api.example.org, ", "[") + "rules:\n"
+    rules = 'hosts: ["*.api.example.org"], methods: [GET]'
+    text += f"  - {{name: r, {rules}, paths: [/a], credentials: [key]}}\n  - {{name: s, {rules}}}\n"
+    text += "  - {name: t, hosts: [api.example.org], methods: [GET], credentials: [other]}\n"
+    (said,) = [
+        each.message
+        for each in lint_requests(load_policy("x", b"version: 1\nowner: x\n" + text.encode()))
+        if each.code == Code.HOST_OPENED_WIDER
+    ]
+    assert said == '"r" keeps *.api.example.org for key, and "s" opens it more widely'
+
+
 def test_another_rule_that_is_no_wider_passes() -> None:
     """Other paths, other hosts, other methods of the same paths: each was written on purpose."""
     assert found(GUARDED, f"{API}, paths: [/meta]") == []

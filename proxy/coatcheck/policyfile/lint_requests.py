@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from coatcheck.decision.policy import Credential, HeaderInjection, InjectionKind, Policy, QueryInjection, Rule
 from coatcheck.policyfile.codes import Code
 from coatcheck.policyfile.meaning.answers import Answer, Cell, answer, cells_at, hosts_of, tunnels_at
+from coatcheck.policyfile.meaning.cells import HostCell
 from coatcheck.policyfile.overlap import path_covers
 from coatcheck.policyfile.problem import Finding, Level, Location
 
@@ -16,7 +17,7 @@ class Decided:
     """What one rule decides: every cell that no earlier rule decides."""
 
     cells: list[tuple[Cell, Answer]] = field(default_factory=list)
-    ports: set[tuple[str, int]] = field(default_factory=set)
+    ports: set[tuple[HostCell, int]] = field(default_factory=set)
     """Of a tunnel: hosts and ports."""
 
 
@@ -29,7 +30,7 @@ def lint_requests(policy: Policy) -> Iterator[Finding]:
             if found is not None:
                 decided[found.rule.name].cells.append((cell, found))
         for port, rule in tunnels_at(host, policy).items():
-            decided[rule.name].ports.add((host.member, port))
+            decided[rule.name].ports.add((host, port))
     for index, rule in enumerate(policy.rules):
         own = decided[rule.name]
         if not own.cells and not own.ports:
@@ -109,22 +110,23 @@ def _spot(kind: InjectionKind) -> tuple[str, str]:
 
 def _opened_wider(policy: Policy, decided: dict[str, Decided]) -> Iterator[Finding]:
     """Rules without credentials that reach further than the credential's own rule, at the same host."""
-    guarded: dict[str, list[Rule]] = defaultdict(list)
+    guarded: dict[HostCell, list[Rule]] = defaultdict(list)
     for rule in policy.rules:
-        for host in dict.fromkeys(cell.host.member for cell, found in decided[rule.name].cells if found.ways):
+        for host in dict.fromkeys(cell.host for cell, found in decided[rule.name].cells if found.ways):
             if rule.credentials:
                 guarded[host].append(rule)
     for index, rule in enumerate(policy.rules):
         if rule.credentials:
             continue
         own = decided[rule.name]
-        hosts = {cell.host.member for cell, _ in own.cells} | {host for host, _ in own.ports}
+        hosts = {cell.host for cell, _ in own.cells} | {host for host, _ in own.ports}
         for host in sorted(hosts & guarded.keys()):
             narrow = next((other for other in guarded[host] if rule.tunnel or _wider(rule, other)), None)
             if narrow is not None:
-                at = next(i for i, pattern in enumerate(rule.hosts) if pattern.matches(host))
+                at = next(i for i, pattern in enumerate(rule.hosts) if pattern.matches(host.member))
                 names = ", ".join(narrow.credentials)
-                message = f'"{narrow.name}" keeps {host} for {names}, and "{rule.name}" opens it more widely'
+                kept = f'"{narrow.name}" keeps {host.pattern} for {names}'
+                message = f'{kept}, and "{rule.name}" opens it more widely'
                 instead = "write the methods and paths that are needed without a credential"
                 yield _finding(("rules", index, "hosts", at), message, instead, Code.HOST_OPENED_WIDER)
                 break

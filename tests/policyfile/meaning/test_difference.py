@@ -273,6 +273,9 @@ def test_more_hosts_for_a_credential() -> None:
     assert said(below) == [
         "widens: sessions of policy `web` may now send credential `github` to names below 1 more domain"
     ]
+    covered = ("hosts: [api.github.com]", 'hosts: [api.github.com, "*.b.example", a.b.example, c.example]')
+    (both,) = said(covered)
+    assert both.endswith("credential `github` to 1 more host and names below 1 more domain")
 
 
 def test_what_reads_differently_and_means_the_same_is_no_change() -> None:

@@ -121,10 +121,12 @@ def _told(
     more = "more" if direction is Direction.WIDENS else "fewer"
     if elsewhere:
         there = {cell.host for cell in elsewhere}
-        yield _one(name, sides, way, direction, elsewhere, sessions, f"to {_count(there, bool(known), more)}")
+        yield _one(
+            name, sides, way, direction, elsewhere, sessions, f"to {_count(sides, there, bool(known), more)}"
+        )
     if rest := cells - elsewhere:
         there = {cell.host for cell in rest}
-        where = f"in {more} requests to {_count(there, False, '')}"
+        where = f"in {more} requests to {_count(sides, there, False)}"
         yield _one(name, sides, way, direction, rest, sessions, where, still=True)
 
 
@@ -150,16 +152,17 @@ def _one(
     may = "may now" if direction is Direction.WIDENS else "may" if still else "may no longer"
     usual = where and sessions == Sessions(DEFAULT_ORIGIN_CLASSES)
     who = f"sessions of policy {quoted(name)}" + (f" {sessions}" if str(sessions) and not usual else "")
-    to = where or f"to {_count({cell.host for cell in cells}, False, '')}"
+    to = where or f"to {_count(sides, {cell.host for cell in cells}, False)}"
     text = f"{who} {may} {does} {to}"
     found = reaches(cells, sides.paths_at, sides.hosts)
     return Change(direction, name, subject, text, credential, sessions=sessions, reaches=found)
 
 
-def _count(hosts: set[HostCell], further: bool, more: str) -> str:
-    """`2 more hosts and all names below 1 domain`."""
-    exact = sum(not host.below for host in hosts)
-    below = len(hosts) - exact
+def _count(sides: Sides, hosts: set[HostCell], further: bool, more: str = "") -> str:
+    """`2 more hosts and names below 1 more domain`; hosts below such a domain are not counted again."""
+    found = host_sets(hosts, sides.hosts)
+    below = sum(each.pattern.wildcard for each in found)
+    exact = len(found) - below
     also = f"{more} " if further and more == "more" else ""
     parts = [f"{exact} {also}host{'s' * (exact != 1)}"] if exact else []
     if below:
@@ -181,7 +184,7 @@ def _tunnels(name: str, sides: Sides) -> Iterator[Change]:
         )
         if found:
             may = "may now" if direction is Direction.WIDENS else "may no longer"
-            where = _count({host for host, _ in pairs}, False, "")
+            where = _count(sides, {host for host, _ in pairs}, False)
             who = f"sessions of policy {quoted(name)}"
             text = f"{who} {may} open tunnels that nobody inspects to {where}"
             yield Change(direction, name, Subject.TUNNEL, text, reaches=found)
