@@ -66,11 +66,13 @@ def test_the_patch_makes_of_the_pod_what_was_meant_and_touches_the_spec_only() -
 
 
 def test_what_the_api_server_fills_in_is_no_difference() -> None:
-    """Limits of a LimitRange, and the default of a field that came later."""
+    """Limits of a LimitRange, defaults of fields that came later, a size in its own words."""
     made = inject(pod(), ADMISSION)
     for container in made["spec"]["initContainers"]:
         container["resources"] = {"limits": {"cpu": "1"}}
+        container["resizePolicy"] = [{"resourceName": "cpu", "restartPolicy": "NotRequired"}]
         container.setdefault("securityContext", {})["procMount"] = "Default"
+    made["spec"]["volumes"][-2]["emptyDir"]["sizeLimit"] = "1Gi"
     assert differences(made, ADMISSION) == []
 
 

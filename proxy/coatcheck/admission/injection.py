@@ -78,7 +78,8 @@ def differences(pod: Json, admission: Admission) -> list[str]:
         found = containers[index] if index < len(containers) else {}
         wrong += _compare(f"spec.initContainers[{index}]", _plain(wanted), _plain(found))
     volumes = [each for each in _list(spec, "volumes") if str(each.get("name")).startswith(PREFIX)]
-    wrong += _compare("spec.volumes", list(admission.fragment.volumes), volumes)
+    wanted_volumes = [_without_size(each) for each in admission.fragment.volumes]
+    wrong += _compare("spec.volumes", wanted_volumes, [_without_size(each) for each in volumes])
     others = containers[len(admission.fragment.initContainers) :]
     for container in (*others, *_list(spec, "containers"), *_list(spec, "ephemeralContainers")):
         name = str(container.get("name"))
@@ -115,11 +116,19 @@ def _named(pod: Json) -> Iterable[tuple[str, Json]]:
 
 def _plain(container: Json) -> Json:
     """Without what the API server and its limit ranges fill in."""
-    kept = {name: value for name, value in container.items() if name != "resources"}
+    kept = {name: value for name, value in container.items() if name not in ("resources", "resizePolicy")}
     secured = dict(kept.get("securityContext") or {})
     if secured.get("procMount") == "Default":
         del secured["procMount"]
     return {**kept, "securityContext": secured}
+
+
+def _without_size(volume: Json) -> Json:
+    """The API server writes quantities its own way (1024Mi is 1Gi), and a size opens nothing."""
+    source = volume.get("emptyDir")
+    if not isinstance(source, dict):
+        return volume
+    return {**volume, "emptyDir": {name: value for name, value in source.items() if name != "sizeLimit"}}
 
 
 def _compare(place: str, wanted: Any, found: Any) -> list[str]:
