@@ -114,6 +114,13 @@ def test_a_wrong_gzip_checksum_is_refused() -> None:
         decode(("gzip",), [bytes(whole)])
 
 
+def test_a_body_that_is_another_codings_is_refused() -> None:
+    """gzip is gzip: a client may not read zlib's form under its name, or may read it otherwise."""
+    for coding, encode in (("gzip", zlib.compress), ("gzip", raw_deflate), ("deflate", gzip.compress)):
+        with pytest.raises(CodingRefused):
+            decode((coding,), [encode(b"a body")])
+
+
 @pytest.mark.parametrize("coding", ["gzip", "zstd"])
 def test_members_in_a_row_are_one_body(coding: str) -> None:
     """gzip members and zstd frames concatenate, whatever the split."""
