@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from coatcheck.control_client import ControlError
-from tests.sandboxes import Place, place, sandbox_in
+from tests.sandboxes import POLICY, Place, place, sandbox_in
 from tests.upstreams import UpstreamTls
 
 pytestmark = [pytest.mark.needs_debian("bwrap"), pytest.mark.asyncio(loop_scope="module")]
@@ -38,6 +38,18 @@ async def test_a_namespace_sandbox_can_only_run(where: Place) -> None:
         assert await refused(made.remove_snapshot("one")) == "unknown_snapshot"
         await made.wake()
         assert made.shown["state"] == "running"
+
+
+async def test_handles_that_must_not_travel_are_in_no_snapshot(
+    all_output: Path, upstream_tls: UpstreamTls
+) -> None:
+    """Policy says so; it is neither saved nor put to sleep, and the answer names the credential."""
+    strict = POLICY.replace("env: OPENAI_API_KEY", "env: OPENAI_API_KEY\n    inherit: false")
+    async with place(all_output, upstream_tls, strict) as where, sandbox_in(where) as made:
+        for work in (made.snapshot("one"), made.sleep()):
+            with pytest.raises(ControlError, match=r"must not be in a snapshot: of openai") as caught:
+                await work
+            assert caught.value.reason == "unsavable"
 
 
 async def test_only_its_own_maker_may(where: Place) -> None:

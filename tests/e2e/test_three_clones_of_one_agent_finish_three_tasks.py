@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import pytest_asyncio
 
 from coatcheck.control_client import ControlError
+from coatcheck.launcher.asking import supervisor_pid
 from coatcheck.sandbox_client import Process, Sandbox, SandboxClient
 from tests.known_secrets import needles
 from tests.sandboxes import WANTED, Place, image_cache, place
@@ -201,6 +203,23 @@ async def test_one_that_slept_wakes_where_it_was(family: Family) -> None:
     assert two.shown["sessions"]["agent"] != session
     last = family.where.daemon.decisions()[-1]
     assert last["handle_of"] == family.parent.shown["sessions"]["agent"]
+
+
+async def test_one_that_died_is_brought_back_by_one_command(family: Family) -> None:
+    """Its QEMU is killed: it has ended, its sessions are over, and its snapshot is still there."""
+    where, three = family.where, family.clones[2]
+    await three.snapshot("safe")
+    supervisor = supervisor_pid(where.directory(three.id))
+    assert supervisor is not None
+    (qemu,) = (each for each in psutil.Process(supervisor).children(recursive=True) if "qemu" in each.name())
+    qemu.kill()
+    async with asyncio.timeout(SECONDS):
+        while (await three.refresh())["state"] != "ended":
+            await asyncio.sleep(0.05)
+    assert three.shown["recoverable"] and three.shown["ending"] == "machine_ended"
+    await three.restore()
+    assert three.shown["state"] == "running", three.shown
+    assert (await done(three, "alive"))["said"][0] == 200
 
 
 def found_in(directory: Path, wanted: Sequence[bytes]) -> set[bytes]:

@@ -72,7 +72,7 @@ def owned(desk: Desk, ask: Ask) -> Sandbox:
 
 async def wake(desk: Desk, ask: Ask) -> Answer:
     sandbox = await awake(desk, use(desk, ask), caller_of(ask))
-    return models.SandboxShown(sandbox=view(await _running(desk, sandbox)))
+    return models.SandboxShown(sandbox=view(await running(desk, sandbox)))
 
 
 async def awake(desk: Desk, sandbox: Sandbox, caller: Caller) -> Sandbox:
@@ -103,7 +103,7 @@ async def restore(desk: Desk, ask: Ask) -> Answer:
         await desk.take(lambda: sandboxes.kill(sandbox.id, Ending.RESTORED, detail))
         await _until(desk, sandbox.id, lambda now: sandboxes.is_down(now.id), GONE_SECONDS)
     back = await _return(desk, sandbox.id, caller, saved)
-    return models.SandboxShown(sandbox=view(await _running(desk, back)))
+    return models.SandboxShown(sandbox=view(await running(desk, back)))
 
 
 async def fork(desk: Desk, ask: Ask) -> Answer:
@@ -129,7 +129,7 @@ async def fork(desk: Desk, ask: Ask) -> Answer:
             saved = await told(lambda: sandboxes.kept.saved(sandbox.id, asked.snapshot))
         back = await told(partial(sandboxes.kept.comeback, sandbox.id, saved))
         clones = await _clones(desk, wanted, back, caller, asked.count)
-        shown = [view(await _running(desk, each)) for each in clones]
+        shown = [view(await running(desk, each)) for each in clones]
     finally:
         if point is not None:  # they have read it, or never will
             await asyncio.to_thread(sandboxes.kept.drop, point)
@@ -227,7 +227,7 @@ def _people(desk: Desk, back: Comeback) -> list[Person]:
     return people
 
 
-async def _running(desk: Desk, sandbox: Sandbox) -> Sandbox:
+async def running(desk: Desk, sandbox: Sandbox) -> Sandbox:
     """As it is once it runs, or did not come to that; waits for as long as that may take."""
     return await _until(desk, sandbox.id, lambda now: now.state is not SandboxState.STARTING, BACK_SECONDS)
 

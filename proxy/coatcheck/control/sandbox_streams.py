@@ -13,7 +13,7 @@ from coatcheck.control.caller import Action
 from coatcheck.control.desk import Desk
 from coatcheck.control.operation import Answer, Ask, Operation, Passage, Unread
 from coatcheck.control.problem import Reason
-from coatcheck.control.sandbox_returning import BACK_SECONDS, RETURNING, awake
+from coatcheck.control.sandbox_returning import BACK_SECONDS, RETURNING, awake, running
 from coatcheck.control.sandboxes import USING, use
 from coatcheck.control.sessions import caller_of
 from coatcheck.decision.sandbox import SandboxProblem
@@ -63,7 +63,7 @@ async def _passage(desk: Desk, ask: Ask, target: str) -> Passage:
     """Whoever uses one that sleeps wakes it: by its supervisor, or here if it has none."""
     sandbox = use(desk, ask)
     if desk.backend.sandboxes.is_down(sandbox.id):
-        sandbox = await awake(desk, sandbox, caller_of(ask))
+        sandbox = await running(desk, await awake(desk, sandbox, caller_of(ask)))
     return Passage(sandbox.id, desk.backend.sandboxes.directory(sandbox.id), target)
 
 
