@@ -233,3 +233,48 @@ def test_a_policy_that_would_be_gone() -> None:
     assert replay(None, replace(ASKED, reason=Reason.POLICY_MISSING)).change is Change.SAME
     assert replay(None, replace(ASKED, reason=Reason.PATH_NOT_ALLOWED)).change is Change.REASON
     assert replay(None, replace(ASKED, reason=Reason.SESSION_EXPIRED)).change is Change.UNTOUCHED
+
+
+API = Credential(
+    "one",
+    SecretRef("memory", "secret", "one", "key"),
+    (HostPattern(HOSTS[0]),),
+    HeaderInjection("authorization"),
+)
+CALLS = Rule(
+    "r1", (HostPattern(HOSTS[0]), HostPattern(HOSTS[1])), frozenset({"GET"}), (), credentials=("one",)
+)
+INJECTED = replace(ASKED, rule="r1", credentials=("one",), destination=Destination("https", HOSTS[0], 443))
+
+
+@pytest.mark.parametrize(
+    ("credential", "rule", "host", "change"),
+    [
+        (API, CALLS, HOSTS[0], Change.SAME),
+        (API, replace(CALLS, name="r2"), HOSTS[0], Change.RULE),
+        (API, replace(CALLS, credentials=()), HOSTS[0], Change.REFUSES),
+        (API, CALLS, HOSTS[1], Change.REFUSES),
+        (replace(API, methods=frozenset({"POST"})), CALLS, HOSTS[0], Change.REFUSES),
+        (replace(API, paths=(PathPattern(("x",)),)), CALLS, HOSTS[0], Change.REFUSES),
+        (replace(API, origins=frozenset({OriginClass.MTLS})), CALLS, HOSTS[0], Change.REFUSES),
+        (replace(API, isolation=Isolation.HARDWARE), CALLS, HOSTS[0], Change.UNKNOWN),
+        (replace(API, name="two"), replace(CALLS, credentials=("two",)), HOSTS[0], Change.REFUSES),
+    ],
+)  # fmt: skip
+def test_a_credential_must_still_be_given(
+    credential: Credential, rule: Rule, host: str, change: Change
+) -> None:
+    """By the rule, at the host, with the method, on the path, over the kind of connection that it came by."""
+    policy = Policy("default", "tests", "0", MappingProxyType({credential.name: credential}), (rule,))
+    asked = replace(INJECTED, destination=Destination("https", host, 443))
+    assert replay(policy, asked).change is change
+
+
+def test_a_request_without_a_handle_under_a_rule_that_wants_one() -> None:
+    """Is refused; where no handle is needed, it depends on what its session was granted."""
+    asked = replace(INJECTED, credentials=())
+    for credential, change in ((API, Change.REFUSES), (replace(API, handle_required=False), Change.UNKNOWN)):
+        policy = Policy("default", "tests", "0", MappingProxyType({"one": credential}), (CALLS,))
+        assert replay(policy, asked).change is change
+        missing = replay(policy, replace(asked, reason=Reason.HANDLE_MISSING)).change
+        assert missing is (Change.SAME if credential.handle_required else Change.UNKNOWN)
