@@ -113,10 +113,10 @@ def loads(content: bytes) -> SupervisorSpec:
                 | {
                     "isolation": Isolation(machine["isolation"]),
                     "image": _path(machine["image"]),
-                    "starts_with": Size(**start) if (start := machine.get("starts_with")) else None,
                     "restore": _path(machine["restore"]),
                     "snapshot_key": _path(machine["snapshot_key"]),
                     "snapshots": _path(machine["snapshots"]),
+                    "starts_with": Size(**start) if (start := machine.get("starts_with")) else None,
                     "volumes": tuple(Volume(**v | {"store": Path(v["store"])}) for v in machine["volumes"]),
                 }
             ),
