@@ -1,4 +1,4 @@
-"""What a rule wants somebody to be asked before a request leaves, and which later requests an answer covers."""
+"""What a rule wants somebody to be asked before a request leaves, and which later ones an answer covers."""
 
 import hashlib
 from dataclasses import dataclass

@@ -166,7 +166,6 @@ class Metrics:
             self._decisions.start_at_zero(Outcome.DENY, reason)
             self._aborted.start_at_zero(reason)
             self._alarms.start_at_zero(reason)
-            self._alarms.start_at_zero(reason)
         for reason in FAIL_CLOSED:
             self._fail_closed.start_at_zero(reason)
         for failure in FetchFailure:
