@@ -2,7 +2,7 @@
 
 from pathlib import PurePosixPath
 
-from coatcheck.decision.sandbox import IDENTITIES, trust_inside
+from coatcheck.decision.sandbox import IDENTITIES, SandboxProblem, SandboxRefused, trust_inside
 
 
 def test_each_identity_has_its_own_trust_on_a_tmpfs() -> None:
@@ -13,3 +13,9 @@ def test_each_identity_has_its_own_trust_on_a_tmpfs() -> None:
         PurePosixPath("/run/coatcheck/trust/tool/truststore.p12"),
     )
     assert len({path for identity in IDENTITIES for path in trust_inside(identity)}) == 3 * len(IDENTITIES)
+
+
+def test_a_refusal_says_what_happened_wherever_it_is_printed() -> None:
+    """And what to do next."""
+    refused = SandboxRefused(SandboxProblem.NO_BACKEND, "no QEMU here", "install it")
+    assert (str(refused), refused.message, refused.hint) == ("no QEMU here", "no QEMU here", "install it")
