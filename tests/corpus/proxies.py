@@ -112,9 +112,9 @@ class Coatcheck:
         kin, whose, child = None, wanted.pop("parent", None), wanted.pop("child", None)
         if whose == "own":
             kin = await self.daemon.sandbox(policy=policy)
-            wanted["parent"] = kin.session.id
+            wanted["parent"] = parent = kin.session.id
             if lost := wanted.pop("without", None):
-                self.daemon.state.revoke_where(lambda each: each.id == kin.session.id, lost, "the corpus")
+                self.daemon.state.revoke_where(lambda each: each.id == parent, lost, "the corpus")
         elif whose is not None:
             wanted |= {"parent": foreign.session.id, "subject": "another"}
             kin = await self.daemon.sandbox(policy=policy, **_as_asked(wanted))

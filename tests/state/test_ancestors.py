@@ -1,6 +1,7 @@
 """What a session's processes may hold from lives before it: whose it is, and how long it is known."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def test_a_forks_line_is_its_parent_and_its_parents_line(state: State) -> None:
 
 
 @pytest.mark.parametrize("change", [{"tenant": "other"}, {"subject": "other"}, {"policy": "weak"}])
-def test_a_fork_is_nobody_elses(state: State, change: dict[str, str]) -> None:
+def test_a_fork_is_nobody_elses(state: State, change: dict[str, Any]) -> None:
     """The names of credentials mean something within one policy only, and a sandbox changes no hands."""
     parent, _ = opened(state)
     with pytest.raises(StateError) as caught:
