@@ -324,6 +324,13 @@ def test_of_a_chunk_that_becomes_megabytes_one_piece_at_a_time_is_in_memory(codi
     assert peak < 2 << 20
 
 
+@pytest.mark.parametrize("size", [PIECE - 1, PIECE, PIECE + 1, 2 * PIECE])
+def test_a_body_that_fills_its_last_piece_ends_all_the_same(size: int) -> None:
+    """Its end may still be in the decoder when all input was taken."""
+    for coding, encode in ENCODERS.values():
+        assert decode((coding,), [encode(bytes(size))]) == bytes(size)
+
+
 def test_a_bomb_stays_refused() -> None:
     """Later bytes bring new credit, but what was cut out in between must not go unnoticed."""
     decoder = Decoder(("gzip",), Expansion(ratio=10, floor=1000))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from _pytest.runner import runtestprotocol
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 
 KILLED, ALIVE, UNTESTED = 1, 0, 33
 PATIENCE = 4.0
@@ -99,7 +99,9 @@ def _note(name: str, code: int) -> None:
 if __name__ == "__main__":
     # An example is as good as its smallest; a busy machine is no reason to call a mutant dead.
     phases = (Phase.explicit, Phase.generate)
-    settings.register_profile("mutants", phases=phases, database=None, deadline=None)
+    settings.register_profile(
+        "mutants", phases=phases, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+    )
     settings.load_profile("mutants")
     plugin = Forked(sys.argv[2:], float(sys.argv[1]))
     sys.exit(pytest.main(["-q", "tests/decision"], plugins=[plugin]))
