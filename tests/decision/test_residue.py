@@ -3,6 +3,7 @@
 import base64
 import pickle
 import secrets as chance
+import sys
 import time
 
 import pytest
@@ -10,7 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coatcheck.decision.encodings import encodings
-from coatcheck.decision.residue import CHUNK, EDGE, PAGE, Hit, Kind, Residues, Search, Value, forms_of
+from coatcheck.decision.residue import (
+    CHUNK,
+    EDGE,
+    LONGEST,
+    MOST_OF_A_FORM,
+    PAGE,
+    SHORTEST,
+    Hit,
+    Kind,
+    Residues,
+    Search,
+    Value,
+    forms_of,
+)
 from tests.known_secrets import known_secret
 
 SECRET = known_secret("residue").encode()
@@ -70,6 +84,13 @@ def test_no_encoding_is_left_out_where_one_contains_another(secret: bytes) -> No
     assert all(any(k in form for k in kept) for form in encodings(secret) if len(form) >= 16)
 
 
+@pytest.mark.parametrize("username", ["!", "x-access-token", "~~~"])
+def test_no_form_contains_another(username: str) -> None:
+    """One place is told once, whichever form is made first."""
+    kept = [form.text for form in forms_of(Value("x", b'pa"ss <&> wo/rd+%~ 0123', (username,)))]
+    assert not [one for one in kept for other in kept if one is not other and one in other]
+
+
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-32-le"])
 def test_wide_strings_are_found(encoding: str) -> None:
     """V8, Java and CPython keep text so once an emoji stands beside it."""
@@ -112,9 +133,9 @@ def test_a_whole_secret_across_an_edge_is_told_once() -> None:
         assert search(at((offset, SECRET))) == [Hit("openai", "plain", Kind.FULL, offset)]
 
 
-@pytest.mark.parametrize("before", [1, 20, 40])
+@pytest.mark.parametrize("before", [1, 20, 40, len(SECRET) - 1, len(SECRET), 200])
 def test_a_whole_secret_across_two_chunks_is_told_once(before: int) -> None:
-    """What two chunks share is searched with both, and told with the second."""
+    """What two chunks share is searched with both, and told with the one in which it ends."""
     assert search(at((CHUNK - before, SECRET), size=2 * CHUNK)) == [
         Hit("openai", "plain", Kind.FULL, CHUNK - before)
     ]
@@ -129,7 +150,72 @@ def test_a_beginning_at_the_end_of_a_run_is_told() -> None:
 
 def test_the_offset_is_the_regions_own() -> None:
     """A run begins where the region has data."""
-    assert [hit.offset for hit in search(at((5, SECRET)), offset=10 * PAGE)] == [10 * PAGE + 5]
+    data = at((5, SECRET), (CHUNK + 50, SECRET), size=CHUNK + PAGE)
+    assert [hit.offset for hit in search(data, offset=10 * PAGE)] == [10 * PAGE + 5, 10 * PAGE + CHUNK + 50]
+
+
+def test_each_occurrence_is_told() -> None:
+    """Who looks for where it came from needs all of them; those of a secret that overlaps itself, too."""
+    assert [hit.offset for hit in search(at((100, SECRET), (5000, SECRET), (9000, SECRET)))] == [
+        100,
+        5000,
+        9000,
+    ]
+    zeros = Value("zeros", b"0" * SHORTEST)
+    assert [hit.offset for hit in search(at((100, b"0" * (SHORTEST + 2))), zeros)] == [100, 101, 102]
+    assert len(search(at((100, b"0" * 1000)), zeros)) == MOST_OF_A_FORM
+
+
+def test_what_an_earlier_run_held_is_no_finding_of_the_next() -> None:
+    """The buffer still has it, behind what was put there since."""
+    found = Search(Residues([VALUE]))
+    for placed, hits in (((0, b"a"), []), ((80, SECRET[1:]), []), ((80, SECRET), [80])):
+        found.begin(0)
+        found.room[:] = at((5 * PAGE, SECRET), (9 * PAGE - 20, SECRET[:20]), size=CHUNK)
+        assert [hit.offset for hit in found.search(CHUNK)] == [5 * PAGE, 9 * PAGE - 20]
+        found.begin(0)
+        found.room[:PAGE] = at(placed, size=PAGE)
+        assert [hit.offset for hit in found.search(PAGE)] == hits
+        assert found.end() == []
+
+
+@pytest.mark.parametrize("length", range(SHORTEST, SHORTEST + 9))
+def test_a_secret_of_every_length_is_found_at_every_offset(length: int) -> None:
+    """The steps of the search are as long as the shortest form allows, and not a byte longer."""
+    secret = known_secret(f"residue of {length}", prefix="", length=length).encode()
+    found = Search(Residues([Value("x", secret)]))
+    for offset in range(100, 116):
+        found.begin(0)
+        found.room[:PAGE] = at((offset, secret), size=PAGE)
+        assert found.search(PAGE) == [Hit("x", "plain", Kind.FULL, offset)]
+
+
+def test_the_longest_form_is_found_and_a_longer_one_is_not_looked_for() -> None:
+    """Across two chunks, of which the buffer keeps as much as it needs."""
+    longest = known_secret("residue longest", prefix="", length=LONGEST).encode()
+    (form,) = forms_of(Value("x", longest))
+    assert form.text == longest
+    assert search(at((CHUNK - 10, longest), size=2 * CHUNK), Value("x", longest)) == [
+        Hit("x", "plain", Kind.FULL, CHUNK - 10)
+    ]
+    assert forms_of(Value("x", longest + b"x")) == ()
+
+
+def test_nothing_is_found_where_nothing_is_looked_for() -> None:
+    """All values may be too short."""
+    found = Search(Residues([Value("pin", b"1234567890abcde")]))
+    found.begin(0)
+    found.room[:PAGE] = bytes(PAGE)
+    assert found.search(PAGE) == [] and found.end() == []
+
+
+def test_no_word_that_is_looked_up_begins_with_a_zero() -> None:
+    """Most of a guest's memory is zeros: to look for what begins so would cost most of the time."""
+    for length in (SHORTEST, 40):
+        secret = known_secret(f"residue words {length}", prefix="", length=length).encode()
+        residues = Residues([Value("x", secret)])
+        for words in (residues.words, residues.edge_starts, residues.edge_ends):
+            assert words and all(word.to_bytes(8, sys.byteorder)[0] for word in words)
 
 
 def test_disks_have_smaller_blocks() -> None:
