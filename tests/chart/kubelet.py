@@ -144,6 +144,9 @@ class RunningPod:
             _only(mount, "name", "mountPath", "readOnly")
             how = "--ro-bind" if mount.get("readOnly") else "--bind"
             root += [how, str(self.directory / "volumes" / mount["name"]), mount["mountPath"]]
+        for place in dict.fromkeys(TREE):
+            if any(place.is_relative_to(mount["mountPath"]) for mount in mounts):
+                root += ["--ro-bind", str(place), str(place)]  # a checkout in /tmp, where the pod has a volume
         user, read_only = self._security(container)
         root += ["--remount-ro", "/"] if read_only else []
         clean = [argument for pair in environment.items() for argument in ("--setenv", *pair)]

@@ -107,7 +107,7 @@ BEFORE_THE_FIRST_BYTE = [
     "coatcheck.exchange.Exchange.connect",
     "coatcheck.exchange.Exchange.receive",
     "coatcheck.exchange.Exchange._proceed",
-    "coatcheck.exchange.Exchange._decision",
+    "coatcheck.verdict_record.decision",
     "coatcheck.exchange.Exchange.world",
     "coatcheck.exchange.check_head",
     "coatcheck.exchange.decide",
