@@ -144,9 +144,12 @@ class RunningPod:
             _only(mount, "name", "mountPath", "readOnly")
             how = "--ro-bind" if mount.get("readOnly") else "--bind"
             root += [how, str(self.directory / "volumes" / mount["name"]), mount["mountPath"]]
-        for place in dict.fromkeys(TREE):
-            if any(place.is_relative_to(mount["mountPath"]) for mount in mounts):
-                root += ["--ro-bind", str(place), str(place)]  # a checkout in /tmp, where the pod has a volume
+        # A checkout in /tmp, where the pod has a volume, would be hidden.
+        over = [each["mountPath"] for each in mounts]
+        hidden = [str(place) for place in dict.fromkeys(TREE) if any(map(place.is_relative_to, over))]
+        root += _parents(hidden)
+        for hid in hidden:
+            root += ["--ro-bind", hid, hid]
         user, read_only = self._security(container)
         root += ["--remount-ro", "/"] if read_only else []
         clean = [argument for pair in environment.items() for argument in ("--setenv", *pair)]
