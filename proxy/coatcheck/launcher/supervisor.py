@@ -250,6 +250,8 @@ class Supervisor:
             failed = Ending.REBIND_FAILED if self._restored else Ending.START_FAILED
             self.end(failed, f"the sandbox could not be prepared: {why}")
         except (ChannelBroken, TimeoutError, Disobeyed, MachineError) as error:
+            if isinstance(error, ChannelBroken):
+                await asyncio.wait([talking], timeout=LAST_WORDS_SECONDS)  # it ends, too, and knows why
             self._broken(talking, error)
         finally:
             talking.cancel()
