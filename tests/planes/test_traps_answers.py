@@ -167,7 +167,7 @@ async def test_1_4_h1_trailers_of_a_request_are_refused(
     head = request(raw_sandbox, "GET", extra="Transfer-Encoding: chunked\r\n").replace(b"GET", b"PUT")
     async with tunnel(raw_daemon, raw_sandbox) as raw:
         await raw.send(head + b"2\r\nok\r\n0\r\nX-Note: a\r\n\r\n")
-        assert b"200" not in await raw.rest()
+        assert b" 200 OK" not in await raw.rest()
     await nothing_is_left(raw_daemon)
     assert not raw_origin.heads[0].endswith(b"0\r\n\r\n")
     assert b"X-Note" not in raw_origin.heads[0]
