@@ -79,8 +79,11 @@ def stage() -> None:
     for tree in (STAGE / "coatcheck", STAGE / "tests", MUTANTS / "tests"):
         shutil.rmtree(tree, ignore_errors=True)
     STAGE.mkdir(parents=True, exist_ok=True)
-    wanted = ("proxy/coatcheck", "tests/__init__.py", "tests/known_secrets.py", "tests/test_exchange.py")
-    with subprocess.Popen(["git", "archive", "HEAD", *wanted, "tests/decision"], cwd=ROOT, stdout=subprocess.PIPE) as archive:
+    wanted = [
+        *("proxy/coatcheck", "tests/decision"),
+        *("tests/__init__.py", "tests/known_secrets.py", "tests/test_exchange.py"),
+    ]
+    with subprocess.Popen(["git", "archive", "HEAD", *wanted], cwd=ROOT, stdout=subprocess.PIPE) as archive:
         subprocess.run(["tar", "-x"], cwd=STAGE, stdin=archive.stdout, check=True)
     (STAGE / "proxy/coatcheck").rename(STAGE / "coatcheck")
     for path in (STAGE / "coatcheck/decision").glob("*.py"):
