@@ -59,6 +59,7 @@ contexts: [{{name: test, context: {{cluster: test, user: test}}}}]
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body are two writes: each answer would wait for an ACK
     cluster: Cluster
 
     def log_message(self, *said: object) -> None:
@@ -186,7 +187,7 @@ def cluster() -> Iterator[Cluster]:
     made = Cluster()
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"cluster": made}))
     made.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, name="cluster")
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), name="cluster")
     thread.start()
     try:
         yield made
