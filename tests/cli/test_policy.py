@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.policyfile.models import json_schema
+from coatcheck.policyfile.editor_schema import policy_schema, samples_schema
 from coatcheck.samples import POLICY
 from tests.cli.transcript import coatcheck
 
@@ -67,10 +67,10 @@ def test_explain_refuses_odd_hosts_as_the_proxy_does(url: str, policies: Path) -
 
 
 def test_the_schema_is_the_one_in_the_repository(tmp_path: Path) -> None:
-    """Editors read policies/schema.json; it is what the models say."""
-    said = coatcheck("policy", "schema", cwd=tmp_path)
-    assert said.code == 0
-    assert json.loads(said.out) == json_schema() == json.loads((ROOT / "policies/schema.json").read_text())
+    """Editors read policies/schema.json; it is what the models say. Samples have one of their own."""
+    said, samples = (coatcheck("policy", "schema", *more, cwd=tmp_path) for more in ((), ("--samples",)))
+    assert json.loads(said.out) == policy_schema()
+    assert json.loads(samples.out) == samples_schema()
 
 
 def test_the_shipped_sample_is_the_repositorys_policy() -> None:

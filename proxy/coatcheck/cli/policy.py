@@ -63,14 +63,16 @@ def explain(
 
 
 @app.command()
-def schema() -> None:
-    """The JSON Schema of policy files, for editors.
+def schema(
+    samples: Annotated[bool, typer.Option("--samples", help="Of files of samples instead.")] = False,
+) -> None:
+    """The JSON Schema of policy files, by which editors complete and explain them.
 
     Example: coatcheck policy schema > policies/schema.json
     """
-    from coatcheck.policyfile.models import json_schema
+    from coatcheck.policyfile.editor_schema import policy_schema, samples_schema
 
-    typer.echo(json.dumps(json_schema(), indent=2))
+    typer.echo(json.dumps(samples_schema() if samples else policy_schema(), indent=2))
 
 
 def _header(text: str) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 1. reading    bytes -> plain data, every value with its line and column
 2. fields     one text -> one decision value, or what is wrong with it and what to write instead
-3. models     what a file may hold; `json_schema` for editors comes from here
+3. models     what a file may hold; editor_schema: the same, for editors that complete and explain it
 4. review     what only shows when parts are seen together: credentials nobody can tell apart, hosts
               that no rule allows, tunnels that would carry secrets
 5. building   models -> Policy
@@ -14,8 +14,8 @@
 Nothing here logs, watches or swaps: a caller keeps its old policies when `PolicyError` comes.
 """
 
+from coatcheck.policyfile.editor_schema import policy_schema, samples_schema
 from coatcheck.policyfile.loading import CheckedPolicy, check_policy, load_directory, load_file, load_policy
-from coatcheck.policyfile.models import json_schema
 from coatcheck.policyfile.problem import Level, PolicyError, Problem
 from coatcheck.policyfile.sample_trial import Failure, run_samples
 from coatcheck.policyfile.samples import Sample, read_samples
@@ -28,10 +28,11 @@ __all__ = [
     "Problem",
     "Sample",
     "check_policy",
-    "json_schema",
     "load_directory",
     "load_file",
     "load_policy",
+    "policy_schema",
     "read_samples",
     "run_samples",
+    "samples_schema",
 ]

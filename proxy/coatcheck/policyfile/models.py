@@ -1,13 +1,13 @@
 """What a policy file may hold: strict frozen models whose fields are parsed by `fields`.
 
-The field's descriptions are the policy reference: `json_schema` carries them to editors.
+The fields' descriptions are the policy reference: `editor_schema` carries them to editors.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
@@ -31,6 +31,8 @@ class FromText:
 
     parse: Callable[[str], object]
     example: str
+    others: tuple[str, ...] = ()
+    """More of them, for editors to suggest."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self._validate)
@@ -38,7 +40,7 @@ class FromText:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        return {"type": "string", "examples": [self.example]}
+        return {"type": "string", "examples": [self.example, *self.others]}
 
     def _validate(self, value: object) -> object:
         try:
@@ -77,10 +79,14 @@ class OneOf:
 
 type Name = Annotated[str, FromText(fields.name, "openai")]
 type Line = Annotated[str, FromText(fields.line_of_text, "platform-security")]
-type RuleName = Annotated[str, FromText(fields.rule_name, "platform-security")]
-type Host = Annotated[HostPattern, FromText(fields.host_pattern, "api.openai.com")]
-type Path = Annotated[PathPattern, FromText(fields.path_pattern, "/v1/chat/completions")]
-type Method = Annotated[str, FromText(fields.method, "POST")]
+type RuleName = Annotated[str, FromText(fields.rule_name, "model calls")]
+type Host = Annotated[HostPattern, FromText(fields.host_pattern, "api.openai.com", ("*.example.org",))]
+type Path = Annotated[
+    PathPattern, FromText(fields.path_pattern, "/v1/chat/completions", ("/repos/*/issues", "/v1/models/**"))
+]
+type Method = Annotated[
+    str, FromText(fields.method, "POST", ("GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"))
+]
 type Secret = Annotated[SecretRef, FromText(fields.secret_ref, "vault:secret/openai#api_key")]
 type Env = Annotated[str, FromText(header_fields.env_name, "OPENAI_API_KEY")]
 type HeaderName = Annotated[str, FromText(header_fields.header_name, "Authorization")]
@@ -90,12 +96,12 @@ type PathPrefix = Annotated[str, FromText(fields.path_prefix, "bot")]
 type Parameter = Annotated[str, FromText(fields.parameter, "key")]
 type Token = Annotated[str, FromText(fields.one_token, "x-access-token")]
 type Size = Annotated[int, FromText(quantities.size, "10MiB")]
-type RequestRate = Annotated[Rate, FromText(quantities.request_rate, "60/minute")]
+type RequestRate = Annotated[Rate, FromText(quantities.request_rate, "60/minute", ("1000/hour",))]
 type ByteRate = Annotated[Rate, FromText(quantities.byte_rate, "1GiB/hour")]
 type Duration = Annotated[float, FromText(quantities.duration, "15m")]
 type Place = Annotated[str, FromText(fields.sandbox_path, "/home/agent")]
 type Day = Annotated[date, FromText(fields.calendar_date, "2027-03-31")]
-type Port = Annotated[int, Field(ge=1, le=65535)]
+type Port = Annotated[int, Field(ge=1, le=65535, examples=[443])]
 
 
 type Origin = Annotated[OriginClass, OneOf(OriginClass)]
@@ -182,12 +188,15 @@ class CredentialSpec(Strict):
     )
     handle: Literal["required", "optional"] = Field(
         "required",
-        description="optional: the session's matching requests get the secret without showing a handle.",
+        description="required (the default), or optional: the session's matching requests get the secret"
+        " without showing a handle.",
     )
     origins: Annotated[list[Origin], Field(min_length=1)] = Field(
         [], description="Accepted proofs of which sandbox asks. Default: all but bearer."
     )
-    isolation: LeastIsolation = Field(Isolation.NONE, description="The least isolation a sandbox must have.")
+    isolation: LeastIsolation = Field(
+        Isolation.NONE, description="The least isolation a sandbox must have. Default: none."
+    )
     plain_http: Literal["i-accept-that-the-secret-travels-in-the-clear"] | None = Field(
         None, description="Also put it into http:// requests. Whoever is on the way can read it then."
     )
@@ -195,21 +204,22 @@ class CredentialSpec(Strict):
     scrub: ScrubSpec | None = Field(None, description="Needed for secrets under 16 bytes: {off: reason}.")
     revoke_on_theft: bool = Field(False, description="End the session whose handle turns up elsewhere.")
     inherit: bool = Field(
-        True, description="In a forked or restored sandbox, handles that its processes still hold count."
+        True,
+        description="In a forked or restored sandbox, handles that its processes hold count. Default: true.",
     )
 
 
 class LimitsSpec(Strict):
     requests: RequestRate | None = Field(None, description="How often: 60/minute; also /second, /hour, /day.")
-    burst: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
+    burst: Annotated[int, Field(ge=1, le=1_000_000, examples=[10])] | None = Field(
         None, description="Requests at once; default: the rate's number."
     )
-    concurrent: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
+    concurrent: Annotated[int, Field(ge=1, le=100_000, examples=[8])] | None = Field(
         None, description="Requests that run at the same time."
     )
     bytes_up: ByteRate | None = Field(None, description="Bodies sent: 1GiB/hour.")
     bytes_down: ByteRate | None = Field(None, description="Bodies received: 1GiB/hour.")
-    per: Sharing = Field(LimitScope.SESSION, description="Who shares the limit.")
+    per: Sharing = Field(LimitScope.SESSION, description="Who shares the limit. Default: session.")
 
 
 class AskSpec(Strict):
@@ -257,7 +267,7 @@ class RuleSpec(Strict):
         False, description="Let TLS through unopened: exact hosts, no credentials, nothing is inspected."
     )
     handles_in_body: InBody = Field(
-        HandlesInBody.REPORT, description="What happens to a handle found in a body."
+        HandlesInBody.REPORT, description="What happens to a handle found in a body. Default: report."
     )
     ask: AskSpec | None = Field(
         None, description="Hold each request until somebody has said yes (`coatcheck approval`)."
@@ -314,9 +324,3 @@ class Document(Strict):
     accepted: Annotated[list[AcceptedSpec], Field(min_length=1)] = Field(
         [], description="Findings of the linter that the owner accepts for a time, each with its reason."
     )
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a policy file, for editors; `check_policy` knows more than it can say."""
-    schema = Document.model_json_schema()
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -54,15 +54,28 @@ class SampleSession(Strict):
 class Sample(Strict):
     """One request and the answer that is expected."""
 
-    name: Line | None = None
-    request: Annotated[SampleRequest, FromText(sample_request, "POST https://api.openai.com/v1/responses")]
-    websocket: bool = False
-    session: SampleSession | None = None
+    name: Line | None = Field(
+        None, description="What it shows, for whoever reads a failure.", examples=["nothing is deleted"]
+    )
+    request: Annotated[
+        SampleRequest, FromText(sample_request, "POST https://api.openai.com/v1/responses")
+    ] = Field(description="METHOD URL; {handle} in the URL is where the handle stands.")
+    websocket: bool = Field(False, description="Whether it asks for the upgrade to a WebSocket.")
+    session: SampleSession | None = Field(
+        None,
+        description="Whose request it is. Default: of a microVM with all credentials.",
+    )
     handle: Name | None = Field(None, description="Whose handle the request shows; `none`: no handle.")
-    expect: Literal["allow", "deny"] | None = None
-    rule: Line | None = None
-    reason: Annotated[Reason, OneOf(Reason)] | None = None
-    credentials: list[Name] | None = None
+    expect: Literal["allow", "deny"] | None = Field(
+        None, description="allow or deny; the name of an allowed_* or refused_* file says it, too."
+    )
+    rule: Line | None = Field(
+        None, description="The rule that allows it, or that came closest to it.", examples=["model calls"]
+    )
+    reason: Annotated[Reason, OneOf(Reason)] | None = Field(None, description="Why it is refused.")
+    credentials: list[Name] | None = Field(
+        None, description="Of an allowed request: those that may travel with it."
+    )
     asks: bool | None = Field(None, description="Whether somebody has to say yes before it leaves.")
 
     @property
@@ -82,7 +95,9 @@ class Sample(Strict):
 class SampleFile(Strict):
     """Samples of one policy."""
 
-    samples: list[Sample] = Field(min_length=1)
+    samples: list[Sample] = Field(
+        min_length=1, description="Requests, each with the answer that the policy's authors expect."
+    )
 
 
 def read_samples(data: bytes, expect: Literal["allow", "deny"] | None = None) -> list[Sample]:
