@@ -208,13 +208,13 @@ async def test_killing_coatcheck_run_kills_the_handle_within_a_lease(daemon: Ser
         running.wait()
         killed = time.monotonic()
         while not await asyncio.to_thread(refused, told["proxy"], told["key"], trust):
-            assert time.monotonic() - killed < 5
+            assert time.monotonic() - killed < 15
         assert alive(pid)  # the orphan lives on, and holds nothing
     finally:
         end(running.pid)
         end(pid)
         running.wait()
-    until_status = time.monotonic() + 10
+    until_status = time.monotonic() + 30
     while set((await daemon.sessions()).values()) != {"lapsed"}:
         assert time.monotonic() < until_status
 

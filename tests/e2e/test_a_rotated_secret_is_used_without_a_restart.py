@@ -48,7 +48,7 @@ async def test_rotation(bao: EmbeddedVault, place: Path, tmp_path: Path, upstrea
             await bao.put("rotating", {"api_key": new})
             rotated = time.monotonic()
             await until(used, lambda name: name == "new")
-            assert time.monotonic() - rotated < TTL + 1.0
+            assert time.monotonic() - rotated < TTL + 10.0
             assert [await used() for _ in range(5)] == ["new"] * 5
 
             echo = await http.post("https://api.openai.com/echo", headers=bearer(sandbox), content=old)

@@ -169,7 +169,7 @@ async def test_revoking_a_session_ends_its_streams_without_a_clean_end(
     async with tunnel(daemon, sandbox) as raw:
         handle = sandbox.handles["openai"]
         await raw.send(
-            f"GET /sse?n=100&gap_ms=50 HTTP/1.1\r\nHost: api.openai.com\r\n"
+            f"GET /sse?n=2000&gap_ms=50 HTTP/1.1\r\nHost: api.openai.com\r\n"
             f"Authorization: Bearer {handle}\r\n\r\n".encode()
         )
         assert await raw.status() == 200
@@ -177,7 +177,7 @@ async def test_revoking_a_session_ends_its_streams_without_a_clean_end(
         before = time.monotonic()
         await asyncio.to_thread(daemon.state.revoke, sandbox.session.id, "test")
         rest = await raw.rest()
-        assert time.monotonic() - before < 1
+        assert time.monotonic() - before < 10
     assert not rest.endswith(b"0\r\n\r\n")
     completion = [record for record in daemon.records() if record["type"] == "completion"][-1]
     assert completion["aborted"] == "session_revoked"

@@ -101,17 +101,17 @@ async def test_a_killed_vault_is_survived_for_a_bounded_time(output_dir: Path) -
     with RunningBaoElsewhere(output_dir / "openbao.log") as (vault, kill):
         await vault.put("stale", {"api_key": known_secret("stale")})
         store = VaultStore(VaultConfig(vault.url, TokenLogin(token=vault.root_token), timeout_seconds=1.0))
-        cached = CachedStore(store, ttl=0.1, max_stale=1.0, negative_ttl=0.1, refresh_ahead=0.0)
+        cached = CachedStore(store, ttl=0.1, max_stale=3.0, negative_ttl=0.1, refresh_ahead=0.0)
         first = await cached.fetch(ref("stale"))
         kill()
         began = time.monotonic()
         await asyncio.sleep(0.15)
         assert (await cached.fetch(ref("stale"))).reveal() == first.reveal()
-        await asyncio.sleep(1.1 - (time.monotonic() - began))
+        await asyncio.sleep(3.1 - (time.monotonic() - began))
         with pytest.raises(SecretUnavailable) as caught:
             await cached.fetch(ref("stale"))
         assert not isinstance(caught.value, SecretMissing)
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < 20.0
         assert_tells_nothing(caught.value, known_secret("stale"), vault.root_token)
         await cached.close()
 
