@@ -22,6 +22,7 @@ COVERED_BY = {
     "cli/demo.py": "demo/test_main.py",
     "cli/diagnosis.py": "doctor/test_examination.py",
     "cli/own.py": "cli/test_run.py",
+    "cli/sandbox_listing.py": "cli/test_sandbox.py",
     "cli/sandbox_run.py": "cli/test_sandbox.py",
     "cli/sidecar.py": "test_sidecar.py",
     "cli/terminal.py": "cli/test_sandbox.py",

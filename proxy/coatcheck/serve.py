@@ -271,7 +271,8 @@ class Daemon:
                 self.listeners.close_session(session_id)
             self.exchange.session_ended(session_id)
         if self.loop is not None and over:
-            self.loop.run_in_executor(None, self.sandboxes.sessions_over, frozenset(over))
+            is_over = self.exchange.is_over
+            self.loop.run_in_executor(None, self.sandboxes.sessions_over, frozenset(over), is_over)
         if self.loop is not None and session_ids[OVER_AT_ONCE:]:
             self.loop.call_soon(self._sessions_over, session_ids[OVER_AT_ONCE:])
 

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from coatcheck.control.sandbox_opening import AFTERLIFE_SECONDS
 from coatcheck.control_client import ControlError
-from tests.sandboxes import POLICY, Place, place, sandbox_in
+from coatcheck.launcher.limits import Limits
+from tests.sandboxes import POLICY, WANTED, Place, place, sandbox_in
 from tests.upstreams import UpstreamTls
 
 pytestmark = [pytest.mark.needs_debian("bwrap"), pytest.mark.asyncio(loop_scope="module")]
@@ -74,3 +76,43 @@ async def test_a_snapshots_name_is_a_name(where: Place, name: str) -> None:
     control = where.control("launcher")
     asked = asyncio.to_thread(control.take_snapshot, "sbx_0123456789abcdef", name)
     assert await refused(asked) == "malformed"
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason", "said"),
+    [
+        ({"lifecycle": "ephemeral", "idle": "sleep"}, "bad_value", "is not kept"),
+        ({"lifecycle": "shared"}, "bad_value", "has several identities"),
+        ({"snapshot_every": 5}, "bad_value", "every 5 s"),
+        ({"lifecycle": "hybrid"}, "unsavable", "it is a namespace sandbox"),
+        ({"recover": "last-snapshot"}, "unsavable", "it is a namespace sandbox"),
+        ({"lifecycle": "for ever"}, "malformed", "lifecycle"),
+    ],
+)
+async def test_a_promise_that_cannot_be_kept_is_not_made(
+    where: Place, asked: dict[str, object], reason: str, said: str
+) -> None:
+    """What contradicts itself, or what this sandbox cannot do, is refused before anything is made."""
+    async with where.client("launcher") as client:
+        with pytest.raises(ControlError, match=said) as caught:
+            await client.create(**{**WANTED, **asked})
+        assert caught.value.reason == reason and caught.value.hint
+    assert not [each for each in where.daemon.sandboxes.all() if not each.over]
+
+
+async def test_a_lifecycle_is_shown_with_all_that_it_stands_for(where: Place) -> None:
+    """And what was said beside it; its time limit is as long as the operator's where it is to run long."""
+    never = {"recover": "never", "snapshot_every": 0}
+    async with sandbox_in(where, "launcher", lifecycle="long-running", **never) as made:
+        assert made.shown["keeping"] == {
+            "lifecycle": "long-running",
+            "idle": "end",
+            "recover": "never",
+            "snapshot_every": 0,
+            "rotate_snapshots": False,
+        }
+        longest = where.daemon.settings.sandbox_max_run
+        lives = made.shown["expires_at"] - made.shown["created_at"]
+        assert longest - AFTERLIFE_SECONDS <= lives <= longest
+    async with sandbox_in(where, "launcher", lifecycle="ephemeral") as made:
+        assert made.shown["expires_at"] - made.shown["created_at"] == Limits().run_seconds

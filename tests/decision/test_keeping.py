@@ -2,7 +2,16 @@
 
 from dataclasses import replace
 
-from coatcheck.decision.keeping import Comeback, Life, line_of, sessions_of, still_needed
+from coatcheck.decision.keeping import (
+    Comeback,
+    Keeping,
+    Life,
+    Saved,
+    line_of,
+    sessions_of,
+    still_needed,
+    to_replace,
+)
 
 
 def life(generation: int, after: int | None = None) -> Life:
@@ -37,3 +46,14 @@ def test_a_comeback_knows_the_life_that_was_saved() -> None:
     back = Comeback("there", 3, LIVES, "sbx_a")
     assert back.last == LIVES[2]
     assert replace(back, lives=()).last is None
+
+
+def test_only_the_oldest_periodic_snapshot_makes_room() -> None:
+    """Named ones never, and nothing as long as there is room or nobody said that it may."""
+    saved = [Saved(name, 1.0, 1, 1) for name in ("mine", "auto-2", "auto-1", "automatic")]
+    rotates = Keeping(rotates=True)
+    assert to_replace(saved, 4, rotates) == "auto-2"
+    assert to_replace(saved, 3, rotates) == "auto-2"  # the operator lowered the limit
+    assert to_replace(saved, 5, rotates) is None
+    assert to_replace(saved, 4, Keeping()) is None
+    assert to_replace([saved[0], saved[3]], 2, rotates) is None

@@ -3,15 +3,21 @@
 import asyncio
 import getpass
 from collections.abc import Coroutine
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from coatcheck.cli import inspection, sandbox_archive, sandbox_keeping, sandbox_scale
-from coatcheck.cli.control import JsonOption, SocketOption, client_for, control_socket, emit_json
+from coatcheck.cli import inspection, sandbox_archive, sandbox_keeping, sandbox_listing, sandbox_scale
+from coatcheck.cli.control import SocketOption, client_for, control_socket
 from coatcheck.cli.errors import CommandError, ExitCode, report
+from coatcheck.cli.sandbox_lifecycle import (
+    EveryOption,
+    LifecycleOption,
+    RecoverOption,
+    RotateOption,
+    check_keep,
+)
 
 app = typer.Typer(
     name="sandbox",
@@ -54,9 +60,13 @@ def run(
     output: Annotated[int | None, typer.Option(min=1, help="MiB of one command.")] = None,
     network: Annotated[int | None, typer.Option(min=1, help="MiB a second, both ways together.")] = None,
     timeout: Annotated[int | None, typer.Option(min=1, help="Seconds until it is ended.")] = None,
+    lifecycle: LifecycleOption = None,
     sleep_after: Annotated[
         float | None, typer.Option(min=1, help="Seconds unused; then it sleeps until it is used.")
     ] = None,
+    recover: RecoverOption = None,
+    snapshot_every: EveryOption = None,
+    rotate: RotateOption = None,
     backend: Annotated[
         str, typer.Option(help="microvm, namespace, or auto: a microVM where this machine can.")
     ] = "auto",
@@ -122,10 +132,15 @@ def run(
         "timeout_seconds": timeout,
         "idle_seconds": sleep_after,
         "idle": "sleep" if sleep_after is not None else None,
+        "lifecycle": lifecycle,
+        "recover": recover,
+        "snapshot_every": snapshot_every,
+        "rotate_snapshots": rotate,
         "lease_seconds": lease,
         "volumes": [_volume(text) for text in volume or ()] or None,
         "identities": [_identity(text) for text in identity or ()] or None,
     }
+    check_keep(lifecycle, keep=keep)
     if backend not in ("auto", "microvm", "namespace"):
         raise CommandError(
             f"there is no backend {backend!r}", "write auto, microvm or namespace", ExitCode.USAGE
@@ -274,57 +289,6 @@ def cp(
     typer.echo(f"{size} bytes", err=True)
 
 
-@app.command("list")
-def list_sandboxes(
-    every: Annotated[bool, typer.Option("--all", help="Also those that ended a while ago.")] = False,
-    socket: SocketOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """List sandboxes.
-
-    Example: coatcheck sandbox list --json
-    """
-    known = client_for(socket).sandboxes()
-    found = [each for each in known if every or each["recoverable"] or each["state"] != "ended"]
-    if as_json:
-        emit_json(found)
-        return
-    for each in found:
-        typer.echo(
-            f"{each['id']}  {each['state']:<8} {each['tenant']}/{each['subject']}  policy {each['policy']}  "
-            f"{each['backend']} ({each['isolation']})  until {_time(each['expires_at'])}"
-        )
-
-
-@app.command()
-def show(sandbox: SandboxArgument, socket: SocketOption = None, as_json: JsonOption = False) -> None:
-    """Show one sandbox: what it is, its sessions, and why it ended.
-
-    Example: coatcheck sandbox show sbx_0123456789abcdef
-    """
-    found = client_for(socket).sandbox(sandbox)
-    if as_json:
-        emit_json(found)
-        return
-    for name in ("id", "state", "tenant", "subject", "policy", "opened_by", "backend"):
-        typer.echo(f"{name:<10} {found[name]}")
-    typer.echo(f"{'isolation':<10} {found['isolation']}: {found['why']}")
-    for identity, session in found["sessions"].items():
-        typer.echo(f"{'session':<10} {identity} {session}")
-    typer.echo(
-        f"{'limits':<10} {found['memory_mib']} MiB of memory, {found['cpus']} CPUs, "
-        f"{found['disk_mib']} MiB of disk, {found['processes']} processes"
-    )
-    if found["elastic"] is not None:
-        typer.echo(f"{'grows':<10} {sandbox_scale.described(found['elastic'])}")
-    typer.echo(f"{'created':<10} {_time(found['created_at'])}")
-    typer.echo(f"{'expires':<10} {_time(found['expires_at'])}")
-    if found["ending"] is not None:
-        typer.echo(f"{'ended':<10} {found['ending']}: {found['detail']}")
-    if found["recoverable"]:
-        typer.echo(f"{'saved':<10} yes: coatcheck sandbox restore {found['id']}")
-
-
 @app.command()
 def rm(
     sandbox: Annotated[list[str], typer.Argument(metavar="SANDBOX…", help="Ids.")],
@@ -364,6 +328,8 @@ for command in sandbox_keeping.COMMANDS:
     app.command()(command)
 for name, archived in sandbox_archive.COMMANDS.items():
     app.command(name)(archived)
+app.command("list")(sandbox_listing.list_sandboxes)
+app.command("show")(sandbox_listing.show)
 
 
 def _done(work: Coroutine[Any, Any, int]) -> int:
@@ -385,7 +351,3 @@ def _identity(text: str) -> dict[str, Any]:
     if name not in ("agent", "tool"):
         raise CommandError(f"--identity {text}: there is no such one", "agent or tool", ExitCode.USAGE)
     return {"name": name} | ({"credentials": [c for c in credentials.split(",") if c]} if equals else {})
-
-
-def _time(at: float) -> str:
-    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"

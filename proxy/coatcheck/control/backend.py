@@ -223,6 +223,11 @@ class Backend:
         return self._daemon.exchange.draining
 
     @property
+    def longest_run(self) -> int:
+        """Seconds that a sandbox may run at the most."""
+        return self._daemon.settings.sandbox_max_run
+
+    @property
     def approvals(self) -> Approvals:
         """(plane) Requests that wait for somebody's word."""
         return self._daemon.exchange.approvals

@@ -6,6 +6,8 @@ from pydantic import BeforeValidator, Field
 
 from coatcheck.control.models import SANDBOX_ID, SNAPSHOT, Answered, Asked, Name, PolicyName, SessionId
 from coatcheck.decision.elastic import By, Scaling
+from coatcheck.decision.keeping import Lifecycle
+from coatcheck.decision.lifecycle import Recover
 from coatcheck.decision.sandbox import Backend, Ending, SandboxState
 from coatcheck.decision.session import Isolation
 
@@ -74,11 +76,26 @@ class NewSandbox(Asked):
     output_mib: Whole | None = Field(None, description="Of one command.")
     network_mib_per_second: Whole | None = None
     timeout_seconds: Whole | None = Field(None, description="From its start to its end.")
+    lifecycle: Lifecycle | None = Field(
+        None, description="What it is for: sets what is not said of the next five. docs/sandboxes.md."
+    )
     idle_seconds: float | None = Field(
         None, ge=1, le=31_536_000, description="Ends when nobody was connected for so long. Default: never."
     )
-    idle: Literal["end", "sleep"] = Field(
-        "end", description="What it does when it was idle for so long; asleep, it wakes when it is used."
+    idle: Literal["end", "sleep"] | None = Field(
+        None,
+        description="What it does when it was idle for so long, `end` by default; asleep, it wakes when it is"
+        " used.",
+    )
+    recover: Recover | None = Field(
+        None, description="When it died: brought back by itself from its newest snapshot. Default: never."
+    )
+    snapshot_every: float | None = Field(
+        None, ge=0, le=31_536_000, description="Seconds, from 60, while it runs; 0, the default: never."
+    )
+    rotate_snapshots: bool | None = Field(
+        None,
+        description="One too many takes the oldest periodic one's place; named ones stay. Default: no.",
     )
     lease_seconds: float | None = Field(None, ge=1, le=86_400)
     volumes: list[VolumeAsked] = Field([], max_length=4)
@@ -177,6 +194,16 @@ class ElasticView(Answered):
     autoscale: AutoscaleView | None
 
 
+class KeepingView(Answered):
+    """What is done with it when nobody needs it, or when it died."""
+
+    lifecycle: Lifecycle | None
+    idle: Literal["end", "sleep"]
+    recover: Recover
+    snapshot_every: float = Field(description="0: never.")
+    rotate_snapshots: bool
+
+
 class SandboxView(Answered):
     id: SandboxId
     state: SandboxState
@@ -195,6 +222,7 @@ class SandboxView(Answered):
     disk_mib: int
     processes: int
     elastic: ElasticView | None = Field(description="null: it has one size.")
+    keeping: KeepingView
     ending: Ending | None
     detail: str
     recoverable: bool = Field(description="It has ended, and can be restored from what was saved of it.")

@@ -22,10 +22,13 @@ from coatcheck.control.views import minted_view
 from coatcheck.decision.autoscale import Autoscale
 from coatcheck.decision.elastic import Growth
 from coatcheck.decision.keeping import Comeback, Keeping
+from coatcheck.decision.lifecycle import Asked, Contradiction, Settled, settle
 from coatcheck.decision.message import OriginClass
 from coatcheck.decision.policy import Policy
 from coatcheck.decision.sandbox import (
     Admitted,
+    Backend,
+    Choice,
     Sandbox,
     SandboxIdentity,
     SandboxProblem,
@@ -66,18 +69,21 @@ async def open_sandbox(desk: Desk, wanted: NewSandbox, caller: Caller) -> Sandbo
             "Use a microVM, or a daemon that runs as root.",
         )
     policy = desk.backend.state.policies.get(wanted.policy)
+    settled = _settled(wanted)
+    savable = not held_back(policy, [each.credentials for each in wanted.identities])
+    _check_keeping(settled.keeping, choice, savable=savable)
     asked = WantedSandbox(
         tenant=wanted.tenant,
         subject=wanted.subject,
         policy=wanted.policy,
         opened_by=caller.name,
         choice=choice,
-        limits=_limits(wanted),
+        limits=_limits(wanted) | (_longest(desk, wanted) if settled.runs_long else {}),
         volumes=tuple(WantedVolume(each.name, each.at, each.size_mib) for each in wanted.volumes),
-        idle_seconds=wanted.idle_seconds,
+        idle_seconds=settled.idle_seconds,
         filesystem=policy.filesystem if policy is not None else None,
-        keeping=Keeping(sleeps=wanted.idle == "sleep"),
-        savable=not held_back(policy, [each.credentials for each in wanted.identities]),
+        keeping=settled.keeping,
+        savable=savable,
         growth=_growth(wanted),
     )
     people = [
@@ -89,6 +95,48 @@ async def open_sandbox(desk: Desk, wanted: NewSandbox, caller: Caller) -> Sandbo
         desk.backend.sandbox_changed(_refusal(asked, error))
         raise from_sandbox(error) from None
     return await begin(desk, admitted, people, None)
+
+
+def _settled(wanted: NewSandbox) -> Settled:
+    """What its lifecycle stands for. ControlProblem for what contradicts it."""
+    try:
+        return settle(
+            Asked(
+                wanted.lifecycle,
+                wanted.idle,
+                wanted.idle_seconds,
+                wanted.recover,
+                wanted.snapshot_every,
+                wanted.rotate_snapshots,
+                len(wanted.identities),
+            )
+        )
+    except Contradiction as error:
+        raise ControlProblem(Problem.BAD_VALUE, str(error), error.hint) from None
+
+
+def _check_keeping(keeping: Keeping, choice: Choice, *, savable: bool) -> None:
+    """ControlProblem for a promise that cannot be kept here."""
+    if not keeping.saves or (savable and choice.backend is Backend.MICROVM):
+        return
+    why = (
+        f"it is a {choice.backend} sandbox"
+        if choice.backend is not Backend.MICROVM
+        else "policy lets its handles be in no snapshot (inherit: false)"
+    )
+    raise ControlProblem(
+        SandboxProblem.UNSAVABLE,
+        f"{why}, so it can neither sleep, nor be saved, nor come back",
+        "Ask for an ephemeral one, or for idle end, recover never and snapshot_every 0.",
+    )
+
+
+def _longest(desk: Desk, wanted: NewSandbox) -> dict[str, int]:
+    """As long as the operator lets any sandbox run, and its sessions live."""
+    if wanted.timeout_seconds is not None:
+        return {}
+    age = int(desk.backend.state.settings.max_age) - AFTERLIFE_SECONDS
+    return {"time": max(1, min(desk.backend.longest_run, age))}
 
 
 def _refusal(asked: WantedSandbox, refused: SandboxRefused) -> SandboxEvent:
@@ -162,7 +210,7 @@ def held_back(policy: Policy | None, granted: Iterable[Collection[str] | None]) 
     return sorted({name for names in granted for name in (never if names is None else never & set(names))})
 
 
-def _limits(wanted: NewSandbox) -> Mapping[str, int]:
+def _limits(wanted: NewSandbox) -> dict[str, int]:
     """By `launcher.limits.LimitName`."""
     asked = {
         "memory": wanted.memory_mib,

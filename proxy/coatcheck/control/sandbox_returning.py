@@ -33,6 +33,7 @@ from coatcheck.decision.sandbox import (
     SandboxState,
     WantedSandbox,
 )
+from coatcheck.state.database import Status
 from coatcheck.state.errors import Problem
 
 BACK_SECONDS: Final = 120.0
@@ -149,7 +150,7 @@ async def _clones(
             admitted.append(room)
         async with _memory(desk, back, count) as given:
             for each in admitted:
-                clone = await begin(desk, each, _people(desk, back), given)
+                clone = await begin(desk, each, _people(desk, back, wanted), given)
                 begun.append(clone)
     except BaseException:
         for each in admitted:
@@ -179,7 +180,7 @@ async def _return(desk: Desk, sandbox_id: str, caller: Caller, saved: Path) -> S
     """It begins again from what was saved in `saved`, under its own id and its maker's name."""
     back = await told(lambda: desk.backend.sandboxes.kept.comeback(sandbox_id, saved))
     admitted = await _admit(desk, _wanted(desk, sandbox_id), caller, sandbox_id)
-    return await begin(desk, admitted, _people(desk, back), back)
+    return await begin(desk, admitted, _people(desk, back, admitted.wanted), back)
 
 
 def _wanted(desk: Desk, sandbox_id: str) -> WantedSandbox:
@@ -212,15 +213,19 @@ async def _admit(desk: Desk, wanted: WantedSandbox, caller: Caller, sandbox_id: 
     return await told(lambda: sandboxes.admit(mine, sandbox_id))
 
 
-def _people(desk: Desk, back: Comeback) -> list[Person]:
+def _people(desk: Desk, back: Comeback, wanted: WantedSandbox) -> list[Person]:
     """Who was inside. What their sessions were left with is what they have; of those that nobody remembers,
-    as after an import, what was written down, and their processes' handles mean nothing."""
+    as after an import, what was written down, and their processes' handles mean nothing. Who was revoked and
+    left behind in a sandbox that others share has nothing."""
     state = desk.backend.state
     life = back.last or max(back.lives, key=lambda each: each.generation)
     people = []
     for name, session_id in life.sessions.items():
         parent = state.sessions.by_id.get(session_id) if back.last is not None else None
-        if parent is not None:
+        revoked = parent is not None and state.status(session_id) is Status.REVOKED
+        if revoked and wanted.keeping.shares:
+            people.append(Person(name, []))
+        elif parent is not None:
             people.append(Person(name, None, session_id, parent.lease_seconds))
         else:
             people.append(Person(name, life.credentials[name]))

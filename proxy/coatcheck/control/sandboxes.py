@@ -13,6 +13,7 @@ from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.problem import ControlProblem, Reason, Refusal, from_sandbox, unknown_sandbox
 from coatcheck.control.sandbox_opening import open_sandbox
 from coatcheck.control.sessions import GIVING, caller_of, check_gift, forbidden
+from coatcheck.decision.lifecycle import Recover
 from coatcheck.decision.message import OriginClass
 from coatcheck.decision.sandbox import (
     Ending,
@@ -80,9 +81,21 @@ def view(sandbox: Sandbox) -> models.SandboxView:
         disk_mib=sandbox.disk_mib,
         processes=sandbox.processes,
         elastic=models.ElasticView(**asdict(sandbox.elastic)) if sandbox.elastic is not None else None,
+        keeping=_keeping(sandbox),
         ending=sandbox.ending,
         detail=sandbox.detail,
         recoverable=sandbox.recoverable,
+    )
+
+
+def _keeping(sandbox: Sandbox) -> models.KeepingView:
+    keeping = sandbox.keeping
+    return models.KeepingView(
+        lifecycle=keeping.lifecycle,
+        idle="sleep" if keeping.sleeps else "end",
+        recover=Recover.LAST_SNAPSHOT if keeping.recovers else Recover.NEVER,
+        snapshot_every=keeping.every_seconds or 0,
+        rotate_snapshots=keeping.rotates,
     )
 
 
@@ -163,11 +176,21 @@ async def report(desk: Desk, ask: Ask) -> Answer:
         await desk.take(lambda: sandboxes.reported(sandbox.id, SandboxState.ENDING, said.ending, said.detail))
     else:
         use(desk, ask)
-        maker = ask.caller_named(sandbox.opened_by)
-        for session_id in sandbox.sessions.values():
-            await _renew(desk, maker, session_id, sandbox.opened_by)
+        await _renew_all(desk, sandbox, ask.caller_named(sandbox.opened_by))
         sandboxes.reported(sandbox.id, SandboxState(said.state), None, said.detail)
     return models.SandboxShown(sandbox=view(sandboxes.get(sandbox.id) or sandbox))
+
+
+async def _renew_all(desk: Desk, sandbox: Sandbox, maker: Caller | None) -> None:
+    """Where several share it, those that are over stay so, and the last one is the end."""
+    left = len(sandbox.sessions) if sandbox.keeping.shares else 1
+    for session_id in sandbox.sessions.values():
+        try:
+            await _renew(desk, maker, session_id, sandbox.opened_by)
+        except ControlProblem as problem:
+            left -= 1
+            if not left or problem.reason not in (Problem.SESSION_CLOSED, Problem.UNKNOWN_SESSION):
+                raise
 
 
 async def _renew(desk: Desk, maker: Caller | None, session_id: str, name: str) -> None:
@@ -202,6 +225,7 @@ OPERATIONS = (
             SandboxProblem.TOO_MANY_SANDBOXES,
             SandboxProblem.BEYOND_LIMIT,
             SandboxProblem.NOT_ELASTIC,
+            SandboxProblem.UNSAVABLE,
             SandboxProblem.VOLUME_IN_USE,
             SandboxProblem.NOT_STARTED,
         },

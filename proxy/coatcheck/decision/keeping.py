@@ -1,21 +1,51 @@
 """A sandbox beyond one life: what was asked for, which lives it has had, what the next one begins from."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+PERIODIC: Final = "auto-"
+"""How the names of snapshots begin that nobody asked for by name: only these are ever replaced."""
+
+
+class Lifecycle(StrEnum):
+    """What a sandbox is for; `lifecycle.settle` says what each word stands for."""
+
+    EPHEMERAL = "ephemeral"
+    """For one task: it ends when nobody needs it, and nothing of it is kept."""
+    LONG_RUNNING = "long-running"
+    """For hours or days: it runs on while nobody is there, and comes back when it dies."""
+    HYBRID = "hybrid"
+    """Bursts of work: it sleeps in between."""
+    SHARED = "shared"
+    """Several agents in one, each with a session of its own: the end of one is not the others' end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """What is done with a sandbox when nobody needs it, or when it died. As it was asked for."""
+    """What is done with a sandbox when nobody needs it, or when it died."""
 
+    lifecycle: Lifecycle | None = None
+    """None: nobody said, and only what was asked for holds."""
     sleeps: bool = False
     """Idle, it sleeps instead of ending."""
     rotates: bool = False
-    """A snapshot too many takes the oldest one's place; otherwise it is refused."""
+    """A snapshot too many takes the place of the oldest periodic one; otherwise it is refused."""
     recovers: bool = False
     """When it died, its newest snapshot is restored by itself."""
     every_seconds: float | None = None
     """A snapshot is taken so often while it runs; None: only when somebody asks."""
+
+    @property
+    def shares(self) -> bool:
+        """Whether the end of one identity's session is no end of the sandbox."""
+        return self.lifecycle is Lifecycle.SHARED
+
+    @property
+    def saves(self) -> bool:
+        """Whether it is of no use where nothing can be saved."""
+        return self.sleeps or self.recovers or self.every_seconds is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +114,11 @@ def still_needed(lives: Iterable[Life], generations: Iterable[int]) -> tuple[Lif
 def sessions_of(lives: Iterable[Life]) -> frozenset[str]:
     """Whose handles processes of these lives may hold."""
     return frozenset(session for life in lives for session in life.sessions.values())
+
+
+def to_replace(saved: Sequence[Saved], limit: int, keeping: Keeping) -> str | None:
+    """Which snapshot another one takes the place of, of those that are there, the oldest first. None: none,
+    be it that there is room, or that it is to be refused."""
+    if not keeping.rotates or len(saved) < limit:
+        return None
+    return next((each.name for each in saved if each.name.startswith(PERIODIC)), None)

@@ -68,7 +68,7 @@ class WantedSandbox:
     """By `limits.LimitName`, in the options' units; what is not asked for has its default."""
     volumes: tuple[WantedVolume, ...] = ()
     idle_seconds: float | None = None
-    """After so long without anybody connected it ends."""
+    """After so long without anybody connected it ends, or sleeps."""
     filesystem: Filesystem | None = None
     """Of the policy: layers around each command inside."""
     keeping: Keeping = field(default_factory=Keeping)
@@ -146,6 +146,8 @@ class Ending(StrEnum):
     """Its supervisor was killed or crashed; what was left has been swept."""
     RESTORED = "restored"
     """An earlier state of it takes its place."""
+    CRASH_LOOP = "crash_loop"
+    """It died again and again, and is not brought back by itself any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +176,7 @@ class Sandbox:
     processes: int
     elastic: Elastic | None = None
     """How far; None: it has one size."""
+    keeping: Keeping = field(default_factory=Keeping)
     state: SandboxState = SandboxState.STARTING
     ending: Ending | None = None
     detail: str = ""

@@ -57,6 +57,15 @@ def check_room(others: Iterable[Sandbox], sandbox: Sandbox, size: Size, total_mi
         )
 
 
+def too_many(message: str, setting: str) -> SandboxRefused:
+    """`setting`: how the name of the one that says how many goes on."""
+    return SandboxRefused(
+        SandboxProblem.TOO_MANY_SANDBOXES,
+        message,
+        f"End one (`coatcheck sandbox rm`), or have COATCHECK_MAX_SANDBOXES{setting} raised.",
+    )
+
+
 def memory() -> tuple[int, int]:
     """This machine's memory and what of it could be had now, in MiB."""
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())

@@ -13,6 +13,7 @@ from typing import Any
 
 from coatcheck.decision.autoscale import Autoscale
 from coatcheck.decision.elastic import Elastic, Scaling
+from coatcheck.decision.keeping import Keeping, Lifecycle
 from coatcheck.decision.sandbox import Backend, Sandbox, SandboxState
 from coatcheck.decision.session import Isolation
 from coatcheck.private_files import write_atomically
@@ -36,6 +37,7 @@ def read(directory: Path) -> Sandbox:
             "isolation": Isolation(given["isolation"]),
             "state": SandboxState(given["state"]),
             "elastic": read_elastic(given["elastic"]),
+            "keeping": _read_keeping(given.get("keeping", {})),
         }
     )
 
@@ -48,6 +50,11 @@ def read_elastic(given: dict[str, Any] | None) -> Elastic | None:
     return Elastic(
         **given | {"scaling": Scaling(given["scaling"]), "autoscale": Autoscale(**rule) if rule else None}
     )
+
+
+def _read_keeping(given: dict[str, Any]) -> Keeping:
+    lifecycle = given.get("lifecycle")
+    return Keeping(**given | {"lifecycle": Lifecycle(lifecycle) if lifecycle else None})
 
 
 def lock(directory: Path) -> int:

@@ -32,7 +32,7 @@ from coatcheck.decision.sandbox import (
     WantedSandbox,
 )
 from coatcheck.launcher import run_directory
-from coatcheck.launcher.admission import check_room, range_for
+from coatcheck.launcher.admission import check_room, range_for, too_many
 from coatcheck.launcher.asking import ANSWER_SECONDS, SupervisorSilent, ask_supervisor, kill_supervisor
 from coatcheck.launcher.backends import Backends
 from coatcheck.launcher.cgroup import remove as remove_cgroup
@@ -121,9 +121,9 @@ class Sandboxes:
             live += self._admitted.values()
             most, each_most = self._settings.max_sandboxes, self._settings.max_sandboxes_per_caller
             if len(live) >= most:
-                raise _too_many(f"this daemon runs {most} sandboxes already", "")
+                raise too_many(f"this daemon runs {most} sandboxes already", "")
             if live.count(wanted.opened_by) >= each_most:
-                raise _too_many(f"you run {each_most} sandboxes already", "_PER_CALLER")
+                raise too_many(f"you run {each_most} sandboxes already", "_PER_CALLER")
             admitted = Admitted(sandbox_id or f"sbx_{secrets.token_hex(8)}", wanted, asdict(limits), elastic)
             self._admitted[admitted.id] = wanted.opened_by
         return admitted
@@ -245,13 +245,19 @@ class Sandboxes:
         if sandbox is not None:
             self._told(sandbox, change, detail)
 
-    def sessions_over(self, session_ids: AbstractSet[str]) -> None:
-        """Sessions ended elsewhere: revoked, lapsed, expired. Their sandboxes end with them."""
+    def sessions_over(self, session_ids: AbstractSet[str], is_over: Callable[[str], bool]) -> None:
+        """Sessions ended elsewhere: revoked, lapsed, expired. Their sandboxes end with them; one that several
+        share does with the last."""
         for sandbox in self.all():
-            session_id = next((each for each in sandbox.sessions.values() if each in session_ids), None)
-            down = sandbox.over or sandbox.id in self._asleep | self._clearing
-            if session_id is not None and not down:
-                self.kill(sandbox.id, Ending.SESSION_OVER, f"its session {session_id} is over")
+            theirs = {name: each for name, each in sandbox.sessions.items() if each in session_ids}
+            if not theirs or sandbox.over or sandbox.id in self._asleep | self._clearing:
+                continue
+            if sandbox.keeping.shares and not all(map(is_over, sandbox.sessions.values())):
+                for name, each in theirs.items():
+                    self._told(sandbox, SandboxChange.IDENTITY_OVER, f"{name}: its session {each} is over")
+            else:
+                over = next(iter(theirs.values()))
+                self.kill(sandbox.id, Ending.SESSION_OVER, f"its session {over} is over")
 
     def close(self) -> None:
         """All that run end, as the daemon does in order: after a crash they may be adopted instead. What was
@@ -389,11 +395,3 @@ def _is_gone(supervisor: "subprocess.Popen[bytes]") -> bool:
     """With all that it started: bubblewrap is bound to its supervisor's life only after its first steps, so
     that a SIGKILL in between would leave it behind."""
     return has_ended(supervisor.pid) and supervisor.poll() is not None
-
-
-def _too_many(message: str, setting: str) -> SandboxRefused:
-    return SandboxRefused(
-        SandboxProblem.TOO_MANY_SANDBOXES,
-        message,
-        f"End one (`coatcheck sandbox rm`), or have COATCHECK_MAX_SANDBOXES{setting} raised.",
-    )

@@ -58,6 +58,7 @@ def sandbox_of(
         disk_mib=limits.disk_mib,
         processes=limits.processes,
         elastic=admitted.elastic,
+        keeping=wanted.keeping,
     )
 
 

@@ -1,0 +1,66 @@
+"""`coatcheck sandbox list` and `show`."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from coatcheck.cli.control import JsonOption, SocketOption, client_for, emit_json
+from coatcheck.cli.sandbox_lifecycle import described
+from coatcheck.cli.sandbox_scale import described as growth
+
+SandboxArgument = Annotated[str, typer.Argument(metavar="SANDBOX", help="The sandbox's id.")]
+
+
+def list_sandboxes(
+    every: Annotated[bool, typer.Option("--all", help="Also those that ended a while ago.")] = False,
+    socket: SocketOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List sandboxes.
+
+    Example: coatcheck sandbox list --json
+    """
+    known = client_for(socket).sandboxes()
+    found = [each for each in known if every or each["recoverable"] or each["state"] != "ended"]
+    if as_json:
+        emit_json(found)
+        return
+    for each in found:
+        typer.echo(
+            f"{each['id']}  {each['state']:<8} {each['tenant']}/{each['subject']}  policy {each['policy']}  "
+            f"{each['backend']} ({each['isolation']})  until {_time(each['expires_at'])}"
+        )
+
+
+def show(sandbox: SandboxArgument, socket: SocketOption = None, as_json: JsonOption = False) -> None:
+    """Show one sandbox: what it is, its sessions, and why it ended.
+
+    Example: coatcheck sandbox show sbx_0123456789abcdef
+    """
+    found = client_for(socket).sandbox(sandbox)
+    if as_json:
+        emit_json(found)
+        return
+    for name in ("id", "state", "tenant", "subject", "policy", "opened_by", "backend"):
+        typer.echo(f"{name:<10} {found[name]}")
+    typer.echo(f"{'isolation':<10} {found['isolation']}: {found['why']}")
+    for identity, session in found["sessions"].items():
+        typer.echo(f"{'session':<10} {identity} {session}")
+    typer.echo(
+        f"{'limits':<10} {found['memory_mib']} MiB of memory, {found['cpus']} CPUs, "
+        f"{found['disk_mib']} MiB of disk, {found['processes']} processes"
+    )
+    if found["elastic"] is not None:
+        typer.echo(f"{'grows':<10} {growth(found['elastic'])}")
+    typer.echo(f"{'created':<10} {_time(found['created_at'])}")
+    typer.echo(f"{'expires':<10} {_time(found['expires_at'])}")
+    typer.echo(f"{'kept':<10} {described(found['keeping'])}")
+    if found["ending"] is not None:
+        typer.echo(f"{'ended':<10} {found['ending']}: {found['detail']}")
+    if found["recoverable"]:
+        typer.echo(f"{'saved':<10} yes: coatcheck sandbox restore {found['id']}")
+
+
+def _time(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
