@@ -276,12 +276,12 @@ def test_time_does_not_depend_on_how_many_credentials_there_are() -> None:
         found = Search(Residues(values))
         best = 1e9
         for _ in range(5):
-            began = time.perf_counter()
+            began = time.thread_time()  # of this thread alone: others may have the processor meanwhile
             found.begin(0)
             for at in range(0, len(data), CHUNK):
                 found.room[:] = data[at : at + CHUNK]
                 assert found.search(CHUNK) == []
-            best = min(best, time.perf_counter() - began)
+            best = min(best, time.thread_time() - began)
         return best
 
     assert seconds(10) < 3 * seconds(1)
