@@ -62,12 +62,29 @@ def test_a_configuration_file_that_is_not_there_is_an_error(monkeypatch: pytest.
         {"vault_login": "password"},
         {"log_level": "loud"},
         {"proxy_client_ca": Path("ca.pem")},
+        {"otel_endpoint": "collector:4318"},
+        {"otel_endpoint": "https://user:pass@collector:4318"},
+        {"otel_endpoint": "https://collector:port"},
+        {"otel_endpoint": "https://collector:4318/v1/traces"},
+        {"otel_endpoint": "https://collector:4318/?key=x"},
+        {"otel_endpoint": "http://collector:4318", "otel_headers_file": Path("token")},
+        {"otel_endpoint": "https://collector:4318", "otel_signals": ()},
+        {"otel_endpoint": "https://collector:4318", "otel_signals": ("metrics",)},
+        {"otel_headers_file": Path("token")},
+        {"otel_ca_file": Path("ca.pem")},
     ],
 )
 def test_values_that_make_no_sense_are_errors(wrong: dict[str, object]) -> None:
     """At the start, not at the first request."""
     with pytest.raises(ValidationError):
         load(**wrong)
+
+
+def test_a_collectors_token_may_cross_loopback_in_the_clear_and_nothing_else() -> None:
+    """A sidecar is reached so; beyond it there is TLS."""
+    for endpoint in ("http://127.0.0.1:4318", "http://[::1]:4318", "https://collector.example/otlp"):
+        assert load(otel_endpoint=endpoint, otel_headers_file=Path("token")).otel_endpoint == endpoint
+    assert load(otel_endpoint="http://collector:4318").otel_headers_file is None
 
 
 def test_every_setting_is_described() -> None:

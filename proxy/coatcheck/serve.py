@@ -53,6 +53,7 @@ from coatcheck.telemetry.audit_tail import records
 from coatcheck.telemetry.checkpoint import CheckpointSigner
 from coatcheck.telemetry.events import DaemonEvent, SandboxEvent
 from coatcheck.telemetry.metrics import FetchFailure, Metrics
+from coatcheck.telemetry.otel import opentelemetry
 from coatcheck.telemetry.sandbox_feed import SandboxFeed
 from coatcheck.telemetry.sinks import Telemetry
 from coatcheck.telemetry.usage import UsageLedger
@@ -88,7 +89,7 @@ class Daemon:
             second_sink=settings.audit_checkpoints,
         )
         self.usage = UsageLedger()
-        self.telemetry = Telemetry(self.audit, self.metrics, self.usage)
+        self.telemetry = Telemetry(self.audit, self.metrics, self.usage, otel=opentelemetry(settings))
         if self.audit.recovery.missing:
             lost = f"{self.audit.recovery.missing} records that checkpoints vouch for are gone"
             self.telemetry.emit(DaemonEvent(time.time(), "audit_truncated", lost))

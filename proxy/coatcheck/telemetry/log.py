@@ -9,6 +9,7 @@ import logging
 import sys
 import threading
 import traceback
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from types import TracebackType
@@ -68,6 +69,28 @@ def _uncaught(kind: type[BaseException], error: BaseException | None, trace: Tra
     logging.getLogger("coatcheck").critical("uncaught exception", exc_info=info)
 
 
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line of the log as it may be written anywhere: masked, bounded, on one line."""
+
+    at: float
+    level: int
+    logger: str
+    message: str
+    exception: tuple[str, ...]
+
+
+def line(record: logging.LogRecord) -> LogLine:
+    """`record`, put together here and now: its arguments may change later."""
+    try:
+        message = _clean(record.getMessage())
+    except Exception:  # noqa: BLE001 - a wrong number of arguments must not print them
+        message = "a log message could not be put together"
+    error = record.exc_info[1] if record.exc_info else None
+    trace = tuple(_traceback(error)) if error is not None else ()
+    return LogLine(record.created, record.levelno, printable(record.name), message, trace)
+
+
 class _Formatter(logging.Formatter):
     """One record as one line (JSON), or as one line and an indented traceback (human)."""
 
@@ -76,21 +99,21 @@ class _Formatter(logging.Formatter):
         self._json = format is LogFormat.JSON
 
     def format(self, record: logging.LogRecord) -> str:
-        try:
-            message = _clean(record.getMessage())
-        except Exception:  # noqa: BLE001 - a wrong number of arguments must not print them
-            message = "a log message could not be put together"
-        error = record.exc_info[1] if record.exc_info else None
-        trace = _traceback(error) if error is not None else []
-        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        told = line(record)
+        at = datetime.fromtimestamp(told.at, UTC).isoformat(timespec="milliseconds")
+        level = record.levelname.lower()
         if self._json:
-            line: dict[str, Any] = {"at": at, "level": record.levelname.lower(), "logger": record.name}
-            line["message"] = message
-            if trace:
-                line["exception"] = trace
-            return json.dumps(line)
-        head = f"{at} {record.levelname.lower():<8} {printable(record.name)}: {message}"
-        return "\n".join([head, *(f"    {part}" for part in trace)])
+            fields: dict[str, Any] = {
+                "at": at,
+                "level": level,
+                "logger": told.logger,
+                "message": told.message,
+            }
+            if told.exception:
+                fields["exception"] = told.exception
+            return json.dumps(fields)
+        head = f"{at} {level:<8} {told.logger}: {told.message}"
+        return "\n".join([head, *(f"    {part}" for part in told.exception)])
 
 
 def _clean(text: str) -> str:

@@ -50,6 +50,8 @@ class Pulled:
     """Of the signed bundle in force; None where there is none, and then nothing is exported."""
     policies: dict[str, str] = field(default_factory=dict)
     """SHA-256 by name, of the policies in force."""
+    otel_counts: Callable[[], Mapping[tuple[str, str], int]] = dict
+    """By signal and what became of it; empty, and not exported, where no collector is configured."""
 
     def policy_loaded(self, name: str, sha256: str) -> None:
         """Policy `name` is in force with this hash, instead of any earlier one."""
@@ -95,6 +97,11 @@ class PulledCollector(Collector):
         yield missed
 
 
+        no_items: Mapping[tuple[str, str], int] = {}
+        items = _counter("otel_items_total")
+        for labels, count in sorted(_read(pulled.otel_counts, no_items).items()):
+            items.add_metric(labels, count)
+        yield items
 def _read[V](source: Callable[[], V], otherwise: V) -> V:
     try:
         return source()

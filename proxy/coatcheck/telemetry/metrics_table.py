@@ -67,6 +67,13 @@ METRICS: dict[str, MetricDoc] = {
         ),
         _row(
             _C,
+            "otel_items_total",
+            "Spans and log records for the OpenTelemetry collector, and what became of them; absent without.",
+            "signal",
+            "outcome",
+        ),
+        _row(
+            _C,
             "dns_questions_total",
             "DNS questions of sandboxes, by type and what became of them; none is ever forwarded.",
             "type",

@@ -7,6 +7,7 @@ from coatcheck.telemetry.audit import AuditLog, AuditUnavailable
 from coatcheck.telemetry.events import Event, Repeated
 from coatcheck.telemetry.log import log_event
 from coatcheck.telemetry.metrics import Metrics, Sink
+from coatcheck.telemetry.otel import OpenTelemetry
 from coatcheck.telemetry.repeats import Repeats
 from coatcheck.telemetry.usage import UsageLedger
 
@@ -22,11 +23,16 @@ class Telemetry:
         metrics: Metrics,
         usage: UsageLedger,
         log: Callable[[Event], None] = log_event,
+        otel: OpenTelemetry | None = None,
     ) -> None:
         self.audit, self.metrics, self.usage = audit, metrics, usage
         self._write_log = log
         self._refusing = False
         self._repeats = Repeats()
+        self._otel = otel
+        if otel is not None:
+            metrics.pulled.otel_counts = otel.counts
+            otel.start()
         metrics.pulled.audit_counts = lambda: audit.counts
         metrics.pulled.checkpoint_failures = lambda: audit.second_sink_failures
 
@@ -52,6 +58,7 @@ class Telemetry:
             self._failed(Sink.USAGE, error)
         if recorded:
             self._log(event)
+            self._export(event)
 
     def _record(self, event: Event) -> None:
         try:
@@ -77,6 +84,16 @@ class Telemetry:
             except AuditUnavailable:
                 return  # the log itself tells how many records it has lost
             self._log(count)
+            self._export(count)
+
+    def _export(self, event: Event) -> None:
+        """What has a record: refusals that repeat would flood a collector as they would the disk."""
+        if self._otel is None:
+            return
+        try:
+            self._otel(event)
+        except Exception as error:  # noqa: BLE001
+            self._failed(Sink.OTEL, error)
 
     def _log(self, event: Event) -> None:
         try:
@@ -98,6 +115,8 @@ class Telemetry:
         except AuditUnavailable as error:
             self._failed(Sink.USAGE, error)
         self.audit.close()
+        if self._otel is not None:
+            self._otel.stop()
 
     def _failed(self, sink: Sink, error: Exception) -> None:
         self.metrics.sink_failed(sink)
