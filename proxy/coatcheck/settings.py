@@ -212,6 +212,22 @@ class Settings(BaseSettings):
     webhook_secret_file: Path | None = Field(
         None, description="At least 16 bytes, 0600: the HMAC's key. Read anew for each event."
     )
+    otel_endpoint: str | None = Field(
+        None,
+        description="`http(s)://host:port` of an OpenTelemetry collector: OTLP over HTTP, /v1/traces and"
+        " /v1/logs are added. Needs the extra `otel`. No OTEL_… variable is read.",
+    )
+    otel_headers_file: Path | None = Field(
+        None,
+        description="Lines `Name: value` for the collector, such as a token; 0600, read for each batch.",
+    )
+    otel_ca_file: Path | None = Field(None, description="PEM roots for the collector; unset: public ones.")
+    otel_signals: tuple[Literal["traces", "logs"], ...] = Field(
+        ("traces", "logs"), min_length=1, description="Which of them the collector gets."
+    )
+    otel_attributes: dict[str, str] = Field(
+        {}, description="More about this process, as `deployment.environment.name`; not a place for secrets."
+    )
     log_format: Literal["human", "json"] = Field("human", description="Of stderr.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Of stderr.")
     audit_checkpoints: Path | None = Field(
@@ -234,26 +250,11 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _together(self) -> "Settings":
-    otel_endpoint: str | None = Field(
-        None,
-        description="`http(s)://host:port` of an OpenTelemetry collector: OTLP over HTTP, /v1/traces and"
-        " /v1/logs are added. Needs the extra `otel`. No OTEL_… variable is read.",
-    )
-    otel_headers_file: Path | None = Field(
-        None,
-        description="Lines `Name: value` for the collector, such as a token; 0600, read for each batch.",
-    )
-    otel_ca_file: Path | None = Field(None, description="PEM roots for the collector; unset: public ones.")
-    otel_signals: tuple[Literal["traces", "logs"], ...] = Field(
-        ("traces", "logs"), min_length=1, description="Which of them the collector gets."
-    )
-    otel_attributes: dict[str, str] = Field(
-        {}, description="More about this process, as `deployment.environment.name`; not a place for secrets."
-    )
         if (self.webhook_url is None) != (self.webhook_secret_file is None):
             raise ValueError("webhook_url and webhook_secret_file belong together: set both or neither")
         if self.webhook_url is not None and not is_web_url(self.webhook_url):
             raise ValueError("webhook_url must look like https://host/path")
+        self._collector()
         if self.parent_proxy_credentials is not None and self.parent_proxy is None:
             raise ValueError("parent_proxy_credentials is of no use without parent_proxy")
         if (self.proxy_client_ca is None) != (self.proxy_tls_certificate is None):
@@ -276,7 +277,6 @@ class Settings(BaseSettings):
             raise ValueError("control_port is open to nobody without control_grants: set it too")
         if (
             self.control_port is not None
-        self._collector()
             and self.control_tls_certificate is None
             and self.control_host not in ("127.0.0.1", "::1")
         ):
@@ -285,6 +285,25 @@ class Settings(BaseSettings):
                 "set control_tls_certificate, or use 127.0.0.1 or ::1"
             )
         return self
+
+    def _collector(self) -> None:
+        if self.otel_endpoint is None:
+            if self.otel_headers_file is not None or self.otel_ca_file is not None:
+                raise ValueError("otel_headers_file and otel_ca_file are of no use without otel_endpoint")
+            return
+        if not is_web_url(self.otel_endpoint) or "?" in self.otel_endpoint or "#" in self.otel_endpoint:
+            raise ValueError(
+                "otel_endpoint must look like https://host:4318, without user, query or /v1/traces"
+            )
+        parts = urlsplit(self.otel_endpoint)
+        if parts.path.endswith(("/v1/traces", "/v1/logs")):
+            raise ValueError("otel_endpoint is the base: leave /v1/traces and /v1/logs away")
+        if (
+            self.otel_headers_file is not None
+            and parts.scheme == "http"
+            and parts.hostname not in ("127.0.0.1", "::1", "localhost")
+        ):
+            raise ValueError("otel_headers_file would cross a network in the clear: use https, or loopback")
 
     @property
     def runtime(self) -> Path:
@@ -306,25 +325,6 @@ class Settings(BaseSettings):
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
         env_settings: PydanticBaseSettingsSource,
-    def _collector(self) -> None:
-        if self.otel_endpoint is None:
-            if self.otel_headers_file is not None or self.otel_ca_file is not None:
-                raise ValueError("otel_headers_file and otel_ca_file are of no use without otel_endpoint")
-            return
-        if not is_web_url(self.otel_endpoint) or "?" in self.otel_endpoint or "#" in self.otel_endpoint:
-            raise ValueError(
-                "otel_endpoint must look like https://host:4318, without user, query or /v1/traces"
-            )
-        parts = urlsplit(self.otel_endpoint)
-        if parts.path.endswith(("/v1/traces", "/v1/logs")):
-            raise ValueError("otel_endpoint is the base: leave /v1/traces and /v1/logs away")
-        if (
-            self.otel_headers_file is not None
-            and parts.scheme == "http"
-            and parts.hostname not in ("127.0.0.1", "::1", "localhost")
-        ):
-            raise ValueError("otel_headers_file would cross a network in the clear: use https, or loopback")
-
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
@@ -372,8 +372,8 @@ def notify_socket() -> str | None:
 
 def is_web_url(text: str) -> bool:
     parts = urlsplit(text)
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None
     try:
         parts.port  # noqa: B018 - it is read to see whether it can be
     except ValueError:
         return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None

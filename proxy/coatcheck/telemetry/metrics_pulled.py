@@ -48,10 +48,10 @@ class Pulled:
     policy_refused: Callable[[], bool] = lambda: False
     bundle_version: Callable[[], int | None] = lambda: None
     """Of the signed bundle in force; None where there is none, and then nothing is exported."""
-    policies: dict[str, str] = field(default_factory=dict)
-    """SHA-256 by name, of the policies in force."""
     otel_counts: Callable[[], Mapping[tuple[str, str], int]] = dict
     """By signal and what became of it; empty, and not exported, where no collector is configured."""
+    policies: dict[str, str] = field(default_factory=dict)
+    """SHA-256 by name, of the policies in force."""
 
     def policy_loaded(self, name: str, sha256: str) -> None:
         """Policy `name` is in force with this hash, instead of any earlier one."""
@@ -92,16 +92,16 @@ class PulledCollector(Collector):
         for kind in sorted(KINDS):
             records.add_metric([kind], counts.get(kind, 0))
         yield records
-        missed = _counter("audit_checkpoint_failures_total")
-        missed.add_metric([], _read(pulled.checkpoint_failures, math.nan))
-        yield missed
-
-
         no_items: Mapping[tuple[str, str], int] = {}
         items = _counter("otel_items_total")
         for labels, count in sorted(_read(pulled.otel_counts, no_items).items()):
             items.add_metric(labels, count)
         yield items
+        missed = _counter("audit_checkpoint_failures_total")
+        missed.add_metric([], _read(pulled.checkpoint_failures, math.nan))
+        yield missed
+
+
 def _read[V](source: Callable[[], V], otherwise: V) -> V:
     try:
         return source()
