@@ -46,7 +46,6 @@ FAIL_CLOSED = frozenset(
         Reason.SECRET_MISSING,
         Reason.SECRET_UNUSABLE,
         Reason.AUDIT_UNAVAILABLE,
-        Reason.SHARED_STATE_SILENT,
         Reason.INTERNAL_ERROR,
     }
 )
