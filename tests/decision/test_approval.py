@@ -73,6 +73,13 @@ def test_an_answer_is_one_sessions_subjects_or_tenants() -> None:
     }
 
 
+def test_a_target_of_any_bytes_is_a_question() -> None:
+    """What is no UTF-8 comes as surrogates: it is asked about like another, and is no other."""
+    asking = Asking(same=Same.REQUEST)
+    targets = ("/\udcff", "/\udcfe", "/ÿ", "/?")
+    assert len({key(session(), asking, target=target) for target in targets}) == len(targets)
+
+
 def test_names_do_not_run_into_each_other() -> None:
     """No tenant and subject can be chosen so that they are another's."""
     names = ("a", "b", "a b", "session", "")

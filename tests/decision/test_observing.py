@@ -9,7 +9,7 @@ import pytest
 from coatcheck.call import Call
 from coatcheck.decision.message import Destination, Edits, RequestHead
 from coatcheck.decision.observation import Observation
-from coatcheck.decision.observing import MAX_REQUEST_BYTES, METHODS, OBSERVED
+from coatcheck.decision.observing import MAX_REQUEST_BYTES, METHODS, OBSERVED, observes
 from coatcheck.decision.verdict import Deny, Pass, Reason
 from coatcheck.policyfile import PolicyError, load_policy
 from coatcheck.state.state import State
@@ -100,6 +100,12 @@ def test_everything_else_stays_refused(
     assert reason(asked(world, destination, head)) is expected
 
 
+def test_a_header_that_names_the_same_host_steers_nowhere(world: World) -> None:
+    """As front ends set it on all that they pass on."""
+    same = replace(ANY, headers=(("x-forwarded-host", ELSEWHERE.host),))
+    assert reason(asked(world, ELSEWHERE, same)) is None
+
+
 def test_connections_are_opened_for_it_and_only_with_tls_on_443(world: World) -> None:
     """Nothing passes unopened: each request inside is seen."""
     assert world.exchange.connect(world.peer(), "new.example.net", 443) is world.session
@@ -113,6 +119,14 @@ def test_it_ends_on_its_day(tmp_path: Path) -> None:
     assert reason(asked(world, ELSEWHERE, ANY)) is Reason.HOST_NOT_ALLOWED
     assert isinstance(world.exchange.connect(world.peer(), "new.example.net", 443), Call)
     world.state.close()
+
+
+def test_it_is_over_when_its_day_begins() -> None:
+    """To the second, as every end of a time here."""
+    policy = load_policy("default", POLICY + FOR_EVER)
+    assert policy.observe is not None
+    denial, end = Deny(Reason.HOST_NOT_ALLOWED, "no rule"), policy.observe.until
+    assert observes(policy, denial, "https", 443, end - 1) and not observes(policy, denial, "https", 443, end)
 
 
 def test_a_session_on_another_policy_is_not_observed(tmp_path: Path) -> None:
