@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,3 +88,33 @@ def test_a_quarter_of_an_hour_of_low_use_makes_it_shrink() -> None:
         broken = [*calm[:80], (10.0, interruption), *calm[:80]]
         assert {after for _, _, after, _ in course(RULE, broken, 8192)} == {8192}
     assert course(RULE, [(10.0, 10)] * 91, 8192)[-1][2] == LEAST
+
+
+NOW = 1000.0
+LOW = History(grew_at=100.0, low_since=500.0, peak_mib=90)
+FORGOTTEN = History(grew_at=100.0)
+
+
+@pytest.mark.parametrize(
+    ("size", "used", "past", "expected"),
+    [
+        pytest.param(400, None, LOW, (400, FORGOTTEN), id="nothing could be measured"),
+        pytest.param(400, 299, LOW, (400, FORGOTTEN), id="just below the upper mark"),
+        pytest.param(400, 300, LOW, (800, History(grew_at=NOW)), id="just at it"),
+        pytest.param(
+            400, 399, History(NOW - 59.9, 500.0, 90), (400, History(grew_at=NOW - 59.9)), id="it just grew"
+        ),
+        pytest.param(1600, 1600, LOW, (1600, FORGOTTEN), id="at its ceiling"),
+        pytest.param(400, 161, LOW, (400, FORGOTTEN), id="just above the lower mark"),
+        pytest.param(400, 160, LOW, (400, History(100.0, 500.0, 160)), id="just at it, and more than before"),
+        pytest.param(400, 159, LOW, (400, History(100.0, 500.0, 159)), id="just below it"),
+        pytest.param(400, 10, LOW, (400, LOW), id="less than before"),
+        pytest.param(400, 10, FORGOTTEN, (400, History(100.0, NOW, 10)), id="low for the first time"),
+        pytest.param(400, 10, History(None, 100.0, 90), (180, History()), id="low for long enough"),
+        pytest.param(400, 10, History(None, 100.1, 90), (400, History(None, 100.1, 90)), id="not quite"),
+        pytest.param(100, 10, LOW, (100, FORGOTTEN), id="at its floor"),
+    ],
+)  # fmt: skip
+def test_one_sample(size: int, used: int | None, past: History, expected: tuple[int, History]) -> None:
+    """The size and what is remembered, at each edge. What ends a time of low use forgets all of it."""
+    assert judge(RULE, 100, 1600, size, used, NOW, past) == expected

@@ -86,7 +86,22 @@ def test_an_answer_is_told_in_words() -> None:
     assert (
         str(answer_of(refused(Reason.PATH_NOT_ALLOWED, "calls"))) == "refused, path_not_allowed, rule calls"
     )
+    both = replace(need(), injections=(Injection(API, "h"),))
+    assert str(answer_of(both)) == "allowed, rule calls, with api, body"
+    assert str(answer_of(refused(Reason.PATH_NOT_ALLOWED))) == "refused, path_not_allowed"
     assert str(answer_of(SESSION)) == "allowed"
+
+
+def test_what_is_shown_before_a_body_counts_in_any_order() -> None:
+    """Two verdicts find the same handles, each in the order of its policy."""
+    one, other = Injection(API, "h"), Injection(ELSEWHERE, "i")
+    for made in (inject(), need()):
+        assert compare(replace(made, injections=(one, other)), replace(made, injections=(other, one))) is (
+            Comparison.SAME
+        )
+        assert compare(replace(made, injections=(one,)), replace(made, injections=(other,))) is (
+            Comparison.CREDENTIALS
+        )
 
 
 def test_whose_request_it_was() -> None:

@@ -101,3 +101,4 @@ def test_cpus_go_with_memory(memory_mib: int) -> None:
     assert cpus <= ELASTIC.cpus_for(memory_mib + 1)
     assert (ELASTIC.cpus_for(1024), ELASTIC.cpus_for(16384)) == (1, 4)
     assert Elastic(512, 512, 1, 4).cpus_for(memory_mib) == 1
+    assert Elastic(1024, 3072, 1, 9).cpus_for(2048) == 5
