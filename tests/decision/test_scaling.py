@@ -25,6 +25,14 @@ def test_nothing_outside_of_its_range_is_had(memory_mib: int, cpus: int) -> None
     assert refused.value.problem is SandboxProblem.BEYOND_LIMIT
 
 
+def test_a_refusal_says_what_there_is() -> None:
+    """Of memory and of CPUs, in their own words."""
+    with pytest.raises(SandboxRefused, match=r"^512 MiB of memory is outside .* range, 1024 to 16384$"):
+        wanted(ELASTIC, NOW, 512, None, By.CALLER)
+    with pytest.raises(SandboxRefused, match=r"^5 CPUs is outside .* range, 1 to 4$"):
+        wanted(ELASTIC, NOW, None, 5, By.CALLER)
+
+
 def test_what_is_left_out_stays() -> None:
     """Memory without CPUs, CPUs without memory, and neither."""
     assert wanted(ELASTIC, NOW, 4096, None, By.INSIDE) == Size(4096, 2)
@@ -60,11 +68,21 @@ def test_what_is_in_use_is_never_taken(used: int, asked: int) -> None:
     assert refused.value.problem is SandboxProblem.OOM_FLOOR
 
 
+def test_the_least_that_may_be_left() -> None:
+    """An eighth of what is in use, in whole MiB, and 32 at least."""
+    for used, least in ((300, 337), (100, 132)):
+        check_in_use(Size(least, 1), NOW, used)
+        with pytest.raises(SandboxRefused):
+            check_in_use(Size(least - 1, 1), NOW, used)
+
+
 def test_nothing_is_taken_from_a_guest_that_says_nothing() -> None:
     """Its balloon driver is gone, or it stands still: nobody knows what would be ended."""
     check_in_use(Size(4096, 1), NOW, None)
-    with pytest.raises(SandboxRefused, match="not known"):
+    check_in_use(NOW, NOW, None)
+    with pytest.raises(SandboxRefused, match="not known") as refused:
         check_in_use(Size(1024, 1), NOW, None)
+    assert refused.value.problem is SandboxProblem.OOM_FLOOR
 
 
 def test_the_range_is_what_was_asked_for() -> None:
@@ -75,12 +93,13 @@ def test_the_range_is_what_was_asked_for() -> None:
     )
     assert range_of(Size(1024, 2), Growth(None, 4), MOST).ceiling == Size(1024, 4)
     assert range_of(Size(1024, 2), Growth(2048, None), MOST).ceiling == Size(2048, 2)
+    assert range_of(Size(4096, 1), Growth(32768, 8), MOST).ceiling == MOST
 
 
 @pytest.mark.parametrize(
     ("growth", "says"),
     [
-        (Growth(65536, None), "at most here"),
+        (Growth(65536, None), "65536 MiB and 1 CPU; .* 32768 MiB and 8 CPUs at most here"),
         (Growth(None, 16), "at most here"),
         (Growth(512, None), "above its own ceiling"),
         (Growth(1024 * CEILING_TO_FLOOR + 1, None), "16 times"),
@@ -91,6 +110,13 @@ def test_a_range_that_cannot_be_is_refused(growth: Growth, says: str) -> None:
     with pytest.raises(SandboxRefused, match=says) as refused:
         range_of(Size(1024, 1), growth, MOST)
     assert refused.value.problem is SandboxProblem.BEYOND_LIMIT and refused.value.hint
+
+
+def test_a_refused_range_says_with_how_much_it_could_start() -> None:
+    """Rounded up: with a MiB less it would be refused again."""
+    with pytest.raises(SandboxRefused) as refused:
+        range_of(Size(64, 1), Growth(64 * CEILING_TO_FLOOR + 1, None), MOST)
+    assert refused.value.hint == "Start with --memory 65 or more."
 
 
 @given(st.integers(0, 20_000))
