@@ -12,7 +12,7 @@ import types
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import SecretStr
 
@@ -54,7 +54,7 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def kind(annotation: Any) -> str:
     """A setting's type as a person writes it."""
-    if isinstance(annotation, types.UnionType):
+    if get_origin(annotation) in (types.UnionType, Union):  # the second of a Literal or None
         (annotation,) = (part for part in get_args(annotation) if part is not type(None))
     if get_origin(annotation) is Literal:
         return ", ".join(f"`{word}`" for word in get_args(annotation))

@@ -4,6 +4,7 @@ from typing import Protocol
 
 from coatcheck.certificates.authority import Authority
 from coatcheck.exchange import Exchange
+from coatcheck.launcher.service import Sandboxes
 from coatcheck.planes.mitm import MitmPlane
 from coatcheck.state.state import State
 from coatcheck.stores.cache import CachedStore
@@ -29,6 +30,8 @@ class Daemon(Protocol):
     def store(self) -> CachedStore: ...
     @property
     def plane(self) -> MitmPlane | None: ...
+    @property
+    def sandboxes(self) -> Sandboxes: ...
 
 
 def wire_gauges(daemon: Daemon) -> None:
@@ -38,6 +41,7 @@ def wire_gauges(daemon: Daemon) -> None:
         sum(not daemon.exchange.is_over(session_id) for session_id in state.sessions.by_id)
     )
     pulled.active_connections = lambda: float(len(daemon.plane.connections)) if daemon.plane else 0.0
+    pulled.warm_pool = lambda: daemon.sandboxes.pool.counts()
     pulled.approvals_waiting = lambda: float(len(daemon.exchange.approvals.waiting()))
     pulled.ca_expiry = lambda: daemon.authority.not_after.timestamp()
     pulled.credentials = lambda: {name for policy in state.policies.values() for name in policy.credentials}

@@ -126,7 +126,7 @@ class Daemon:
         )
         self.feed = SandboxFeed()
         self.webhook = webhook(settings.webhook_url, settings.webhook_secret_file)
-        self.sandboxes = Sandboxes(settings, self.sandbox_changed, self._end_session)
+        self.sandboxes = Sandboxes(settings, self.sandbox_changed, self._end_session, self.trust)
         self.state.keep(self.sandboxes.kept.held)
         self.inspector = inspector_of(self)
         if settings.shadow_policy is not None:

@@ -205,6 +205,21 @@ class Settings(BaseSettings):
         " three quarters of this machine's memory; QEMU, the daemon and the disks' cache have the rest.",
     )
 
+    # --- sandboxes that stand by, booted and nobody's; docs/sandboxes.md ---
+    warm_pool: int = Field(0, ge=0, le=64, description="How many. Each holds its memory from its boot on.")
+    warm_pool_backend: Literal["microvm", "namespace"] | None = Field(
+        None, description="Default: as of sandboxes that name none."
+    )
+    warm_pool_image: str | None = Field(None, description="Default: `default`.")
+    warm_pool_memory: int | None = Field(None, description="MiB; a sandbox's default if unset. Others boot.")
+    warm_pool_cpus: int | None = Field(None, description="A sandbox's default if unset.")
+    warm_pool_disk: int | None = Field(None, description="MiB; a sandbox's default if unset.")
+    warm_pool_age: float = Field(
+        3600,
+        ge=1,
+        description="Seconds, then it is replaced: what a machine has drawn and cached grows stale.",
+    )
+
     # --- telling ---
     webhook_url: str | None = Field(
         None, description="Where each change of a sandbox is sent, signed; docs/control-api.md says how."

@@ -53,8 +53,8 @@ OUTPUT = 48
 
 
 @contextlib.contextmanager
-def daemon(directory: Path) -> Iterator[Path]:
-    """`coatcheck serve` as shipped, with a secret in a file; its control socket."""
+def daemon(directory: Path, **more: str) -> Iterator[Path]:
+    """`coatcheck serve` as shipped, with a secret in a file; its control socket. `more`: settings."""
     with running_origin(directory / "origin") as origin:
         (directory / "origin/large").write_bytes(os.urandom(LARGE))
         secrets = directory / "secrets"
@@ -74,7 +74,7 @@ def daemon(directory: Path) -> Iterator[Path]:
             "COATCHECK_UPSTREAM_CA_FILE": str(origin.ca),
             "COATCHECK_ALLOWED_NETWORKS": '["127.0.0.0/8"]',
             "COATCHECK_CONNECT_TO": f'{{"{HOST}:443": "127.0.0.1:{origin.address[1]}"}}',
-        }
+        } | {f"COATCHECK_{name.upper()}": value for name, value in more.items()}
         with (directory / "daemon.log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "coatcheck", "serve"], env=settings, stdout=log, stderr=log

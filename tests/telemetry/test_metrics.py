@@ -33,6 +33,7 @@ def test_the_table_is_what_is_exported() -> None:
         metrics(event)
     metrics.pulled.credentials = lambda: ["openai"]
     metrics.pulled.secret_ages = lambda: {"openai": 3.0}
+    metrics.pulled.warm_pool = lambda: {"ready": 1.0}
     metrics.pulled.otel_counts = lambda: {("traces", "sent"): 1}
     families = list(text_string_to_metric_families(metrics.render().decode()))
     exported = {f.name: f for f in families if not f.name.startswith("process_")}

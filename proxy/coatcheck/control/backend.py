@@ -121,8 +121,14 @@ class Sandboxes(Protocol):
     def withdraw(self, admitted: Admitted) -> None: ...
 
     def start(
-        self, admitted: Admitted, identities: Sequence[SandboxIdentity], back: Comeback | None = None
-    ) -> Sandbox: ...
+        self,
+        admitted: Admitted,
+        identities: Sequence[SandboxIdentity],
+        back: Comeback | None = None,
+        *,
+        boots: bool = False,
+    ) -> Sandbox:
+        """ClaimFailed, unless it `boots`."""
 
     def is_down(self, sandbox_id: str) -> bool: ...
 

@@ -29,6 +29,7 @@ from coatcheck.decision.sandbox import (
     Admitted,
     Backend,
     Choice,
+    ClaimFailed,
     Sandbox,
     SandboxIdentity,
     SandboxProblem,
@@ -169,23 +170,34 @@ class Person:
     lease_seconds: float | None = None
 
 
-async def begin(desk: Desk, admitted: Admitted, people: Sequence[Person], back: Comeback | None) -> Sandbox:
+async def begin(
+    desk: Desk,
+    admitted: Admitted,
+    people: Sequence[Person],
+    back: Comeback | None,
+    *,
+    boots: bool = False,
+) -> Sandbox:
     """A life of an admitted sandbox, with sessions of its own; of the last one's maker. ControlProblem, with
-    nothing left of it, when that cannot be."""
+    nothing left of it, when that cannot be. Unless it `boots`, the warm pool may have it."""
     sandboxes, maker = desk.backend.sandboxes, admitted.wanted.opened_by
     opened: list[SandboxIdentity] = []
     try:
         for each in people:
             identity = await _identity(desk, admitted, each)
             opened.append(identity)  # at once: what fails next must find it
-        return await asyncio.to_thread(sandboxes.start, admitted, opened, back)
+        return await asyncio.to_thread(lambda: sandboxes.start(admitted, opened, back, boots=boots))
     except BaseException as error:
-        sandboxes.withdraw(admitted)
+        if not isinstance(error, ClaimFailed):
+            sandboxes.withdraw(admitted)
         for made in opened:
             await desk.take(partial(desk.backend.state.end, made.session, maker))
         if isinstance(error, SandboxRefused):
             raise from_sandbox(error) from None
-        raise
+        if not isinstance(error, ClaimFailed):
+            raise
+    # Nothing that was given to the one that failed is given to another: new sessions, new handles.
+    return await begin(desk, admitted, people, back, boots=True)
 
 
 def _growth(wanted: NewSandbox) -> Growth | None:

@@ -242,6 +242,11 @@ class SandboxProblem(StrEnum):
     """It sleeps on, and can be woken later."""
 
 
+class ClaimFailed(Exception):
+    """What came from the warm pool did not become somebody's sandbox, and is gone with the sessions that were
+    opened for it. One that boots can be had in its place."""
+
+
 class SandboxRefused(Exception):
     """A sandbox cannot be had or used. `hint` says what to do next."""
 

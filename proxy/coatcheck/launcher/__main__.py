@@ -1,4 +1,7 @@
-"""`python -m coatcheck.launcher`: the supervisor of one sandbox; its spec comes on standard input."""
+"""`python -m coatcheck.launcher`: the supervisor of one sandbox; its spec comes on standard input.
+
+One that is unbound is told there later whose it is.
+"""
 
 import asyncio
 import contextlib
@@ -6,6 +9,7 @@ import logging
 import os
 import resource
 import signal
+import socket
 import sys
 from importlib import import_module
 
@@ -31,6 +35,12 @@ def main() -> int:
     return 0
 
 
+async def standard_input() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """The socket that it is, where the daemon keeps the other end."""
+    line = socket.socket(fileno=os.dup(0))
+    return await asyncio.open_connection(sock=line, limit=MAX_BYTES)
+
+
 async def _supervise(spec: SupervisorSpec) -> None:
     machine = make_machine(spec)
     starting = asyncio.create_task(machine.start())  # in this thread: its death signal comes with ours
@@ -42,9 +52,17 @@ async def _supervise(spec: SupervisorSpec) -> None:
     from coatcheck.launcher.elasticity import Elasticity, Means, Resizable
     from coatcheck.launcher.metadata import MetadataService
     from coatcheck.launcher.supervisor import Supervisor
+    from coatcheck.launcher.unbound import Unbound
     from coatcheck.telemetry.log import LogFormat, configure
 
     configure(LogFormat.HUMAN, "warning")
+    booted = None
+    if spec.unbound:
+        booted = Unbound(spec, machine, *await standard_input())
+        claimed = await booted.wait(starting)
+        if claimed is None:
+            return
+        spec = claimed
     client = ControlClient(spec.control, timeout=ANSWER_SECONDS)
     means = None
     if spec.elastic is not None and isinstance(machine, Resizable) and machine.sizing is not None:
@@ -53,7 +71,7 @@ async def _supervise(spec: SupervisorSpec) -> None:
     elasticity = Elasticity(spec.id, spec.limits, means, restored=restored)
     owner = spec.identities[0].name
     metadata = MetadataService(client, spec.id, elasticity.limits, scaler=elasticity, owner=owner)
-    sandbox = Supervisor(spec, machine, client, metadata, starting, elasticity)
+    sandbox = Supervisor(spec, machine, client, metadata, starting, elasticity, booted)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, sandbox.end, Ending.KILLED, "its supervisor was told to stop")

@@ -14,7 +14,7 @@ from coatcheck.decision.sandbox import (
     WantedSandbox,
 )
 from coatcheck.decision.scaling import range_of
-from coatcheck.launcher.limits import Limits
+from coatcheck.launcher.limits import LimitError, LimitName, Limits, choose
 
 SHARE: Final = 0.75
 """Of this machine's memory that sandboxes may be promised together, where no setting says how much."""
@@ -23,6 +23,27 @@ SPARE_MIB: Final = 128
 whole machine wait for its disks."""
 _TAKES_NOTHING: Final = frozenset({"sleeping", SandboxState.ENDED})
 """States in which it has no memory of the host's."""
+
+
+def decide(wanted: WantedSandbox, ceiling: Limits) -> tuple[Limits, Elastic | None]:
+    """Its limits, and how far it may grow. SandboxRefused for what is beyond the operator's ceilings."""
+    try:
+        limits = choose({LimitName(name): amount for name, amount in wanted.limits.items()}, ceiling)
+    except LimitError as error:
+        raise SandboxRefused(SandboxProblem.BEYOND_LIMIT, str(error), error.hint) from None
+    check_volumes(wanted, ceiling)
+    return limits, range_for(wanted, limits, ceiling)
+
+
+def check_volumes(wanted: WantedSandbox, most: Limits) -> None:
+    """They are on the disk that has our own state: what fills that stops the audit log, and so all."""
+    for each in wanted.volumes:
+        if each.size_mib > most.disk_mib:
+            raise SandboxRefused(
+                SandboxProblem.BEYOND_LIMIT,
+                f"the volume {each.name} would have {each.size_mib} MiB; a disk has at most {most.disk_mib}",
+                "Ask for less, or have COATCHECK_SANDBOX_MAX_DISK raised.",
+            )
 
 
 def range_for(wanted: WantedSandbox, limits: Limits, ceiling: Limits) -> Elastic | None:
@@ -39,16 +60,14 @@ def range_for(wanted: WantedSandbox, limits: Limits, ceiling: Limits) -> Elastic
     return range_of(start, wanted.growth, most)
 
 
-def check_room(others: Iterable[Sandbox], sandbox: Sandbox, size: Size, total_mib: int | None) -> None:
+def check_room(
+    others: Iterable[Sandbox], sandbox: Sandbox, size: Size, total_mib: int | None, unclaimed_mib: int = 0
+) -> None:
     """SandboxRefused when `sandbox` would grow to a `size` that this machine has promised to `others`, or
-    does not have free. `total_mib`: the setting. Its words are for callers, and tell nothing of others."""
+    does not have free. `total_mib`: the setting; `unclaimed_mib`: what the warm pool holds. Its words are for
+    callers, and tell nothing of others."""
     more = size.memory_mib - sandbox.memory_mib
-    if more <= 0:
-        return
-    whole, free = memory()
-    promised = sum(each.memory_mib for each in others if each.state not in _TAKES_NOTHING)
-    limit = total_mib if total_mib is not None else int(whole * SHARE)
-    if promised + size.memory_mib > limit or free < more + SPARE_MIB:
+    if more > 0 and not _is_free(others, size.memory_mib + unclaimed_mib, more, total_mib):
         raise SandboxRefused(
             SandboxProblem.NO_ROOM,
             f"this machine has no room for {more} MiB more",
@@ -64,6 +83,19 @@ def too_many(message: str, setting: str) -> SandboxRefused:
         message,
         f"End one (`coatcheck sandbox rm`), or have COATCHECK_MAX_SANDBOXES{setting} raised.",
     )
+
+
+def has_room(sandboxes: Iterable[Sandbox], unclaimed_mib: int, more: int, total_mib: int | None) -> bool:
+    """Whether the warm pool may have `more` MiB beside what it holds, and beside all `sandboxes`."""
+    return _is_free(sandboxes, unclaimed_mib + more, more, total_mib)
+
+
+def _is_free(promised: Iterable[Sandbox], beside: int, more: int, total_mib: int | None) -> bool:
+    """Whether `beside` MiB fit beside what is promised, and `more` of them can be had now."""
+    whole, free = memory()
+    taken = sum(each.memory_mib for each in promised if each.state not in _TAKES_NOTHING)
+    limit = total_mib if total_mib is not None else int(whole * SHARE)
+    return taken + beside <= limit and free >= more + SPARE_MIB
 
 
 def memory() -> tuple[int, int]:

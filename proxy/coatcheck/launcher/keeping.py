@@ -105,9 +105,11 @@ class Keeper:
         wanted: WantedSandbox,
         identities: Sequence[SandboxIdentity],
         back: Comeback | None,
+        born: int = 0,
     ) -> Record | None:
         """A new life of `sandbox` is about to start: on disk when this returns. None: it is no microVM, and
-        cannot be kept. SandboxRefused when too many are; OSError."""
+        cannot be kept. SandboxRefused when too many are; OSError. `born`: the generation of its machine, if
+        that was there before it was anybody's."""
         if wanted.choice.backend is not Backend.MICROVM:
             return None
         with self._lock:
@@ -122,9 +124,7 @@ class Keeper:
             if back is not None and back.sandbox != sandbox.id:
                 lives = line_of(back.lives, back.generation)
             saved = [each.generation for each in self.snapshots(sandbox.id) if each.generation is not None]
-            latest = max(
-                [*(each.generation for each in lives), *saved, back.generation if back else 0], default=0
-            )
+            latest = max([born, *(each.generation for each in lives), *saved, back.generation if back else 0])
             life = Life(
                 generation=latest + 1,
                 sessions={each.name: each.session for each in identities},

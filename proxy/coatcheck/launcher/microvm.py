@@ -84,6 +84,10 @@ class MicroVM:
         """Which limits the whole machine ran into since the last call, as the host's kernel counted them."""
         return self._emulator.hits() if self._emulator else frozenset()
 
+    def bind(self, spec: MachineSpec) -> None:
+        """It is somebody's from now on: as whose it is saved. Its hardware stays what it was."""
+        self._spec = spec
+
     async def start(self) -> socket.socket:
         image = self._image()
         ours, self._channel = socket.socketpair()

@@ -6,40 +6,41 @@ supervisor is told stands in its spec; afterwards it speaks to the daemon throug
 
 import contextlib
 import logging
-import secrets
 import shutil
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from coatcheck.certificates.trust import TrustFiles
 from coatcheck.decision.elastic import By, Size
 from coatcheck.decision.keeping import Comeback
 from coatcheck.decision.sandbox import (
     Admitted,
-    Backend,
-    Choice,
+    ClaimFailed,
     Ending,
     Sandbox,
     SandboxIdentity,
-    SandboxProblem,
-    SandboxRefused,
     SandboxState,
-    WantedSandbox,
 )
 from coatcheck.launcher import run_directory
-from coatcheck.launcher.admission import check_room, range_for, too_many
-from coatcheck.launcher.asking import ANSWER_SECONDS, SupervisorSilent, ask_supervisor, kill_supervisor
-from coatcheck.launcher.backends import Backends
+from coatcheck.launcher.asking import (
+    ANSWER_SECONDS,
+    SupervisorSilent,
+    ask_supervisor,
+    kill_supervisor,
+    scale_supervisor,
+)
 from coatcheck.launcher.cgroup import remove as remove_cgroup
 from coatcheck.launcher.keeping import Keeper
-from coatcheck.launcher.limits import LimitError, LimitName, ceilings, choose
-from coatcheck.launcher.processes import has_ended
-from coatcheck.launcher.starting import check_volumes, event_of, first_event, sandbox_of, start
+from coatcheck.launcher.pool import Pool
+from coatcheck.launcher.register import Register
+from coatcheck.launcher.spawning import is_gone
+from coatcheck.launcher.starting import claim, event_of, first_event, sandbox_of, start
+from coatcheck.launcher.unclaimed import ClaimError, Unclaimed
 from coatcheck.settings import Settings
 from coatcheck.telemetry.events import SandboxChange, SandboxEvent
 
@@ -55,24 +56,24 @@ CLOSE_POLL_SECONDS: Final = 0.02
 type Tell = Callable[[SandboxEvent], None]
 
 
-class Sandboxes:
-    """`end_session(session, why)` must be safe to call for one that is over."""
+class Sandboxes(Register):
+    """`end_session(session, why)` must be safe to call for one that is over. `trust`: what all of them are to
+    trust; without it there is no warm pool."""
 
-    def __init__(self, settings: Settings, tell: Tell, end_session: Callable[[str, str], None]) -> None:
-        self._settings = settings
-        self._root = settings.runtime.absolute() / "sandboxes"
+    def __init__(
+        self,
+        settings: Settings,
+        tell: Tell,
+        end_session: Callable[[str, str], None],
+        trust: TrustFiles | None = None,
+    ) -> None:
+        super().__init__(settings)
         self.kept = Keeper(settings)
         self._tell = tell
         self._end_session = end_session
-        self._backends = Backends(settings)
-        self._lock = threading.Lock()
-        self._known: dict[str, Sandbox] = {}
+        self.pool = Pool(settings, trust, self._root, self.choose, self.all)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._ending_since: dict[str, float] = {}
-        self._admitted: dict[str, str] = {}
-        """Sandbox id -> caller, of those that were admitted and have no supervisor yet."""
-        self._asleep: set[str] = set()
-        """Those that sleep without a supervisor."""
         self._clearing: set[str] = set()
         """Those whose supervisor is gone, and whose remains are being removed."""
         self._discarded: set[str] = set()
@@ -80,68 +81,29 @@ class Sandboxes:
         self._returning: dict[str, SandboxChange] = {}
         """What it will have been when one that is coming back runs."""
 
-    # --- what is there ---------------------------------------------------------------------------------
-
-    def get(self, sandbox_id: str) -> Sandbox | None:
-        return self._known.get(sandbox_id)
-
-    def all(self) -> tuple[Sandbox, ...]:
-        """By id, those that ended a while ago included."""
-        return tuple(self._known[each] for each in sorted(self._known.copy()))
-
-    def directory(self, sandbox_id: str) -> Path:
-        """The sandbox's own; its supervisor listens there (`api.sock`)."""
-        return self._root / sandbox_id.removeprefix("sbx_")
-
     # --- from asked for to there -----------------------------------------------------------------------
 
-    def choose(self, backend: Backend | None, image: str | None) -> Choice:
-        """What a sandbox would be made of here, measured (the first time: seconds). SandboxRefused."""
-        return self._backends.choose(backend, image)
-
-    def admit(self, wanted: WantedSandbox, sandbox_id: str | None = None) -> Admitted:
-        """Room for it, or SandboxRefused. `withdraw` it if nothing comes of it. `sandbox_id`: of one that
-        sleeps or has ended, and is to come back."""
-        try:
-            asked = {LimitName(name): amount for name, amount in wanted.limits.items()}
-            limits = choose(asked, ceilings(self._settings))
-        except LimitError as error:
-            raise SandboxRefused(SandboxProblem.BEYOND_LIMIT, str(error), error.hint) from None
-        check_volumes(wanted, ceilings(self._settings))
-        elastic = range_for(wanted, limits, ceilings(self._settings))
-        with self._lock:
-            if sandbox_id is not None and (sandbox_id in self._admitted or not self.is_down(sandbox_id)):
-                raise SandboxRefused(
-                    SandboxProblem.SANDBOX_BUSY,
-                    f"{sandbox_id} is running, or somebody brings it back just now",
-                    "See `coatcheck sandbox list`.",
-                )
-            down = (SandboxState.ENDED, SandboxState.SLEEPING)
-            live = [each.opened_by for each in self._known.values() if each.state not in down]
-            live += self._admitted.values()
-            most, each_most = self._settings.max_sandboxes, self._settings.max_sandboxes_per_caller
-            if len(live) >= most:
-                raise too_many(f"this daemon runs {most} sandboxes already", "")
-            if live.count(wanted.opened_by) >= each_most:
-                raise too_many(f"you run {each_most} sandboxes already", "_PER_CALLER")
-            admitted = Admitted(sandbox_id or f"sbx_{secrets.token_hex(8)}", wanted, asdict(limits), elastic)
-            self._admitted[admitted.id] = wanted.opened_by
-        return admitted
-
-    def withdraw(self, admitted: Admitted) -> None:
-        with self._lock:
-            self._admitted.pop(admitted.id, None)
-
     def start(
-        self, admitted: Admitted, identities: Sequence[SandboxIdentity], back: Comeback | None = None
+        self,
+        admitted: Admitted,
+        identities: Sequence[SandboxIdentity],
+        back: Comeback | None = None,
+        *,
+        boots: bool = False,
     ) -> Sandbox:
         """Start its supervisor. SandboxRefused, with nothing left of it, when that cannot be. `back`: what it
-        begins from instead of a boot."""
+        begins from instead of a boot. Unless it `boots`, the warm pool may have it: under the id that it has
+        there, and running when this returns, or ClaimFailed."""
+        unclaimed, word = None, ""
+        if back is None and not boots:
+            unclaimed, word = self.pool.take(admitted, tuple(each.name for each in identities))
+        if unclaimed is not None:
+            return self._claim(unclaimed, admitted, identities, word)
         before = self._known.get(admitted.id)
         sandbox = sandbox_of(admitted, identities, before)
 
         def beginning() -> None:
-            first = first_event(sandbox, back)
+            first = first_event(sandbox, back, word)
             if first is not None:
                 self._told(sandbox, *first)
             elif back is not None:
@@ -157,6 +119,28 @@ class Sandboxes:
             self._admitted.pop(sandbox.id, None)
         return sandbox
 
+    def _claim(
+        self, unclaimed: Unclaimed, admitted: Admitted, identities: Sequence[SandboxIdentity], word: str
+    ) -> Sandbox:
+        sandbox = sandbox_of(replace(admitted, id=unclaimed.id), identities)
+
+        def beginning() -> None:
+            self._told(sandbox, SandboxChange.CREATED, word)
+            with self._lock:  # before it reports
+                self._processes[sandbox.id] = unclaimed.process
+                self._known[sandbox.id] = sandbox
+                self._admitted.pop(admitted.id, None)
+
+        try:
+            claim(unclaimed, sandbox, admitted, identities, self.kept, self._settings, beginning)
+        except ClaimError as error:
+            self.reported(sandbox.id, SandboxState.ENDING, Ending.REBIND_FAILED, str(error))
+            raise ClaimFailed(str(error)) from None
+        except BaseException:
+            self.pool.end(unclaimed)
+            raise
+        return self.reported(sandbox.id, SandboxState.RUNNING) or sandbox
+
     # --- its life --------------------------------------------------------------------------------------
 
     def reported(
@@ -165,7 +149,8 @@ class Sandboxes:
         """What its supervisor says. A sandbox that is over stays over. None: it is not known."""
         with self._lock:
             sandbox = self._known.get(sandbox_id)
-            if sandbox is None or sandbox.over:
+            late = state is SandboxState.STARTING  # it starts when we say so, and not after it runs
+            if sandbox is None or sandbox.over or late:
                 return sandbox
             now = replace(sandbox, state=state, detail=detail or sandbox.detail)
             if state is SandboxState.ENDING:
@@ -185,15 +170,7 @@ class Sandboxes:
 
     def scale(self, sandbox_id: str, memory_mib: int | None, cpus: int | None) -> Size:
         """Another size for one that runs, as its caller asks; what is None stays. SandboxRefused."""
-        try:
-            told = self.ask(sandbox_id, "POST", "/scale", {"memory_mib": memory_mib, "cpus": cpus})
-        except SupervisorSilent:
-            raise SandboxRefused(
-                SandboxProblem.NOT_RUNNING,
-                "the sandbox's supervisor does not answer",
-                "Wait until the sandbox runs; see `coatcheck sandbox show`.",
-            ) from None
-        return Size(told["memory_mib"], told["cpus"])
+        return scale_supervisor(self.directory(sandbox_id), memory_mib, cpus)
 
     def resized(self, sandbox_id: str, size: Size, by: By) -> Sandbox | None:
         """From its supervisor: it is to count for `size` from now on. SandboxRefused when the host has no
@@ -203,7 +180,7 @@ class Sandboxes:
             if sandbox is None or sandbox.over:
                 return None
             others = (each for each in self._known.values() if each.id != sandbox_id)
-            check_room(others, sandbox, size, self._settings.sandbox_total_memory)
+            self.pool.check_room(others, sandbox, size)
             now = replace(sandbox, memory_mib=size.memory_mib, cpus=size.cpus)
             self._known[sandbox_id] = now
         with contextlib.suppress(FileNotFoundError):  # it ends at this moment
@@ -262,6 +239,7 @@ class Sandboxes:
     def close(self) -> None:
         """All that run end, as the daemon does in order: after a crash they may be adopted instead. What was
         saved of them stays."""
+        self.pool.close()
         for sandbox in self.all():
             if not sandbox.over and sandbox.id not in self._asleep:
                 self.kill(sandbox.id, Ending.DAEMON_GONE, "the daemon was stopped")
@@ -289,11 +267,13 @@ class Sandboxes:
             if sandbox is not None:
                 self._known[sandbox.id] = sandbox
                 self._gone(sandbox)
+            remove_cgroup(f"coatcheck-{directory.name}")  # of one that was nobody's, too
             shutil.rmtree(directory, ignore_errors=True)
         for record in kept:
             if record.sandbox.id not in self._known:  # the host went down with it, and its directory
                 self._known[record.sandbox.id] = record.sandbox
                 self._gone(record.sandbox)
+        self.pool.begin()
 
     def sweep(self) -> None:
         """Once a second: whose supervisor is gone is over, and what it left is removed."""
@@ -307,7 +287,7 @@ class Sandboxes:
         if sandbox is None or self.is_down(sandbox_id):
             return sandbox
         process = self._processes.get(sandbox_id)
-        gone = _is_gone(process) if process else not run_directory.is_locked(self.directory(sandbox_id))
+        gone = is_gone(process) if process else not run_directory.is_locked(self.directory(sandbox_id))
         if gone:
             self._gone(sandbox)
         elif time.monotonic() - self._ending_since.get(sandbox_id, time.monotonic()) > KILL_SECONDS:
@@ -360,11 +340,6 @@ class Sandboxes:
         saved = not discarded and self.kept.is_saved(sandbox.id)
         return replace(sandbox, state=SandboxState.ENDED, recoverable=saved)
 
-    def is_down(self, sandbox_id: str) -> bool:
-        """Whether nothing of it runs: it has ended, or sleeps without a supervisor."""
-        sandbox = self._known.get(sandbox_id)
-        return sandbox_id in self._asleep or (sandbox is not None and sandbox.state is SandboxState.ENDED)
-
     def _discard(self, sandbox_id: str, detail: str) -> None:
         """Of one that is down: what was saved of it goes."""
         with self._lock:
@@ -389,9 +364,3 @@ class Sandboxes:
 
     def _told(self, sandbox: Sandbox, change: SandboxChange, detail: str) -> None:
         self._tell(event_of(sandbox, change, detail))
-
-
-def _is_gone(supervisor: "subprocess.Popen[bytes]") -> bool:
-    """With all that it started: bubblewrap is bound to its supervisor's life only after its first steps, so
-    that a SIGKILL in between would leave it behind."""
-    return has_ended(supervisor.pid) and supervisor.poll() is not None

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import Final
 from coatcheck.decision.sandbox import IDENTITIES, Admitted, Sandbox, SandboxIdentity
 from coatcheck.launcher.limits import Limits, ceilings
 from coatcheck.launcher.machine import MachineSpec, Volume
+from coatcheck.launcher.processes import has_ended
 from coatcheck.launcher.spec import Identity, SupervisorSpec, dumps
 from coatcheck.settings import Settings, process_environment
 
@@ -79,11 +81,18 @@ def _identity(given: SandboxIdentity) -> Identity:
     )
 
 
-def spawn(spec: SupervisorSpec) -> "subprocess.Popen[bytes]":
-    """Nothing of the daemon's environment goes on: it may hold what logs in to Vault."""
+def is_gone(supervisor: "subprocess.Popen[bytes]") -> bool:
+    """With all that it started: bubblewrap is bound to its supervisor's life only after its first steps, so
+    that a SIGKILL in between would leave it behind."""
+    return has_ended(supervisor.pid) and supervisor.poll() is not None
+
+
+def spawn(spec: SupervisorSpec, line: socket.socket | None = None) -> "subprocess.Popen[bytes]":
+    """Nothing of the daemon's environment goes on: it may hold what logs in to Vault. `line`: its standard
+    input, where its caller tells it the spec, and more later. None: it is told here, and nothing more."""
     process = subprocess.Popen(
         [sys.executable, "-I", "-m", "coatcheck.launcher"],
-        stdin=subprocess.PIPE,
+        stdin=subprocess.PIPE if line is None else line.fileno(),
         stdout=subprocess.DEVNULL,
         env={"PATH": process_environment().get("PATH", os.defpath), "LANG": "C.UTF-8"},
         cwd="/",

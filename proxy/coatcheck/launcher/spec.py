@@ -80,6 +80,8 @@ class SupervisorSpec:
     idle_action: IdleAction = IdleAction.END
     rebind_seconds: float = 60.0
     """For a copy to become somebody of its own, or it is ended. On a busy host without KVM it takes three."""
+    unbound: bool = False
+    """It is nobody's yet: its identities have no session and no handle. Whose it is says a second spec."""
 
     def identity(self, name: str) -> Identity | None:
         return next((each for each in self.identities if each.name == name), None)

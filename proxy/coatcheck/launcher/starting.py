@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from coatcheck.decision.keeping import Comeback
@@ -14,26 +15,15 @@ from coatcheck.decision.sandbox import (
     SandboxIdentity,
     SandboxProblem,
     SandboxRefused,
-    WantedSandbox,
 )
 from coatcheck.launcher import run_directory
 from coatcheck.launcher.keeping import Keeper
 from coatcheck.launcher.limits import Limits
 from coatcheck.launcher.spawning import spawn, spec_of, volumes
+from coatcheck.launcher.unclaimed import GENERATION, Unclaimed
 from coatcheck.private_files import open_private_directory
 from coatcheck.settings import Settings
 from coatcheck.telemetry.events import SandboxChange, SandboxEvent
-
-
-def check_volumes(wanted: WantedSandbox, most: Limits) -> None:
-    """They are on the disk that has our own state: what fills that stops the audit log, and so all."""
-    for each in wanted.volumes:
-        if each.size_mib > most.disk_mib:
-            raise SandboxRefused(
-                SandboxProblem.BEYOND_LIMIT,
-                f"the volume {each.name} would have {each.size_mib} MiB; a disk has at most {most.disk_mib}",
-                "Ask for less, or have COATCHECK_SANDBOX_MAX_DISK raised.",
-            )
 
 
 def sandbox_of(
@@ -97,17 +87,49 @@ def start(
             kept.forget(sandbox.id)
         if not isinstance(error, OSError):
             raise
-        raise SandboxRefused(
-            SandboxProblem.NOT_STARTED,
-            f"the sandbox's supervisor could not be started: {error.strerror or error}",
-            "See the daemon's log; it may be out of memory, processes or disk.",
-        ) from None
+        raise _not_started(error) from None
 
 
-def first_event(sandbox: Sandbox, back: Comeback | None) -> tuple[SandboxChange, str] | None:
-    """What is told when it starts; None of one that comes back, which is told when it runs."""
+def _not_started(error: OSError) -> SandboxRefused:
+    return SandboxRefused(
+        SandboxProblem.NOT_STARTED,
+        f"the sandbox's supervisor could not be started: {error.strerror or error}",
+        "See the daemon's log; it may be out of memory, processes or disk.",
+    )
+
+
+def claim(
+    unclaimed: Unclaimed,
+    sandbox: Sandbox,
+    admitted: Admitted,
+    identities: Sequence[SandboxIdentity],
+    kept: Keeper,
+    settings: Settings,
+    beginning: Callable[[], None],
+) -> None:
+    """`start`, of a machine that has booted: it runs when this returns. `beginning` is called when all is
+    prepared. ClaimError after that; before it what `start` raises, and the machine is its pool's again."""
+    try:
+        record = kept.begin(sandbox, admitted.wanted, identities, None, born=GENERATION)
+        run_directory.describe(unclaimed.directory, sandbox)
+        spec = spec_of(sandbox, admitted, identities, settings, unclaimed.directory, unclaimed.lock)
+        spec = replace(spec, machine=replace(spec.machine, generation=GENERATION + 1))
+        if record is not None:
+            spec = kept.spec(spec, record, None)
+        beginning()
+    except BaseException as error:
+        kept.forget(sandbox.id)
+        if not isinstance(error, OSError):
+            raise
+        raise _not_started(error) from None
+    unclaimed.claim(spec)
+
+
+def first_event(sandbox: Sandbox, back: Comeback | None, detail: str) -> tuple[SandboxChange, str] | None:
+    """What is told when it starts; None of one that comes back, which is told when it runs. `detail`: of a
+    new one."""
     if back is None:
-        return SandboxChange.CREATED, ""
+        return SandboxChange.CREATED, detail
     if back.sandbox != sandbox.id:
         return SandboxChange.FORKED, f"from {back.sandbox}, generation {back.generation}"
     return None

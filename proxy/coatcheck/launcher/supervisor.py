@@ -1,8 +1,8 @@
 """The life of one sandbox: started, given its trust, kept alive by its lease, and ended with nothing left.
 
 Whatever happens first ends it: a caller's word, its time, its sessions, its machine, its daemon. The sessions
-are over before anything is torn down. One that is restored runs nothing before it is somebody of its own. One
-that sleeps may be left to itself: what was saved of it is all that stays.
+are over before anything is torn down. One that is restored, or comes from the warm pool, runs nothing before
+it is somebody of its own. One that sleeps may be left to itself: what was saved of it is all that stays.
 """
 
 import asyncio
@@ -29,7 +29,8 @@ from coatcheck.launcher.saving import ASLEEP, Durable, Saver, Turns
 from coatcheck.launcher.sleeping import Sleeper
 from coatcheck.launcher.spec import IdleAction, SupervisorSpec
 from coatcheck.launcher.standing_still import Disobeyed, rebind, set_clock, thaw
-from coatcheck.launcher.trust import BrowserTrust, for_browsers, provide
+from coatcheck.launcher.trust import BrowserTrust, digest, for_browsers, provide
+from coatcheck.launcher.unbound import Unbound
 from coatcheck.launcher.ways_out import WaysOut
 
 logger = logging.getLogger("coatcheck.launcher")
@@ -70,13 +71,18 @@ class Supervisor:
         metadata: MetadataService,
         starting: "asyncio.Task[socket.socket] | None" = None,
         elasticity: Elasticity | None = None,
+        booted: Unbound | None = None,
     ) -> None:
-        """`starting`: the machine's start, where it has begun already. `elasticity`: its size; None: one."""
+        """`starting`: the machine's start, where it has begun already. `elasticity`: its size; None: one.
+        `booted`: the machine as it was before it was anybody's."""
         self.spec = spec
         self.machine = machine
         self.listeners: set[Callable[[Notice], None]] = set()
         """Whoever is connected, to be told what concerns everybody."""
         self._restored = spec.machine.restore is not None
+        self._booted = booted
+        self._reborn = self._restored or booted is not None
+        """It was there before this life, and becomes somebody by a rebind."""
         self._starting = starting
         self.elasticity = elasticity or Elasticity(spec.id, spec.limits)
         self._metadata = metadata
@@ -85,7 +91,7 @@ class Supervisor:
             spec.identities,
             metadata.serve,
             spec.limits.network_bytes_per_second,
-            closed=self._restored,
+            closed=self._reborn,
         )
         self._reporter = Reporter(spec, client, self.end, self._unenforced)
         self._presence = Presence(spec.idle_seconds, self._idle)
@@ -233,21 +239,19 @@ class Supervisor:
         browsers = asyncio.create_task(self._trust())  # while the machine boots
         await asyncio.to_thread(self._saver.sweep)
         try:
-            sock = await (self._starting or self.machine.start())
+            channel, talking = await self._connect()
         except MachineError as error:
             browsers.cancel()
             self.end(Ending.START_FAILED, f"{error}. {error.hint}" if error.hint else str(error))
             return
-        channel = Channel(sock, self._ways.accept, None if self._restored else hello(self.spec))
-        talking = asyncio.create_task(channel.run())
         try:
-            await (self._rebind(channel, browsers) if self._restored else self._ready(channel, browsers))
+            await (self._rebind(channel, browsers) if self._reborn else self._ready(channel, browsers))
             await asyncio.shield(talking)
             self.end(Ending.MACHINE_ENDED, await self._last_words())
         except StreamReset as error:
             # Not in its words: they come from the guest, and go to terminals and logs.
             why = refusal(of_agent(error.reason))["error"]["message"]
-            failed = Ending.REBIND_FAILED if self._restored else Ending.START_FAILED
+            failed = Ending.REBIND_FAILED if self._reborn else Ending.START_FAILED
             self.end(failed, f"the sandbox could not be prepared: {why}")
         except (ChannelBroken, TimeoutError, Disobeyed, MachineError) as error:
             if isinstance(error, ChannelBroken):
@@ -257,6 +261,14 @@ class Supervisor:
             talking.cancel()
             await asyncio.gather(talking, return_exceptions=True)
 
+    async def _connect(self) -> "tuple[Channel, asyncio.Task[None]]":
+        """The channel of its machine, and the task that serves it. MachineError."""
+        if self._booted is not None:
+            return self._booted.take(self._ways.accept)
+        sock = await (self._starting or self.machine.start())
+        channel = Channel(sock, self._ways.accept, None if self._restored else hello(self.spec))
+        return channel, asyncio.create_task(channel.run())
+
     async def _ready(self, channel: Channel, browsers: "asyncio.Task[BrowserTrust | None]") -> None:
         await channel.ready(self.spec.machine.boot_seconds)
         async with asyncio.timeout(CONFIGURE_SECONDS):
@@ -265,14 +277,16 @@ class Supervisor:
         self._usable(channel)
 
     async def _trust(self) -> BrowserTrust | None:
-        """What browsers are to trust. None: a copy has all of that already."""
+        """What browsers are to trust. None: it was there before, and has all that there is to trust."""
+        if self._booted is not None and self._booted.trusts == digest(self.spec.identities):
+            return None
         if self._restored and not await asyncio.to_thread(self._saver.is_trust_new):
             return None
         volumes = [PurePosixPath(each.at) for each in self.spec.machine.volumes]
         return await for_browsers(self.spec.identities, volumes)
 
     async def _rebind(self, channel: Channel, browsers: "asyncio.Task[BrowserTrust | None]") -> None:
-        """A copy becomes somebody of its own. Its commands stand still until all of that is done, and what it
+        """It becomes somebody of its own. Its commands stand still until all of that is done, and what it
         says meanwhile leads nowhere."""
         trust = await browsers
         async with asyncio.timeout(self.spec.rebind_seconds):
@@ -296,6 +310,8 @@ class Supervisor:
             self._channel.set_result(channel)
         self._reporter.become(SandboxState.RUNNING)
         self._presence.begin()
+        if self._booted is not None:
+            self._booted.acknowledge()
 
     def _broken(self, talking: "asyncio.Task[None]", error: Exception) -> None:
         violated = talking.exception() if talking.done() and not talking.cancelled() else None
@@ -303,11 +319,9 @@ class Supervisor:
             self.end(Ending.GUEST_BROKE_PROTOCOL, str(violated))
         elif self.state is not SandboxState.STARTING:
             self.end(Ending.MACHINE_ENDED, str(error))
-        elif self._restored:
+        elif self._reborn:
             why = str(error) or f"it took longer than {self.spec.rebind_seconds:g} s"
-            self.end(
-                Ending.REBIND_FAILED, f"the copy did not become a sandbox of its own, and is gone: {why}"
-            )
+            self.end(Ending.REBIND_FAILED, f"it did not become a sandbox of its own, and is gone: {why}")
         else:
             self.end(Ending.START_FAILED, str(error) or "the sandbox's agent did not answer in time")
 

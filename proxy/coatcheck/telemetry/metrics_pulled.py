@@ -36,6 +36,8 @@ class Pulled:
     sessions: Callable[[], float] = _unknown
     active_connections: Callable[[], float] = _unknown
     approvals_waiting: Callable[[], float] = _unknown
+    warm_pool: Callable[[], Mapping[str, float]] = _none
+    """How many there are, by state; empty where there is no pool."""
     ca_expiry: Callable[[], float] = _unknown
     """Unix time, seconds."""
     breaker_open: Callable[[], bool] = lambda: False
@@ -74,6 +76,9 @@ class PulledCollector(Collector):
         yield _gauge("sessions", _read(pulled.sessions, math.nan))
         yield _gauge("approvals_waiting", _read(pulled.approvals_waiting, math.nan))
         yield _gauge("active_connections", _read(pulled.active_connections, math.nan))
+        standing_by: Mapping[str, float] = {}
+        pool = _read(pulled.warm_pool, standing_by)
+        yield _gauges("warm_pool", [((state,), count) for state, count in pool.items()])
         yield _gauge("ca_expiry_timestamp_seconds", _read(pulled.ca_expiry, math.nan))
         yield _gauge("vault_breaker_open", _read(pulled.breaker_open, math.nan))
         no_ages: Mapping[str, float] = {}

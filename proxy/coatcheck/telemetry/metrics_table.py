@@ -85,6 +85,7 @@ METRICS: dict[str, MetricDoc] = {
         _row(_G, "sessions", "Live sessions."),
         _row(_G, "approvals_waiting", "Requests that wait for somebody's answer now."),
         _row(_G, "active_connections", "Client connections open now."),
+        _row(_G, "warm_pool", "Sandboxes that stand by for whoever asks: starting, or ready.", "state"),
         _row(_G, "policy_info", "1 for each policy in force, by name and SHA-256.", "name", "hash"),
         _row(_G, "policy_refused", "1 while the newest policy files are refused and older ones serve."),
         _row(_G, "policy_bundle_version", "Version of the signed policy bundle in force; absent without."),

@@ -1,0 +1,85 @@
+"""Which sandboxes a daemon has, and room for one more: what this machine gives, and how many it may be."""
+
+import secrets
+import threading
+from dataclasses import asdict
+from pathlib import Path
+
+from coatcheck.decision.sandbox import (
+    Admitted,
+    Backend,
+    Choice,
+    Sandbox,
+    SandboxProblem,
+    SandboxRefused,
+    SandboxState,
+    WantedSandbox,
+)
+from coatcheck.launcher.admission import decide, too_many
+from coatcheck.launcher.backends import Backends
+from coatcheck.launcher.limits import ceilings
+from coatcheck.settings import Settings
+
+
+class Register:
+    """Thread-safe, by one lock."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._root = settings.runtime.absolute() / "sandboxes"
+        self._backends = Backends(settings)
+        self._lock = threading.Lock()
+        self._known: dict[str, Sandbox] = {}
+        self._admitted: dict[str, str] = {}
+        """Sandbox id -> caller, of those that were admitted and have no supervisor yet."""
+        self._asleep: set[str] = set()
+        """Those that sleep without a supervisor."""
+
+    def get(self, sandbox_id: str) -> Sandbox | None:
+        return self._known.get(sandbox_id)
+
+    def all(self) -> tuple[Sandbox, ...]:
+        """By id, those that ended a while ago included."""
+        return tuple(self._known[each] for each in sorted(self._known.copy()))
+
+    def directory(self, sandbox_id: str) -> Path:
+        """The sandbox's own; its supervisor listens there (`api.sock`)."""
+        return self._root / sandbox_id.removeprefix("sbx_")
+
+    # --- from asked for to there -----------------------------------------------------------------------
+
+    def choose(self, backend: Backend | None, image: str | None) -> Choice:
+        """What a sandbox would be made of here, measured (the first time: seconds). SandboxRefused."""
+        return self._backends.choose(backend, image)
+
+    def admit(self, wanted: WantedSandbox, sandbox_id: str | None = None) -> Admitted:
+        """Room for it, or SandboxRefused. `withdraw` it if nothing comes of it. `sandbox_id`: of one that
+        sleeps or has ended, and is to come back."""
+        limits, elastic = decide(wanted, ceilings(self._settings))
+        with self._lock:
+            if sandbox_id is not None and (sandbox_id in self._admitted or not self.is_down(sandbox_id)):
+                raise SandboxRefused(
+                    SandboxProblem.SANDBOX_BUSY,
+                    f"{sandbox_id} is running, or somebody brings it back just now",
+                    "See `coatcheck sandbox list`.",
+                )
+            down = (SandboxState.ENDED, SandboxState.SLEEPING)
+            live = [each.opened_by for each in self._known.values() if each.state not in down]
+            live += self._admitted.values()
+            most, each_most = self._settings.max_sandboxes, self._settings.max_sandboxes_per_caller
+            if len(live) >= most:
+                raise too_many(f"this daemon runs {most} sandboxes already", "")
+            if live.count(wanted.opened_by) >= each_most:
+                raise too_many(f"you run {each_most} sandboxes already", "_PER_CALLER")
+            admitted = Admitted(sandbox_id or f"sbx_{secrets.token_hex(8)}", wanted, asdict(limits), elastic)
+            self._admitted[admitted.id] = wanted.opened_by
+        return admitted
+
+    def withdraw(self, admitted: Admitted) -> None:
+        with self._lock:
+            self._admitted.pop(admitted.id, None)
+
+    def is_down(self, sandbox_id: str) -> bool:
+        """Whether nothing of it runs: it has ended, or sleeps without a supervisor."""
+        sandbox = self._known.get(sandbox_id)
+        return sandbox_id in self._asleep or (sandbox is not None and sandbox.state is SandboxState.ENDED)
