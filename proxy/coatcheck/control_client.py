@@ -194,6 +194,10 @@ class ControlClient(SandboxCalls):
         said = {"answer": answer, "remember_seconds": remember_seconds, "person": person}
         return self._post(f"/v1/approvals/{quote(approval, safe='')}", said)
 
+    def page_link(self) -> Answer:
+        """`{url, page, expires_in}`: `url` logs this caller in on the page, once."""
+        return self._post("/v1/page-links", {})
+
     # --- policies and health ---------------------------------------------------------------------------
 
     def policies(self) -> Answers:

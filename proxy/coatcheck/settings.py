@@ -112,7 +112,11 @@ class Settings(BaseSettings):
     )
     control_host: str = Field("127.0.0.1", description="Address of the control API over TCP.")
     control_port: int | None = Field(
-        None, ge=0, le=65535, description="Port of the control API over TCP; unset: Unix socket only."
+        None,
+        ge=0,
+        le=65535,
+        description="Port of the control API over TCP, and of the page for whoever is on call; unset: Unix"
+        " socket only, and no page.",
     )
     control_grants: Path | None = Field(
         None, description="TOML file of callers: who may open which sessions, revoke, or read."
@@ -288,8 +292,6 @@ class Settings(BaseSettings):
             raise ValueError("transparent_hosts must name at least one address")
         if self.control_client_ca is not None and self.control_tls_certificate is None:
             raise ValueError("control_client_ca means nothing without control_tls_certificate: set both")
-        if self.control_port is not None and self.control_grants is None:
-            raise ValueError("control_port is open to nobody without control_grants: set it too")
         if (
             self.control_port is not None
             and self.control_tls_certificate is None

@@ -7,7 +7,7 @@ from tests.control.conftest import Control
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/v1", "/v1/sessions/", "/v1/sessions/x", "/v1/sessions/%2e%2e", "/v2/x"]
+    "path", ["/x", "/v1", "/v1/sessions/", "/v1/sessions/x", "/v1/sessions/%2e%2e", "/v2/x"]
 )
 async def test_other_paths_do_not_exist(control: Control, path: str) -> None:
     """Nothing is normalised: a path is one of the table, or none."""

@@ -19,6 +19,7 @@ from coatcheck.cli import (
     diagnosis,
     events,
     image,
+    page,
     policy,
     redirect,
     run,
@@ -55,6 +56,7 @@ app.command("dev")(daemon.dev)
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("demo", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(demo.demo)
 app.command("events")(events.events)
+app.command("page")(page.page)
 app.add_typer(session.app)
 app.add_typer(sandbox.app)
 app.add_typer(policy.app)

@@ -24,11 +24,13 @@ from coatcheck.inspection.inspector import Inspector
 from coatcheck.policies import PoliciesInForce
 from coatcheck.settings import Settings
 from coatcheck.shadow import Shadow
+from coatcheck.state.buckets import Buckets
 from coatcheck.state.database import Status
 from coatcheck.state.errors import Problem, StateError
 from coatcheck.state.state import State
-from coatcheck.telemetry.events import SandboxChange, SandboxEvent
+from coatcheck.telemetry.events import Event, SandboxChange, SandboxEvent
 from coatcheck.telemetry.metrics import CONTENT_TYPE, Metrics
+from coatcheck.telemetry.recent import Recent
 from coatcheck.telemetry.sandbox_feed import SandboxFeed
 
 type Listen = Literal["unix", "tcp", "sandbox"]
@@ -74,6 +76,16 @@ class Exchange(Protocol):
 
     @property
     def approvals(self) -> Approvals: ...
+
+    @property
+    def buckets(self) -> Buckets: ...
+
+    def tell(self, event: Event) -> None: ...
+
+
+class Telemetry(Protocol):
+    @property
+    def recent(self) -> Recent: ...
 
 
 class Kept(Protocol):
@@ -191,6 +203,9 @@ class Daemon(Protocol):
     def exchange(self) -> Exchange: ...
 
     @property
+    def telemetry(self) -> Telemetry: ...
+
+    @property
     def sandboxes(self) -> Sandboxes: ...
 
     @property
@@ -242,6 +257,37 @@ class Backend:
     def shadow(self) -> Shadow | None:
         """Candidate policies that are compared with those in force."""
         return self._daemon.exchange.shadow
+
+    @property
+    def buckets(self) -> Buckets:
+        """Of the rate limits; only what may be called from any thread is used."""
+        return self._daemon.exchange.buckets
+
+    @property
+    def recent(self) -> Recent:
+        """What happened lately."""
+        return self._daemon.telemetry.recent
+
+    def tell(self, event: Event) -> None:
+        """For the audit log."""
+        self._daemon.exchange.tell(event)
+
+    @property
+    def ca_not_after(self) -> datetime:
+        return self._daemon.authority.not_after
+
+    @property
+    def secret_ttl(self) -> float:
+        """Seconds until a secret at hand is read again."""
+        return self._daemon.settings.secret_ttl
+
+    def secret_ages(self) -> Mapping[str, float]:
+        """Seconds since each secret at hand was read, by credential."""
+        return self._daemon.metrics.pulled.secret_ages()
+
+    def store_silent(self) -> bool:
+        """Whether the secret store fails so often that it is not asked for a while."""
+        return self._daemon.metrics.pulled.breaker_open()
 
     @property
     def proxy_url(self) -> str | None:

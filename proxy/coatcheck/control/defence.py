@@ -27,14 +27,15 @@ _PROXIES: Final = ("proxy-authorization", "proxy-connection")
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "via")
 
 
-def check_request(request: BaseRequest, names: Collection[str] | None) -> None:
+def check_request(request: BaseRequest, names: Collection[str] | None, *, browser: bool = False) -> None:
     """Raise ControlProblem for such a request. `names`: hosts that we are; None on the Unix socket, which
-    no browser reaches and whose Host header says nothing."""
+    no browser reaches and whose Host header says nothing. `browser`: it is for the page, which looks at what
+    browsers say by itself."""
     headers = request.headers
     for name in _ONCE:
         if len(headers.getall(name, ())) > 1:
             raise _malformed(f"the header {name} stands there twice", "Send it once.")
-    if any(name in headers for name in _BROWSERS):
+    if not browser and any(name in headers for name in _BROWSERS):
         raise ControlProblem(
             Refusal.BROWSER,
             "the control API does not talk to web pages",

@@ -46,6 +46,10 @@ from coatcheck.control.models import (
 )
 from coatcheck.control.openapi import document
 from coatcheck.control.operation import Answer, Ask, Operation, Passage, Text, Unread
+from coatcheck.control.page import links
+from coatcheck.control.page.browser import PREFIX, is_page
+from coatcheck.control.page.site import OPERATIONS as OF_THE_PAGE
+from coatcheck.control.page.site import OnBehalf, Site
 from coatcheck.control.passages import Passages
 from coatcheck.control.problem import ControlProblem, Refusal
 from coatcheck.control.reading import read_body, read_query
@@ -54,7 +58,14 @@ logger = logging.getLogger(__name__)
 
 MAX_TOLD: Final = 10
 """Refusals a second that are logged."""
-_HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Server": "coatcheck"}
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    # A browser shows no answer of ours as a page, and what a sandbox's server answers least of all.
+    "Content-Security-Policy": "sandbox; default-src 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Server": "coatcheck",
+    "X-Content-Type-Options": "nosniff",
+}
 _PARTS: Final = {
     "approval": f"(?P<approval>{APPROVAL_ID})",
     "session": f"(?P<session>{SESSION_ID})",
@@ -83,6 +94,7 @@ OPERATIONS: Final = (
     *inspection.OPERATIONS,
     *sandbox_streams.OPERATIONS,
     *policies.OPERATIONS,
+    *links.OPERATIONS,
     *health.OPERATIONS,
     Operation("openapi", "GET", "/v1/openapi.json", None, "This document", _document, None),
 )
@@ -98,6 +110,7 @@ class Dispatcher:
         self._names = names
         self._routes = _routes(OPERATIONS)
         self._passages = Passages()
+        self._site = Site(desk, lambda: self.grants)
         self._second = self._told = 0
 
     async def handle(self, request: BaseRequest) -> StreamResponse:
@@ -106,10 +119,21 @@ class Dispatcher:
         operation: Operation | None = None
         try:
             channel = channel_of(request)
-            check_request(request, None if channel.uid is not None else self._names)
-            operation, path = self._route(request)
+            # No browser reaches the Unix socket.
+            page = channel.uid is None and is_page(request.raw_path)
+            check_request(request, None if channel.uid is not None else self._names, browser=page)
+            target = request.raw_path
+            if page:
+                asked = await self._site.answer(request, channel)
+                if not isinstance(asked, OnBehalf):
+                    return asked
+                caller, target = asked.caller, asked.target
+            operation, path = self._route(request.method, target)
+            if page and operation.name not in OF_THE_PAGE:
+                raise _not_found()
             if operation.action is not None:
-                caller = identify(channel, request.headers.get("authorization"), self.grants)
+                if caller is None:
+                    caller = identify(channel, request.headers.get("authorization"), self.grants)
                 if not caller.may(operation.action):
                     raise ControlProblem(
                         Refusal.FORBIDDEN,
@@ -129,7 +153,7 @@ class Dispatcher:
             return _answered(operation, answer)
         except ControlProblem as problem:
             self._report(operation, caller, problem)
-            return refused(problem, self._allowed(request))
+            return refused(problem, self._allowed(request.raw_path.removeprefix(PREFIX)))
         except ConnectionError:
             raise
         except TimeoutError:
@@ -152,14 +176,14 @@ class Dispatcher:
         who = caller.name if caller is not None else ""
         return await self._passages.carry(request, passage, who, _HEADERS, alive)
 
-    def _route(self, request: BaseRequest) -> tuple[Operation, dict[str, str]]:
-        target, question, query = request.raw_path.partition("?")
+    def _route(self, method: str, asked: str) -> tuple[Operation, dict[str, str]]:
+        target, question, query = asked.partition("?")
         found = False
         for pattern, operation in self._routes:
             match = pattern.fullmatch(target)
             if match is not None:
                 found = True
-                if operation.method == request.method:
+                if operation.method == method:
                     path = match.groupdict()
                     return operation, path | {
                         "rest": path["rest"] + question + query
@@ -168,11 +192,9 @@ class Dispatcher:
             raise ControlProblem(
                 Refusal.METHOD_NOT_ALLOWED,
                 "this resource does not have this method",
-                f"It has: {', '.join(self._allowed(request))}.",
+                f"It has: {', '.join(self._allowed(target))}.",
             )
-        raise ControlProblem(
-            Refusal.NOT_FOUND, "there is no such resource", "See /v1/openapi.json for those there are."
-        )
+        raise _not_found()
 
     def _report(self, operation: Operation | None, caller: Caller | None, problem: ControlProblem) -> None:
         """For the log: nothing that the request said, and so few lines that it fills no disk."""
@@ -186,8 +208,8 @@ class Dispatcher:
         who = caller.name if caller is not None else "nobody known"
         logger.warning("control: %s by %s refused: %s", what, who, problem.reason)
 
-    def _allowed(self, request: BaseRequest) -> tuple[str, ...]:
-        target = request.raw_path.partition("?")[0]
+    def _allowed(self, target: str) -> tuple[str, ...]:
+        target = target.partition("?")[0]
         return tuple(
             sorted({operation.method for pattern, operation in self._routes if pattern.fullmatch(target)})
         )
@@ -234,6 +256,12 @@ _CLOSING: Final = frozenset(
     {Refusal.TOO_LARGE, Refusal.TOO_SLOW, Refusal.MALFORMED, Refusal.BROWSER, Refusal.WRONG_HOST}
 )
 """After these, what follows on the connection is not read: its sender is confused, or worse."""
+
+
+def _not_found() -> ControlProblem:
+    return ControlProblem(
+        Refusal.NOT_FOUND, "there is no such resource", "See /v1/openapi.json for those there are."
+    )
 
 
 def internal() -> ControlProblem:

@@ -85,6 +85,15 @@ class Grants:
         everybody = (*self.by_uid.values(), *(caller for _, caller in proved))
         return next((caller for caller in everybody if caller.name == name), None)
 
+    def proof_of(self, name: str) -> str:
+        """How the caller of that name proves itself now; empty when there is none."""
+        proofs = [
+            *((f"uid {uid}", caller) for uid, caller in self.by_uid.items()),
+            *((f"token {digest.hex()}", caller) for digest, caller in self.by_token),
+            *((f"certificate {known}", caller) for known, caller in self.by_certificate),
+        ]
+        return next((proof for proof, caller in proofs if caller.name == name), "")
+
     def of_token(self, token: str) -> Caller | None:
         """Compares with every entry in constant time: how long it takes tells nothing."""
         digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()

@@ -25,6 +25,7 @@ class Refusal(StrEnum):
     UPGRADE_REQUIRED = "upgrade_required"
     INSPECTION_RUNNING = "inspection_running"
     NOT_WAITING = "not_waiting"
+    NO_PAGE = "no_page"
     INTERNAL = "internal"
     BUSY = "busy"
     DRAINING = "draining"
@@ -50,6 +51,7 @@ STATUS: dict[Reason, HTTPStatus] = {
     Refusal.UPGRADE_REQUIRED: HTTPStatus.UPGRADE_REQUIRED,
     Refusal.INSPECTION_RUNNING: HTTPStatus.CONFLICT,
     Refusal.NOT_WAITING: HTTPStatus.NOT_FOUND,
+    Refusal.NO_PAGE: HTTPStatus.CONFLICT,
     Refusal.INTERNAL: HTTPStatus.INTERNAL_SERVER_ERROR,
     Refusal.BUSY: HTTPStatus.SERVICE_UNAVAILABLE,
     Refusal.DRAINING: HTTPStatus.SERVICE_UNAVAILABLE,

@@ -130,7 +130,7 @@ class ControlServer:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         bridge = PlaneBridge(self._plane)
-        desk = Desk(Backend(self._daemon, self.reload), bridge)
+        desk = Desk(Backend(self._daemon, self.reload), bridge, self._page_origin())
         self._dispatcher = Dispatcher(desk, self._grants, self._names())
         doors = [Door(each, self._dispatcher.handle, _everybody, self._tls) for each in self._tcp]
         if self._unix is not None:
@@ -178,6 +178,16 @@ class ControlServer:
 
     def _names(self) -> frozenset[str]:
         return LOOPBACK | {self._settings.control_host.lower().strip("[]"), *self._settings.control_names}
+
+    def _page_origin(self) -> str | None:
+        """Where a browser on this machine, or one that knows us by name, finds the page."""
+        if not self._tcp:
+            return None
+        host, port = self._settings.control_host, self.addresses[0][1]
+        if host in ("0.0.0.0", "::"):  # noqa: S104 - every address of ours, and none that can be written down
+            host = next(iter(self._settings.control_names), "localhost")
+        host = f"[{host}]" if ":" in host else host
+        return f"{'https' if self._tls is not None else 'http'}://{host}:{port}"
 
     def _close_sockets(self) -> None:
         for each in self._tcp:

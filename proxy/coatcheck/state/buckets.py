@@ -82,6 +82,10 @@ class Buckets:
             exceeded = exceeded or charged.exceeded
         return exceeded
 
+    def used(self) -> tuple[dict[BucketKey, float], dict[BucketKey, int]]:
+        """Copies of the buckets and of what runs at once. In any thread: a copy is one step."""
+        return self._tats.copy(), self._running.copy()
+
     def _room_for(self, count: int, now: float) -> bool:
         if len(self._tats) + count <= self._max:
             return True

@@ -86,6 +86,8 @@ class Sink(StrEnum):
     LOG = "log"
     OTEL = "otel"
 
+    RECENT = "recent"
+    """What the page shows."""
 
 class _Labelled:
     """A counter whose children are kept: prometheus_client's `labels()` alone takes 2 µs.

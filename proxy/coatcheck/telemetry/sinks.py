@@ -8,6 +8,7 @@ from coatcheck.telemetry.events import Event, Repeated
 from coatcheck.telemetry.log import log_event
 from coatcheck.telemetry.metrics import Metrics, Sink
 from coatcheck.telemetry.otel import OpenTelemetry
+from coatcheck.telemetry.recent import Recent
 from coatcheck.telemetry.repeats import Repeats
 from coatcheck.telemetry.usage import UsageLedger
 
@@ -33,6 +34,7 @@ class Telemetry:
         if otel is not None:
             metrics.pulled.otel_counts = otel.counts
             otel.start()
+        self.recent = Recent()
         metrics.pulled.audit_counts = lambda: audit.counts
         metrics.pulled.checkpoint_failures = lambda: audit.second_sink_failures
 
@@ -59,6 +61,7 @@ class Telemetry:
         if recorded:
             self._log(event)
             self._export(event)
+            self._keep(event)
 
     def _record(self, event: Event) -> None:
         try:
@@ -85,6 +88,14 @@ class Telemetry:
                 return  # the log itself tells how many records it has lost
             self._log(count)
             self._export(count)
+            self._keep(count)
+
+    def _keep(self, event: Event) -> None:
+        """For the page: what the log has, so that refusals that repeat do not push all else out."""
+        try:
+            self.recent.put(event)
+        except Exception as error:  # noqa: BLE001
+            self._failed(Sink.RECENT, error)
 
     def _export(self, event: Event) -> None:
         """What has a record: refusals that repeat would flood a collector as they would the disk."""

@@ -1,0 +1,47 @@
+"""/v1/page-links: a link that logs its caller in on the page, once. For `coatcheck page`."""
+
+from http import HTTPStatus
+
+from pydantic import Field
+
+from coatcheck.control.caller import Action
+from coatcheck.control.desk import Desk
+from coatcheck.control.models import Answered
+from coatcheck.control.operation import Answer, Ask, Operation
+from coatcheck.control.page.browser import PREFIX
+from coatcheck.control.page.logins import LINK_SECONDS
+from coatcheck.control.problem import ControlProblem, Refusal
+from coatcheck.control.sessions import caller_of
+
+
+class PageLink(Answered):
+    url: str = Field(description="Where the page is; behind `#` the code, which no server and no log sees.")
+    page: str = Field(description="The same without the code.")
+    expires_in: float = Field(description="Seconds.")
+
+
+async def link(desk: Desk, ask: Ask) -> Answer:
+    if desk.page_origin is None:
+        raise ControlProblem(
+            Refusal.NO_PAGE,
+            "the page is not served, because the control API is on its Unix socket only",
+            "Set COATCHECK_CONTROL_PORT, say to 8750, and start the daemon again.",
+        )
+    page = f"{desk.page_origin}{PREFIX}/"
+    code = desk.logins.link(caller_of(ask))
+    return HTTPStatus.CREATED, PageLink(url=f"{page}#login={code}", page=page, expires_in=LINK_SECONDS)
+
+
+OPERATIONS = (
+    Operation(
+        "link_page",
+        "POST",
+        "/v1/page-links",
+        Action.SEE,
+        "A link that logs the caller in on the page, once, within two minutes",
+        link,
+        PageLink,
+        status=HTTPStatus.CREATED,
+        reasons=frozenset({Refusal.NO_PAGE, Refusal.FORBIDDEN}),
+    ),
+)
