@@ -126,7 +126,7 @@ class Call:
         if current is None or current.generation != session.generation:
             return Deny(Reason.SESSION_REVOKED, "the session has ended")
         now = state.clock.now()
-        dead = alive(current, now)
+        dead = alive(current, now) or state.deaf(now)
         if dead is not None:
             return dead
         if now.wall >= self._handle_until:

@@ -95,6 +95,9 @@ class Exchange:
         try:
             if self.draining:
                 call.deny(Deny(Reason.DRAINING, retry_after=5.0))
+            elif (deaf := self.state.deaf(self.state.clock.now())) is not None:
+                call.session = self.session_of(peer)
+                call.deny(deaf)
             else:
                 malformed, world = check_head(head, http2=http2), self.world()
                 verdict = malformed or decide(peer, destination, head, world)
@@ -135,7 +138,7 @@ class Exchange:
             verdict = (
                 Deny(Reason.DRAINING, retry_after=5.0)
                 if self.draining
-                else decide_connect(peer, host, port, world)
+                else self.state.deaf(world.now) or decide_connect(peer, host, port, world)
             )
             if self.shadow is not None:
                 self.shadow.connect(peer, destination, world, verdict)

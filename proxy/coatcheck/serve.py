@@ -17,6 +17,7 @@ from coatcheck.control.server import ControlServer
 from coatcheck.decision.session import alive
 from coatcheck.decision.verdict import Reason
 from coatcheck.exchange import Exchange
+from coatcheck.fleet.member import member_of, open_state
 from coatcheck.gauges import wire_gauges
 from coatcheck.inspection.daemon import inspector_of
 from coatcheck.launcher.service import Sandboxes
@@ -40,8 +41,7 @@ from coatcheck.shadow import Shadow
 from coatcheck.state.clock import awake
 from coatcheck.state.errors import StateError
 from coatcheck.state.registry import Taken
-from coatcheck.state.sessions import SANDBOX_SOCKETS, StateSettings
-from coatcheck.state.state import State
+from coatcheck.state.sessions import SANDBOX_SOCKETS
 from coatcheck.state_directory import StateDirectory
 from coatcheck.stores import SecretStore
 from coatcheck.stores.cache import CachedStore
@@ -93,17 +93,9 @@ class Daemon:
         if self.audit.recovery.missing:
             lost = f"{self.audit.recovery.missing} records that checkpoints vouch for are gone"
             self.telemetry.emit(DaemonEvent(time.time(), "audit_truncated", lost))
-        self.state = State.open(
-            self.directory.sessions,
-            emit=self.telemetry.emit,
-            settings=StateSettings(
-                max_age=settings.session_max_age,
-                lease=settings.session_lease,
-                max_lease=max(600.0, settings.session_lease),
-                max_sessions=settings.max_sessions,
-            ),
-            seen_version=self.audit.last_state_version(),
-        )
+        emit, seen = self.telemetry.emit, self.audit.last_state_version()
+        self.state = open_state(settings, self.directory.sessions, emit, seen)
+        self.member = member_of(settings, self.state, emit)
         self._resume_usage()
         self.authority = Authority.load_or_create(self.directory.ca)
         self.trust: TrustFiles = self._write_trust()
@@ -163,6 +155,8 @@ class Daemon:
         )
         self.listeners = Listeners(self.plane, self.settings.runtime, Resolver(self.metrics.dns_asked))
         self.state.on_revoked(self._revoked)
+        if self.member is not None:
+            self.member.start()
         self._tasks.append(asyncio.create_task(self.plane.run(), name="plane"))
         self._tasks.append(asyncio.create_task(self._keep_house(), name="housekeeping"))
         self.addresses = await open_shared(self.listeners, self.settings)
@@ -333,6 +327,8 @@ class Daemon:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.store.close()
         self.exchange.tell(DaemonEvent(time.time(), "stopped"))
+        if self.member is not None:
+            await asyncio.to_thread(self.member.stop)
         self.state.close()
         self.telemetry.close(time.time())
         self.loop = None  # what is queued there still finds nothing to do

@@ -20,11 +20,12 @@ from pydantic_settings import (
 
 from coatcheck.decision.address import parse_networks
 from coatcheck.decision.host import split_authority
+from coatcheck.shared_state_settings import SharedStateSettings
 
 PREFIX = "COATCHECK_"
 
 
-class Settings(BaseSettings):
+class Settings(SharedStateSettings, BaseSettings):
     """Everything that differs from one deployment to the next."""
 
     model_config = SettingsConfigDict(
@@ -63,6 +64,9 @@ class Settings(BaseSettings):
         ge=0,
         le=65535,
         description="Port of the shared proxy listener; unset: none.",
+    )
+    proxy_share_port: bool = Field(
+        False, description="Other daemons on this host may listen there, too (SO_REUSEPORT)."
     )
     proxy_trust_addresses: bool = Field(
         False,

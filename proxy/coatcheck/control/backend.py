@@ -314,6 +314,7 @@ class Backend:
             ("started", self._daemon.ready or self.draining),
             ("accepting requests", not self.draining),
             ("policies", bool(self.state.policies)),
+            ("shared state", self.state.deaf(self.state.clock.now()) is None),
             ("audit log", not self._daemon.audit.failing),
             ("certificate authority", datetime.now(UTC) < self._daemon.authority.not_after),
         )

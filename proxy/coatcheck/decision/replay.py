@@ -82,6 +82,7 @@ AFTERWARDS = frozenset(
         Reason.SECRET_MISSING,
         Reason.SECRET_UNUSABLE,
         Reason.AUDIT_UNAVAILABLE,
+        Reason.SHARED_STATE_SILENT,
         Reason.APPROVAL_REFUSED,
         Reason.APPROVAL_TIMEOUT,
     }

@@ -69,6 +69,7 @@ class Reason(StrEnum):
     CLIENT_GONE = "client_gone"
     # ourselves
     AUDIT_UNAVAILABLE = "audit_unavailable"
+    SHARED_STATE_SILENT = "shared_state_silent"
     DRAINING = "draining"
     INTERNAL_ERROR = "internal_error"
 
@@ -136,6 +137,7 @@ EXPLANATIONS: dict[Reason, Explanation] = {
     _R.UPSTREAM_RESPONSE_REFUSED: Explanation(502, "the upstream's answer was refused", "The answer broke a rule that protects credentials. Retrying will not help."),
     _R.CLIENT_GONE: Explanation(502, "the client closed the connection before the answer was complete", "Nothing to do: this is only ever recorded."),
     _R.AUDIT_UNAVAILABLE: Explanation(503, "the audit log cannot be written, so nothing may leave", _RETRY),
+    _R.SHARED_STATE_SILENT: Explanation(503, "the proxy hears nothing of what its fleet has revoked, so nothing may leave", _RETRY),
     _R.DRAINING: Explanation(503, "the proxy is shutting down", _RETRY),
     _R.INTERNAL_ERROR: Explanation(503, "the proxy could not decide, so nothing left", "The failure was recorded. " + _RETRY),
 }  # fmt: skip

@@ -13,7 +13,7 @@ from coatcheck.policyfile.signed import SignedPolicies
 from coatcheck.policyfile.watch import PolicyWatch
 from coatcheck.private_files import PrivateFileError, check_private_directory
 from coatcheck.settings import Settings
-from coatcheck.state.state import DATABASE_NAME
+from coatcheck.state.opening import DATABASE_NAME
 
 CA_WARNING = timedelta(days=30)
 """Sandboxes must get the new bundle before the old CA ends: a month is one release of most images."""

@@ -32,7 +32,14 @@ async def open_shared(listeners: Listeners, settings: Settings) -> Addresses:
     dns: list[Address] = []
     if settings.proxy_port is not None:
         trusted, tls = settings.proxy_trust_addresses, mtls_context(settings)
-        shared = SharedListener("proxy", settings.proxy_host, settings.proxy_port, trusted, tls)
+        shared = SharedListener(
+            "proxy",
+            settings.proxy_host,
+            settings.proxy_port,
+            trusted,
+            tls,
+            share_port=settings.proxy_share_port,
+        )
         proxy = await listeners.open_shared(shared)
     for host in settings.transparent_hosts:  # port 0: the one that the first address got, at all of them
         if settings.transparent_port is not None:

@@ -70,6 +70,8 @@ class SharedListener:
     """A server context that demands and verifies client certificates (origin class mtls)."""
     transparent: bool = False
     """Connections come here by a redirect: their clients know of no proxy, and nobody may come directly."""
+    share_port: bool = False
+    """Other daemons of this user may listen there as well; the kernel spreads connections over them."""
 
 
 class Listeners:
@@ -101,6 +103,7 @@ class Listeners:
             limit=STREAM_LIMIT,
             ssl=listener.tls,
             ssl_handshake_timeout=HANDSHAKE_SECONDS if listener.tls is not None else None,
+            reuse_port=listener.share_port or None,
         )
         return self._keep_shared(server)
 

@@ -13,9 +13,10 @@ _UNKNOWN = Deny(Reason.HANDLE_UNKNOWN, "not a handle that we issued")
 class GenuineHandles:
     """Signed handles by their signature, checked once and then known by digest; references by digest.
 
-    Cached answers need no eviction when keys change: a key is dropped after its last handle expired, and
-    a key that a refused handle named never comes into being later. A handle that outlives its key, because
-    a fork of its sandbox may hold it, is known by its digest.
+    Cached answers need no eviction when our own keys change: a key is dropped after its last handle expired,
+    and a key that a refused handle named never comes into being later. Keys of other daemons do, and then
+    refusals are forgotten. A handle that outlives its key, because a fork of its sandbox may hold it, is
+    known by its digest.
     """
 
     def __init__(self, keys: SigningKeys, issued: IssuedHandles) -> None:
@@ -38,6 +39,10 @@ class GenuineHandles:
                 known = self._issued.signed.get(digest, known)
             (self._refused if isinstance(known, Deny) else self._genuine).put(digest, known)
         return known
+
+    def forget_refusals(self) -> None:
+        """Keys or handles came from another daemon: what was no handle of ours a moment ago may be one."""
+        self._refused = ClaimsCache(MAX_REFUSED)
 
     def is_reference(self, text: str) -> bool:
         """Whether `text` is a reference handle that we issued: the `known` of `search.find`."""

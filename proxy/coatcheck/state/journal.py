@@ -51,4 +51,7 @@ class Journal:
                 f"done, but it could not be written ({error}): a crash now would undo it",
                 "Free the disk that holds the state directory and repeat; until then do not restart.",
             ) from error
+        except StateError:
+            self._owed.clear()  # it is on our disk, which remembers that others must be told
+            raise
         self._owed.clear()

@@ -32,7 +32,7 @@ class Taken:
 
 type Revoked = Callable[[Taken], None]
 
-_CHANGES: Final = {
+CHANGES: Final = {
     Status.REVOKED: SessionChange.REVOKED,
     Status.ENDED: SessionChange.ENDED,
     Status.LAPSED: SessionChange.LAPSED,
@@ -93,16 +93,23 @@ class Registry:
     ) -> list[SessionEvent]:
         """Refuse the sessions from now on, everywhere; on disk when this returns. `one`: it was asked for
         this one, and not for whatever there is."""
+        dead = self.show_closed(sessions, status, now, one)
+        for session in dead:
+            self._journal.owe(partial(self._database.close_session, session.id, status, now.wall))
+        self.forget()
+        return self.settle_and_tell(now, CHANGES[status], dead, caller, why)
+
+    def show_closed(
+        self, sessions: Sequence[Session], status: Status, now: Now, one: bool = True
+    ) -> list[Session]:
+        """Refuse the sessions from now on, and cut what runs; as they are now. Nothing is written."""
         revoked = status in (Status.REVOKED, Status.ENDED)
         what = (Revocation.SESSION if one else Revocation.EVERYTHING) if revoked else None
         dead = [replace(session, revoked=revoked, lease_deadline=float("-inf")) for session in sessions]
         self.sessions = self.sessions.having(*dead, epoch=True)
         self.closed |= {session.id: (status, now.wall) for session in dead}
         self.notify(dead, what, now)
-        for session in dead:
-            self._journal.owe(partial(self._database.close_session, session.id, status, now.wall))
-        self.forget()
-        return self.settle_and_tell(now, _CHANGES[status], dead, caller, why)
+        return dead
 
     def take_credential(
         self, sessions: Sequence[Session], credential: str, now: Now, caller: str, why: str

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from coatcheck.decision.message import Origin, OriginClass
-from coatcheck.decision.policy import Policy
+from coatcheck.decision.policy import Credential, Policy
 from coatcheck.decision.session import MAX_ANCESTORS, Isolation, Now, Session
 from coatcheck.state.errors import Problem, StateError
 from coatcheck.state.persistent_map import PersistentMap
@@ -176,6 +176,18 @@ def _line_of(parent: Session, wanted: NewSession) -> frozenset[str]:
             "Copy what you need out of the sandbox into a new one.",
         )
     return line
+
+
+def granted(session: Session, name: str, policies: Mapping[str, Policy]) -> Credential:
+    """The credential that the session has under that name; StateError(UNKNOWN_CREDENTIAL) if it has none."""
+    policy = policies.get(session.policy)
+    if policy is None or name not in policy.credentials or name not in session.credentials:
+        raise StateError(
+            Problem.UNKNOWN_CREDENTIAL,
+            f"session {session.id} has no credential {name!r} that policy {session.policy} has as well",
+            "Credentials are granted when a session is opened, and policy can take them away.",
+        )
+    return policy.credentials[name]
 
 
 def renewed(session: Session, seconds: float | None, settings: StateSettings, now: Now) -> Session:

@@ -54,17 +54,7 @@ class SigningKeys:
             return cls.new(directory, now)
         content = read_private(path)
         try:
-            data: dict[str, Any] = json.loads(content)
-            active = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(data["active"]["private"]))
-            retired = tuple(
-                _Retired(
-                    item["kid"],
-                    Ed25519PublicKey.from_public_bytes(bytes.fromhex(item["public"])),
-                    float(item["verify_until"]),
-                )
-                for item in data["retired"]
-            )
-            return cls(path, active, float(data["active"]["created_at"]), retired)
+            return cls(path, *_parsed(json.loads(content)))
         except (ValueError, KeyError, TypeError, AttributeError):
             raise StateError(
                 Problem.DIRECTORY,
@@ -79,6 +69,39 @@ class SigningKeys:
         keys._save()
         return keys
 
+    def exported(self) -> dict[str, Any]:
+        """All of it, private half included: as in the file, and for the daemons that share our keys."""
+        active = {"private": self._active.private_bytes_raw().hex(), "created_at": self.created_at}
+        retired = [
+            {
+                "kid": item.kid,
+                "public": item.public.public_bytes_raw().hex(),
+                "verify_until": item.verify_until,
+            }
+            for item in self._retired
+        ]
+        return {"active": active, "retired": retired}
+
+    def adopt(self, exported: dict[str, Any]) -> None:
+        """Sign and verify with the keys that another daemon `exported`, and no others. ValueError when they
+        cannot be read."""
+        if exported == self.exported():
+            return
+        try:
+            self._active, self.created_at, self._retired = _parsed(exported)
+        except (KeyError, TypeError, AttributeError):
+            raise ValueError("these are no signing keys") from None  # the cause could quote them
+        self._publish()
+        self._save()
+
+    def rotated(self, now: float, max_age: float) -> "SigningKeys":
+        """What `rotate` would make of these, neither used nor written."""
+        return SigningKeys(self._path, Ed25519PrivateKey.generate(), now, self._all_retired(now, max_age))
+
+    def replaced(self, now: float) -> "SigningKeys":
+        """A first key again, neither used nor written: what was ever signed does not count by it."""
+        return SigningKeys(self._path, Ed25519PrivateKey.generate(), now, ())
+
     def sign(self, claims: Claims) -> str:
         """A handle. ValueError when its names make it too long."""
         return sign(claims, self._active, self.current.active_kid)
@@ -88,11 +111,9 @@ class SigningKeys:
 
         What the old one signed counts for `max_age` seconds more: the longest life of a handle.
         """
-        old = _Retired(self.current.active_kid, self._active.public_key(), now + max_age)
         before = (self._active, self.created_at, self._retired)
-        self._active = Ed25519PrivateKey.generate()
-        self.created_at = now
-        self._retired = (*_counting(self._retired, now), old)
+        retired = self._all_retired(now, max_age)
+        self._active, self.created_at, self._retired = Ed25519PrivateKey.generate(), now, retired
         try:
             self._save()
         except OSError:
@@ -110,23 +131,30 @@ class SigningKeys:
         self._save()
         return True
 
+    def _all_retired(self, now: float, max_age: float) -> tuple[_Retired, ...]:
+        old = _Retired(self.current.active_kid, self._active.public_key(), now + max_age)
+        return (*_counting(self._retired, now), old)
+
     def _publish(self) -> None:
         kid = _kid(self._active.public_key())
         verify = {item.kid: item.public for item in self._retired}
         self.current = HandleKeys(kid, verify | {kid: self._active.public_key()})
 
     def _save(self) -> None:
-        active = {"private": self._active.private_bytes_raw().hex(), "created_at": self.created_at}
-        retired = [
-            {
-                "kid": item.kid,
-                "public": item.public.public_bytes_raw().hex(),
-                "verify_until": item.verify_until,
-            }
-            for item in self._retired
-        ]
-        content = json.dumps({"active": active, "retired": retired}, indent=1).encode()
-        write_atomically(self._path, content, overwrite=True)
+        write_atomically(self._path, json.dumps(self.exported(), indent=1).encode(), overwrite=True)
+
+
+def _parsed(data: dict[str, Any]) -> tuple[Ed25519PrivateKey, float, tuple[_Retired, ...]]:
+    retired = tuple(
+        _Retired(
+            item["kid"],
+            Ed25519PublicKey.from_public_bytes(bytes.fromhex(item["public"])),
+            float(item["verify_until"]),
+        )
+        for item in data["retired"]
+    )
+    active = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(data["active"]["private"]))
+    return active, float(data["active"]["created_at"]), retired
 
 
 def _counting(retired: tuple[_Retired, ...], now: float) -> tuple[_Retired, ...]:

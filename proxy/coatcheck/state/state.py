@@ -18,21 +18,24 @@ from threading import RLock
 from types import MappingProxyType
 from typing import Final
 
-from coatcheck.decision.policy import Credential, Policy
+from coatcheck.decision.policy import Policy
 from coatcheck.decision.session import Now, Session, alive
-from coatcheck.private_files import open_private_directory
+from coatcheck.decision.verdict import Deny
 from coatcheck.state.clock import Clock
 from coatcheck.state.database import Database, IssuedHandle, Status
 from coatcheck.state.errors import Problem, StateError
 from coatcheck.state.genuine import GenuineHandles
+from coatcheck.state.hearing import Hearing
 from coatcheck.state.issued import IssuedHandles, MintedHandle, mint
 from coatcheck.state.journal import Journal
+from coatcheck.state.opening import open_stored
 from coatcheck.state.registry import Registry, Revoked, status_of
-from coatcheck.state.sessions import NewSession, Sessions, StateSettings, new_session, renewed
+from coatcheck.state.replica import Replica
+from coatcheck.state.sessions import NewSession, Sessions, StateSettings, granted, new_session, renewed
+from coatcheck.state.shared_database import SharedDatabase
 from coatcheck.state.signing_keys import SigningKeys
 from coatcheck.telemetry.events import DaemonEvent, Event, Revocation, SessionChange, SessionEvent
 
-DATABASE_NAME: Final = "sessions.db"
 HIGH_WATER_SECONDS: Final = 10.0
 """How far the persisted clock may be behind: as much as a clock set back during a restart could win."""
 
@@ -45,6 +48,10 @@ class State:
 
     genuine: GenuineHandles
     """`claims_of` and its kin."""
+
+    hearing: Hearing | None = None
+    replica: Replica | None = None
+    """Both set where a fleet of daemons shares the state."""
 
     def __init__(
         self,
@@ -76,38 +83,29 @@ class State:
         settings: StateSettings | None = None,
         clock: Clock | None = None,
         seen_version: int | None = None,
+        max_silence: float | None = None,
     ) -> "State":
         """The state in `directory` (`StateDirectory.sessions`), made if there is none; one process at a time.
 
         `seen_version` is the greatest `state_version` in the audit log. A database that is behind it was
         lost or rolled back, and may have forgotten revocations: then every session and every signing key
-        is dropped, and a DaemonEvent says so. StateError or PrivateFileError when the files cannot be
-        trusted or used.
+        is dropped, and a DaemonEvent says so. `max_silence`: it is shared with other daemons, and without
+        word of them for so many seconds nothing may go on. StateError or PrivateFileError when the files
+        cannot be trusted or used.
         """
-        open_private_directory(directory)
-        database = Database(directory / DATABASE_NAME)
+        clock = clock or Clock()
+        stored = open_stored(directory, clock, seen_version, shared=max_silence is not None)
         try:
-            clock = clock or Clock()
-            clock.raise_to(database.high_water)
-            now = clock.now()
-            version = database.version
-            behind = seen_version is not None and version < seen_version
-            if behind or database.is_new:
-                keys = SigningKeys.new(directory, now.wall)
-            else:
-                keys = SigningKeys.open(directory, now.wall)
-            if seen_version is not None and behind:
-                with Journal(database).giving(now):
-                    database.forget_all()
-                    database.set_version(seen_version)
-            state = cls(database, keys, clock, settings or StateSettings(), emit)
+            state = cls(stored.database, stored.keys, clock, settings or StateSettings(), emit)
         except BaseException:
-            database.close()
+            stored.database.close()
             raise
-        if behind:
-            what = "state_lost" if database.is_new else "state_rolled_back"
-            detail = f"version {version}, the audit log has seen {seen_version}: everything was revoked"
-            emit(DaemonEvent(now.wall, what, detail))
+        if isinstance(stored.database, SharedDatabase) and max_silence is not None:
+            state.hearing = Hearing(max_silence)
+            parts = (state._registry, state._issued, state.genuine, stored.keys, clock)
+            state.replica = Replica(state._lock, stored.database, *parts)
+        if stored.lost:
+            emit(DaemonEvent(clock.now().wall, stored.lost, stored.detail))
         return state
 
     def close(self) -> None:
@@ -124,6 +122,10 @@ class State:
     def sessions(self) -> Sessions:
         """The snapshot. Read it once a request."""
         return self._registry.sessions
+
+    def deaf(self, now: Now) -> Deny | None:
+        """Why nothing may go on that needs a session: what others revoked may not be known here."""
+        return self.hearing.deaf(now) if self.hearing is not None else None
 
     def session(self, session_id: str) -> Session:
         """StateError(UNKNOWN_SESSION) when there is none, or none any more."""
@@ -220,7 +222,7 @@ class State:
         with self._lock:
             now = self.clock.now()
             session = self._registry.live(session_id, now)
-            found = self._credential(session, credential)
+            found = granted(session, credential, self.policies)
             unexpired = [h for h in self._issued.of(session_id) if now.wall < h.claims.expires_at]
             if len(unexpired) >= self.settings.max_handles:
                 raise StateError(
@@ -243,9 +245,11 @@ class State:
             now = self.clock.now()
             session = self._registry.live(session_id, now)
             session = replace(session, generation=session.generation + 1)
-            names = [name for name in sorted(session.credentials) if self._has(session, name)]
+            policy = self.policies.get(session.policy)
             made = [
-                mint(session, self._credential(session, name), now, None, self._keys.sign) for name in names
+                mint(session, policy.credentials[name], now, None, self._keys.sign)
+                for name in sorted(session.credentials)
+                if policy is not None and name in policy.credentials
             ]
             with self._journal.giving(now):
                 self._database.set_generation(session_id, session.generation)
@@ -324,8 +328,12 @@ class State:
             now = self.clock.now()
             events: list[SessionEvent] = []
             dead: dict[Status, list[Session]] = {}
+            heard = self.hearing.heard_at if self.hearing is not None else now.monotonic
             for session in self.sessions.by_id.values():
-                if session.id not in self._registry.closed and alive(session, now) is not None:
+                if session.id in self._registry.closed or alive(session, now) is None:
+                    continue
+                # Another daemon may have renewed it in time, without our having heard of that yet.
+                if heard >= session.lease_deadline or now.wall >= session.expires_at:
                     dead.setdefault(status_of(session, now), []).append(session)
             for status, sessions in dead.items():
                 events += self._registry.close(sessions, status, now, "", "")
@@ -358,19 +366,6 @@ class State:
             return self._database.version
 
     # --- inside, under the lock ----------------------------------------------------------------------
-
-    def _has(self, session: Session, name: str) -> bool:
-        policy = self.policies.get(session.policy)
-        return policy is not None and name in policy.credentials
-
-    def _credential(self, session: Session, name: str) -> Credential:
-        if name not in session.credentials or not self._has(session, name):
-            raise StateError(
-                Problem.UNKNOWN_CREDENTIAL,
-                f"session {session.id} has no credential {name!r} that policy {session.policy} has as well",
-                "Credentials are granted when a session is opened, and policy can take them away.",
-            )
-        return self.policies[session.policy].credentials[name]
 
     def _take(self, session_id: str, status: Status, caller: str, why: str) -> Session:
         with self._lock:

@@ -46,6 +46,7 @@ FAIL_CLOSED = frozenset(
         Reason.SECRET_MISSING,
         Reason.SECRET_UNUSABLE,
         Reason.AUDIT_UNAVAILABLE,
+        Reason.SHARED_STATE_SILENT,
         Reason.INTERNAL_ERROR,
     }
 )

@@ -1,0 +1,81 @@
+"""This daemon as a member of its fleet: its state, opened, and what keeps it like the others'."""
+
+import math
+import secrets
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from coatcheck.fleet.follower import Bounds, Follower
+from coatcheck.fleet.publisher import RedisPublisher
+from coatcheck.fleet.seal import Seal, read_key
+from coatcheck.fleet.shared_log import SharedLog
+from coatcheck.settings import Settings
+from coatcheck.state.sessions import StateSettings
+from coatcheck.state.state import State
+from coatcheck.telemetry.events import Event
+
+HOST_CHARACTERS: Final = 60
+
+
+class Member:
+    """`start` it once, `stop` it last. A daemon that shares nothing has none."""
+
+    def __init__(self, settings: Settings, state: State, emit: Callable[[Event], None]) -> None:
+        """PrivateFileError when the key cannot be used."""
+        server, key = settings.shared_state_server, settings.shared_state_key
+        if server is None or key is None or state.replica is None or state.hearing is None:
+            raise ValueError("nothing is shared")
+        material, fleet = read_key(key), settings.shared_state_name
+        self.name = f"{socket.gethostname()[:HOST_CHARACTERS]}-{secrets.token_hex(4)}"
+        """Told to the others, and in their audit logs."""
+        bounds = Bounds(
+            settings.shared_state_max_silence,
+            settings.shared_state_max_skew,
+            StateSettings().key_rotation,
+            settings.session_max_age,
+        )
+
+        def log() -> SharedLog:
+            return SharedLog(server, Seal(material, fleet), fleet, self.name, bounds.timeout)
+
+        self._writing = log()
+        replica, hearing = state.replica, state.hearing
+        replica.database.publisher = RedisPublisher(
+            self._writing, replica, hearing, settings.shared_state_replicas, bounds.timeout
+        )
+        self.follower = Follower(log(), replica, hearing, bounds, emit)
+
+    def start(self) -> None:
+        self.follower.start()
+
+    def stop(self) -> None:
+        self.follower.stop()
+        self._writing.disconnect()
+
+
+def open_state(
+    settings: Settings, directory: Path, emit: Callable[[Event], None], seen_version: int | None
+) -> State:
+    """The state in `directory`, shared or not. What `State.open` raises."""
+    shared = settings.shared_state is not None
+    state_settings = StateSettings(
+        max_age=settings.session_max_age,
+        lease=settings.session_lease,
+        max_lease=max(600.0, settings.session_lease),
+        max_sessions=settings.max_sessions,
+        # One daemon at a time may change the keys of a fleet: its follower does.
+        key_rotation=math.inf if shared else StateSettings().key_rotation,
+    )
+    return State.open(
+        directory,
+        emit=emit,
+        settings=state_settings,
+        seen_version=seen_version,
+        max_silence=settings.shared_state_max_silence if shared else None,
+    )
+
+
+def member_of(settings: Settings, state: State, emit: Callable[[Event], None]) -> Member | None:
+    return Member(settings, state, emit) if settings.shared_state is not None else None

@@ -1,0 +1,73 @@
+"""The steps that Redis takes as one: each a Lua script, with all keys of a fleet in one slot.
+
+`head` is a hash: `epoch`, `number` and `digest` of the last entry, `genesis` (sealed: which fleet's, which
+epoch), `base` (the number up to which `snapshot` goes). `log` is a stream whose ids are `epoch-number`.
+A script writes in any case, also the one that only listens: a primary that has lost its replicas and is told
+to refuse writes then (min-replicas-to-write) must not go on being listened to.
+"""
+
+from typing import Final
+
+LISTEN: Final = """
+-- KEYS head log leases renewals members; ARGV epoch number renewals-after member count
+local time = redis.call('TIME')
+redis.call('ZADD', KEYS[5], time[1], ARGV[4])
+redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', time[1] - 30)
+local head = redis.call('HMGET', KEYS[1], 'epoch', 'number', 'digest', 'genesis', 'base')
+local entries, renewals = {}, {}
+if head[1] and head[1] == ARGV[1] then
+  entries = redis.call('XRANGE', KEYS[2], '(' .. ARGV[1] .. '-' .. ARGV[2], '+', 'COUNT', ARGV[5])
+  renewals = redis.call('XRANGE', KEYS[4], '(' .. ARGV[3], '+', 'COUNT', ARGV[5])
+end
+return {time[1] .. '.' .. string.format('%06d', time[2]), redis.call('ZCARD', KEYS[5]), head, entries,
+        renewals, redis.call('XLEN', KEYS[2])}
+"""
+APPEND: Final = """
+-- KEYS head log leases; ARGV epoch number digest new-digest sealed closed…
+local head = redis.call('HMGET', KEYS[1], 'epoch', 'number', 'digest')
+if head[1] ~= ARGV[1] or head[2] ~= ARGV[2] or head[3] ~= ARGV[3] then return 0 end
+local number = tonumber(ARGV[2]) + 1
+redis.call('XADD', KEYS[2], ARGV[1] .. '-' .. string.format('%.0f', number), 's', ARGV[5])
+redis.call('HSET', KEYS[1], 'number', string.format('%.0f', number), 'digest', ARGV[4])
+for i = 6, #ARGV do redis.call('HDEL', KEYS[3], ARGV[i]) end
+return 1
+"""
+FOUND: Final = """
+-- KEYS head log leases renewals snapshot; ARGV seen-epoch seen-number seen-digest epoch genesis digest sealed
+local head = redis.call('HMGET', KEYS[1], 'epoch', 'number', 'digest')
+if (head[1] or '') ~= ARGV[1] or (head[2] or '') ~= ARGV[2] or (head[3] or '') ~= ARGV[3] then return 0 end
+redis.call('DEL', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5])
+redis.call('HSET', KEYS[1], 'epoch', ARGV[4], 'genesis', ARGV[5], 'base', '0')
+redis.call('HSET', KEYS[1], 'number', '1', 'digest', ARGV[6])
+redis.call('XADD', KEYS[2], ARGV[4] .. '-1', 's', ARGV[7])
+return 1
+"""
+RENEW: Final = """
+-- KEYS head leases renewals; ARGV epoch kept, then id and sealed lease of each session
+if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] then return 0 end
+for i = 3, #ARGV, 2 do
+  redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1])
+  redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[2], '*', 'i', ARGV[i], 's', ARGV[i + 1])
+end
+return 1
+"""
+INSTALL: Final = """
+-- KEYS head log snapshot new; ARGV epoch number margin
+local head = redis.call('HMGET', KEYS[1], 'epoch', 'base')
+if head[1] ~= ARGV[1] or tonumber(head[2] or '0') >= tonumber(ARGV[2]) then
+  redis.call('DEL', KEYS[4])
+  return 0
+end
+redis.call('RENAME', KEYS[4], KEYS[3])
+redis.call('PERSIST', KEYS[3])
+redis.call('HSET', KEYS[1], 'base', ARGV[2])
+local from = tonumber(ARGV[2]) + 1 - tonumber(ARGV[3])
+if from > 1 then redis.call('XTRIM', KEYS[2], 'MINID', ARGV[1] .. '-' .. string.format('%.0f', from)) end
+return 1
+"""
+COMMANDS: Final = (
+    "evalsha", "eval", "script|load", "ping", "time", "wait", "xread", "xrange", "xadd", "xlen", "xtrim",
+    "hset", "hget", "hmget", "hgetall", "hdel", "del", "rename", "expire", "persist", "zadd", "zcard",
+    "zremrangebyscore",
+)  # fmt: skip
+"""All that a daemon's user must be allowed."""

@@ -1,0 +1,106 @@
+"""What may change in the sessions of a fleet, as values: one daemon notes them, the others apply them.
+
+Each may be applied twice, and what takes may be applied in any order: a session that is over stays over,
+credentials and handles only go, a generation only grows.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from coatcheck.decision.session import Session
+from coatcheck.state.database import IssuedHandle, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    session: Session
+    lease_until: float
+    """Unix seconds: of the monotonic clock each daemon has its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Minted:
+    handle: IssuedHandle
+
+
+@dataclass(frozen=True, slots=True)
+class Rebound:
+    session: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeysChanged:
+    """The keys that sign handles from now on, as `SigningKeys.exported` gives them."""
+
+    keys: dict[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    session: str
+    seconds: float
+    until: float
+    """Unix seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    session: str
+    status: Status
+    at: float
+    """Unix seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandleRevoked:
+    session: str
+    jti: str
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialsLeft:
+    """All but these were taken from a session that goes on."""
+
+    session: str
+    credentials: frozenset[str]
+
+
+type Change = Opened | Minted | Rebound | KeysChanged | Renewed | Closed | HandleRevoked | CredentialsLeft
+
+TAKING: Final = (Closed, HandleRevoked, CredentialsLeft)
+"""These are in force here before anybody else knows of them."""
+
+
+def session_of(change: Change) -> str:
+    """The session that a change is about; empty for keys."""
+    match change:
+        case Opened(session):
+            return session.id
+        case Minted(handle):
+            return handle.claims.sid
+        case KeysChanged():
+            return ""
+        case _:
+            return change.session
+
+
+def conflict(mine: Iterable[Change], theirs: Iterable[Change]) -> str | None:
+    """Why `mine`, which was judged before `theirs` were known, may not follow them; None: it may.
+
+    Only what gives is judged by what went before it: an origin proves one session, nothing is given to
+    one that is over, and keys are changed by one daemon at a time.
+    """
+    theirs = tuple(theirs)
+    origins = {each.session.origin: each.session.id for each in theirs if isinstance(each, Opened)}
+    touched = {session_of(each) for each in theirs if isinstance(each, Closed | Rebound | CredentialsLeft)}
+    rotated = any(isinstance(each, KeysChanged) for each in theirs)
+    for change in mine:
+        if isinstance(change, Opened) and change.session.origin in origins:
+            return f"its origin proves session {origins[change.session.origin]} already"
+        if isinstance(change, Minted | Rebound) and session_of(change) in touched:
+            return f"session {session_of(change)} was changed by another daemon at the same moment"
+        if isinstance(change, KeysChanged) and rotated:
+            return "another daemon changed the keys at the same moment"
+    return None

@@ -1,0 +1,275 @@
+"""What other daemons of the fleet changed becomes true here: in memory first, then in our own database."""
+
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from threading import RLock
+from typing import Final
+
+from coatcheck.decision.session import Now, Session
+from coatcheck.state.changes import (
+    Change,
+    Closed,
+    CredentialsLeft,
+    HandleRevoked,
+    KeysChanged,
+    Minted,
+    Opened,
+    Rebound,
+    Renewed,
+)
+from coatcheck.state.clock import Clock
+from coatcheck.state.database import Status
+from coatcheck.state.errors import StateError
+from coatcheck.state.genuine import GenuineHandles
+from coatcheck.state.issued import IssuedHandles
+from coatcheck.state.registry import CHANGES, Registry
+from coatcheck.state.sessions import Sessions
+from coatcheck.state.shared_database import Position, SharedDatabase
+from coatcheck.state.signing_keys import SigningKeys
+from coatcheck.telemetry.events import Revocation, SessionChange
+
+logger = logging.getLogger(__name__)
+
+PLAUSIBLE_SECONDS: Final = 60.0
+"""An entry's time further ahead than this comes from a broken clock, and moves ours not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What one daemon changed at once."""
+
+    by: str
+    """Its name in the fleet."""
+    at: float
+    """Unix seconds, on its clock."""
+    changes: tuple[Change, ...]
+
+
+class Replica:
+    """The parts of a `State` that others may change, under its lock."""
+
+    def __init__(
+        self,
+        lock: RLock,
+        database: SharedDatabase,
+        registry: Registry,
+        issued: IssuedHandles,
+        genuine: GenuineHandles,
+        keys: SigningKeys,
+        clock: Clock,
+    ) -> None:
+        self.lock = lock
+        self.database = database
+        self.keys = keys
+        self.clock = clock
+        self._registry = registry
+        self._issued = issued
+        self._genuine = genuine
+        self.position = database.position
+        """Of the last entry that was applied; None before the first contact ever."""
+
+    def apply(self, entries: Sequence[Entry], position: Position) -> None:
+        """Entries of the log in their order, up to `position`. sqlite3.Error when they could not be kept:
+        what they take is taken all the same, and they must be applied again."""
+        with self.lock:
+            for entry in entries:
+                self._show(entry)
+            self._keep([change for entry in entries for change in entry.changes], position)
+
+    def renewed(self, renewals: Iterable[Renewed]) -> None:
+        """Leases that others renewed. A lease never gets shorter by that, and no longer than was asked for:
+        only what is left of it on the wall clock counts, which is not before that of whoever renewed it."""
+        with self.lock:
+            now = self.clock.now()
+            changed: dict[str, Session] = {}
+            for renewal in renewals:
+                session = changed.get(renewal.session) or self._live(renewal.session)
+                if session is None:
+                    continue
+                deadline = now.monotonic + min(renewal.until - now.wall, renewal.seconds)
+                if deadline > session.lease_deadline:
+                    changed[session.id] = replace(
+                        session, lease_seconds=renewal.seconds, lease_deadline=deadline
+                    )
+            if not changed:
+                return
+            with self.database.applying(), self.database.unflushed(now):
+                for session in changed.values():
+                    until = now.wall + session.lease_deadline - now.monotonic
+                    self.database.set_lease(session.id, session.lease_seconds, until)
+            self._registry.sessions = self._registry.sessions.having(*changed.values())
+
+    def start_over(self, why: str) -> None:
+        """The shared state was lost, or is another: every session, handle and revocation that we know of it
+        is gone, and what runs is cut. What is owed to it is owed no more."""
+        with self.lock:
+            now = self.clock.now()
+            live = [each for each in self._registry.sessions.by_id.values() if self._live(each.id)]
+            self._close(live, Status.REVOKED, now, "shared state", why)
+            epoch = self._registry.sessions.epoch + 1
+            for session in self._registry.sessions.by_id.values():
+                self._issued.drop(self._issued.of(session.id))
+            self._registry.sessions = Sessions(epoch=epoch)
+            self._registry.closed.clear()
+            self._genuine.forget_refusals()
+            self.position = None
+            with self.database.applying(), self.database.flushed(now):
+                self.database.forget_all()
+                self.database.forget_owed()
+
+    def load(self, changes: Sequence[Change], position: Position) -> None:
+        """A whole snapshot. What it does not hold is over."""
+        with self.lock:
+            now = self.clock.now()
+            held = {change.session.id for change in changes if isinstance(change, Opened)}
+            gone = [each for each in self._registry.sessions.by_id.values() if self._live(each.id)]
+            gone = [each for each in gone if each.id not in held]
+            self._close(gone, Status.ENDED, now, "shared state", "it is no longer in the shared state")
+            over = [Closed(each.id, Status.ENDED, now.wall) for each in gone]
+            self._show(Entry("shared state", now.wall, tuple(changes)))
+            self._keep([*changes, *over], position)
+
+    def snapshot(self) -> tuple[list[Change], Position | None]:
+        """Everything that a daemon needs that begins now, closed sessions first, and up to where."""
+        with self.lock:
+            now, registry = self.clock.now(), self._registry
+            changes: list[Change] = [KeysChanged(self.keys.exported())]
+            sessions = registry.sessions.by_id.values()
+            for session in sorted(sessions, key=lambda each: each.id not in registry.closed):
+                left = session.lease_deadline - now.monotonic
+                changes.append(Opened(session, now.wall + left if session.id not in registry.closed else 0.0))
+                changes += [Minted(handle) for handle in self._issued.of(session.id)]
+                if (closed := registry.closed.get(session.id)) is not None:
+                    changes.append(Closed(session.id, *closed))
+            return changes, self.position
+
+    def cut_all(self) -> None:
+        """End what runs: this daemon no longer hears of revocations. The sessions go on when it does."""
+        with self.lock:
+            now = self.clock.now()
+            live = [each for each in self._registry.sessions.by_id.values() if self._live(each.id)]
+            self._registry.notify(live, None, now)
+
+    # --- one change --------------------------------------------------------------------------------
+
+    def _live(self, session_id: str) -> Session | None:
+        if session_id in self._registry.closed:
+            return None
+        return self._registry.sessions.by_id.get(session_id)
+
+    def _show(self, entry: Entry) -> None:
+        """In memory, for whoever asks from now on. What closes comes last, and at once for all."""
+        if entry.at <= self.clock.now().wall + PLAUSIBLE_SECONDS:
+            self.clock.raise_to(entry.at)  # nobody's handles come from our future, no lease gets longer
+        now = self.clock.now()
+        closed: dict[Status, list[Session]] = {}
+        ends = {change.session: change for change in entry.changes if isinstance(change, Closed)}
+        for change in entry.changes:
+            match change:
+                case Opened():
+                    self._opened(change, now, entry.by, ends.get(change.session.id))
+                case Minted(handle):
+                    if not self._knows(handle.claims.sid, handle.claims.jti):
+                        self._issued.add(handle)
+                        if handle.revoked:
+                            self._handle_revoked(handle.claims.sid, handle.claims.jti, now, entry.by)
+                case Rebound():
+                    self._rebound(change, now, entry.by)
+                case HandleRevoked(session_id, jti):
+                    self._handle_revoked(session_id, jti, now, entry.by)
+                case CredentialsLeft():
+                    self._credentials_left(change, now, entry.by)
+                case KeysChanged(keys):
+                    self.keys.adopt(keys)
+                    self._genuine.forget_refusals()
+                case Closed(session_id, status, _):
+                    if (session := self._live(session_id)) is not None:
+                        closed.setdefault(status, []).append(session)
+                case Renewed():
+                    pass  # they have a way of their own
+        for status, sessions in closed.items():
+            self._close(sessions, status, now, entry.by, "")
+
+    def _knows(self, session_id: str, jti: str) -> bool:
+        return any(each.claims.jti == jti for each in self._issued.of(session_id))
+
+    def _opened(self, change: Opened, now: Now, by: str, closed: Closed | None) -> None:
+        if change.session.id in self._registry.sessions.by_id:
+            return
+        left = min(change.lease_until - now.wall, change.session.lease_seconds)
+        session = replace(change.session, lease_deadline=now.monotonic + left)
+        if closed is not None:  # long over: known for the wording of refusals only, and no news
+            over = closed.status in (Status.REVOKED, Status.ENDED)
+            session = replace(session, revoked=over, lease_deadline=float("-inf"))
+            self._registry.closed[session.id] = (closed.status, closed.at)
+        self._registry.sessions = self._registry.sessions.having(session)
+        if closed is None:
+            self._tell(now, SessionChange.OPENED, session, by, f"origin {session.origin.kind}")
+
+    def _rebound(self, change: Rebound, now: Now, by: str) -> None:
+        session = self._live(change.session)
+        if session is not None and session.generation < change.generation:
+            session = replace(session, generation=change.generation)
+            self._registry.sessions = self._registry.sessions.having(session, epoch=True)
+            self._registry.notify([session], None, now)
+            self._tell(now, SessionChange.REBOUND, session, by, f"generation {session.generation}")
+
+    def _handle_revoked(self, session_id: str, jti: str, now: Now, by: str) -> None:
+        session = self._registry.sessions.by_id.get(session_id)
+        if session is None or jti in session.revoked_handles:
+            return
+        if self._knows(session_id, jti):
+            self._issued.revoke(session_id, jti)
+        session = replace(session, revoked_handles=session.revoked_handles | {jti})
+        self._registry.sessions = self._registry.sessions.having(session, epoch=True)
+        self._registry.notify([session], Revocation.HANDLE, now)
+        self._tell(now, SessionChange.HANDLE_REVOKED, session, by, jti)
+
+    def _credentials_left(self, change: CredentialsLeft, now: Now, by: str) -> None:
+        session = self._live(change.session)
+        if session is None or not session.credentials - change.credentials:
+            return
+        lost = ", ".join(sorted(session.credentials - change.credentials))
+        session = replace(session, credentials=session.credentials & change.credentials)
+        self._registry.sessions = self._registry.sessions.having(session, epoch=True)
+        self._registry.notify([session], Revocation.CREDENTIAL, now)
+        self._tell(now, SessionChange.CREDENTIAL_REVOKED, session, by, lost)
+
+    def _close(self, sessions: Sequence[Session], status: Status, now: Now, by: str, why: str) -> None:
+        if not sessions:
+            return
+        dead = self._registry.show_closed(sessions, status, now, one=len(sessions) == 1)
+        for session in dead:
+            self._tell(now, CHANGES[status], session, by, why)
+
+    def _tell(self, now: Now, change: SessionChange, session: Session, by: str, detail: str) -> None:
+        with suppress(StateError):  # it is in the log of whoever did it; a full disk here undoes nothing
+            self._registry.tell(now, change, session, f"fleet:{by}", detail)
+
+    def _keep(self, changes: Iterable[Change], position: Position) -> None:
+        with self.database.applying(), self.database.unflushed(self.clock.now()):
+            for change in changes:
+                self._write(change)
+            self.database.set_position(position)
+        self.position = position
+
+    def _write(self, change: Change) -> None:
+        match change:
+            case Opened(session, until):
+                self.database.insert_session(session, until)
+            case Minted(handle):
+                self.database.insert_handle(handle)
+            case Rebound(session_id, generation):
+                known = self._registry.sessions.by_id.get(session_id)
+                self.database.set_generation(session_id, known.generation if known else generation)
+            case HandleRevoked(_, jti):
+                self.database.revoke_handle(jti)
+            case CredentialsLeft(session_id, credentials):
+                left = self._registry.sessions.by_id.get(session_id)
+                self.database.set_credentials(session_id, left.credentials if left else credentials)
+            case Closed(session_id, status, at):
+                self.database.close_session(session_id, status, at)
+            case KeysChanged() | Renewed():
+                pass  # keys have a file of their own, leases a way of their own

@@ -1,0 +1,210 @@
+"""The database of a daemon that shares its state with others: what is written here is told to them.
+
+It stays a whole copy on our own disk: sessions, revocations, how far the shared log was read. What *gives*
+is in the shared log before it is committed here; what *takes* is committed here together with a note that
+the others must be told, which is dropped only when the shared log has it (ADR 30).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, override
+
+from coatcheck.decision.session import Now, Session
+from coatcheck.state.change_json import read, written
+from coatcheck.state.changes import (
+    TAKING,
+    Change,
+    Closed,
+    CredentialsLeft,
+    HandleRevoked,
+    Minted,
+    Opened,
+    Rebound,
+    Renewed,
+)
+from coatcheck.state.database import Database, IssuedHandle, Status
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS shared_position (
+  epoch INTEGER NOT NULL, number INTEGER NOT NULL, digest TEXT NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS outbox (change TEXT PRIMARY KEY) STRICT;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a shared log was read."""
+
+    epoch: int
+    """Grows whenever the shared state was lost, and with it everything that it held."""
+    number: int
+    """Of the last entry that was applied."""
+    digest: str
+    """Of that entry and all before it."""
+
+
+START = "0" * 64
+"""The digest before the first entry of an epoch."""
+
+
+class Publisher(Protocol):
+    """Where changes go. Each raises StateError when they are not there, or may not be."""
+
+    def give(self, changes: Sequence[Change]) -> None: ...
+
+    def renew(self, renewals: Sequence[Renewed]) -> None: ...
+
+    def take(self, changes: Sequence[Change]) -> None: ...
+
+    def confirm(self) -> None:
+        """What was taken is where it must be before anybody is told that it is."""
+
+
+class SharedDatabase(Database):
+    """Used under `State`'s lock, like its base. Set `publisher` before anything is changed."""
+
+    publisher: Publisher
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._sql.executescript(f"BEGIN; {_TABLES} COMMIT;")
+        self._noted: list[Change] = []
+        self._doubtful: list[Change] = []
+        self._applying = False
+
+    # --- what others know, and what they must be told ------------------------------------------------------
+
+    @property
+    def position(self) -> Position | None:
+        """None: this daemon has never read the shared log."""
+        row = self._sql.execute("SELECT epoch, number, digest FROM shared_position").fetchone()
+        return Position(*row) if row is not None else None
+
+    def set_position(self, position: Position) -> None:
+        self._sql.execute("DELETE FROM shared_position")
+        self._sql.execute(
+            "INSERT INTO shared_position VALUES (?,?,?)", (position.epoch, position.number, position.digest)
+        )
+
+    def owed(self) -> list[Change]:
+        """What was taken here and is not yet in the shared log."""
+        return [read(row[0]) for row in self._sql.execute("SELECT change FROM outbox ORDER BY rowid")]
+
+    def owe(self, changes: Sequence[Change]) -> None:
+        """The others must be told, even if the change that is being made now is undone."""
+        self._doubtful += changes
+
+    def forget_owed(self) -> None:
+        """It is about sessions that nobody has any more."""
+        self._sql.execute("DELETE FROM outbox")
+
+    def tell_owed(self, now: Now) -> None:
+        """Try again to tell the others. StateError as long as that fails."""
+        owed = self.owed()
+        if not owed:
+            return
+        self.publisher.take(owed)
+        with self.applying(), self.unflushed(now):
+            self._sql.executemany("DELETE FROM outbox WHERE change = ?", [(written(each),) for each in owed])
+        self.publisher.confirm()
+
+    @contextmanager
+    def applying(self) -> Iterator[None]:
+        """What is written inside came from the others, and is not told to them again."""
+        self._applying = True
+        try:
+            yield
+        finally:
+            self._applying = False
+
+    @contextmanager
+    @override
+    def _transaction(self, synchronous: str, now: Now) -> Iterator[None]:
+        self._noted = []
+        try:
+            with super()._transaction(synchronous, now):
+                yield
+                taken = self._tell()
+        finally:
+            if self._doubtful:
+                doubtful, self._doubtful = self._doubtful, []
+                self._owe(doubtful)
+        if taken:
+            self.tell_owed(now)
+
+    def _tell(self) -> bool:
+        """Before the commit: what gives. True: there is something to take, which comes after it."""
+        noted, self._noted = self._noted, []
+        taken = [change for change in noted if isinstance(change, TAKING)]
+        self._owe(taken)
+        if given := [change for change in noted if not isinstance(change, (*TAKING, Renewed))]:
+            self.publisher.give(given)
+        if renewals := [change for change in noted if isinstance(change, Renewed)]:
+            self.publisher.renew(renewals)
+        return bool(taken)
+
+    def _owe(self, changes: Sequence[Change]) -> None:
+        self._sql.executemany("INSERT OR IGNORE INTO outbox VALUES (?)", [(written(c),) for c in changes])
+
+    def _note(self, change: Change) -> None:
+        if not self._applying:
+            self._noted.append(change)
+
+    def insert_session(self, session: Session, lease_until: float) -> None:
+        """`put_session`, if it is not there."""
+        if not self._sql.execute("SELECT 1 FROM sessions WHERE id = ?", (session.id,)).fetchone():
+            self.put_session(session, lease_until)
+
+    def insert_handle(self, handle: IssuedHandle) -> None:
+        """`put_handle`, if its session is there and it is not."""
+        known = self._sql.execute(
+            "SELECT (SELECT count(*) FROM sessions WHERE id = ?),"
+            " (SELECT count(*) FROM handles WHERE jti = ?)",
+            (handle.claims.sid, handle.claims.jti),
+        ).fetchone()
+        if known == (1, 0):
+            self.put_handle(handle)
+            if handle.revoked:
+                self.revoke_handle(handle.claims.jti)
+
+    # --- rows --------------------------------------------------------------------------------
+
+    @override
+    def put_session(self, session: Session, lease_until: float) -> None:
+        super().put_session(session, lease_until)
+        self._note(Opened(session, lease_until))
+
+    @override
+    def put_handle(self, handle: IssuedHandle) -> None:
+        super().put_handle(handle)
+        self._note(Minted(handle))
+
+    @override
+    def set_generation(self, session_id: str, generation: int) -> None:
+        super().set_generation(session_id, generation)
+        self._note(Rebound(session_id, generation))
+
+    @override
+    def set_lease(self, session_id: str, seconds: float, until: float) -> None:
+        super().set_lease(session_id, seconds, until)
+        self._note(Renewed(session_id, seconds, until))
+
+    @override
+    def close_session(self, session_id: str, status: Status, at: float) -> None:
+        super().close_session(session_id, status, at)
+        self._note(Closed(session_id, status, at))
+
+    @override
+    def set_credentials(self, session_id: str, credentials: frozenset[str]) -> None:
+        super().set_credentials(session_id, credentials)
+        self._note(CredentialsLeft(session_id, credentials))
+
+    @override
+    def revoke_handle(self, jti: str) -> None:
+        super().revoke_handle(jti)
+        row = self._sql.execute("SELECT session FROM handles WHERE jti = ?", (jti,)).fetchone()
+        if row is not None:
+            self._note(HandleRevoked(row[0], jti))
