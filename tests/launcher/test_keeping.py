@@ -11,10 +11,12 @@ from coatcheck.decision.keeping import Comeback, Keeping
 from coatcheck.decision.sandbox import (
     Backend,
     Choice,
+    Ending,
     Sandbox,
     SandboxIdentity,
     SandboxProblem,
     SandboxRefused,
+    SandboxState,
     WantedSandbox,
     WantedVolume,
 )
@@ -197,3 +199,35 @@ def test_a_namespace_sandbox_is_not_kept(tmp_path: Path) -> None:
     """It has no memory that could be saved as a whole."""
     wanted = replace(WANTED, choice=replace(CHOICE, backend=Backend.NAMESPACE))
     assert keeper(tmp_path).begin(sandbox(), wanted, people("ses_1"), None) is None
+
+
+def test_how_it_ended_and_how_often_it_came_back_is_known_to_the_next_daemon(tmp_path: Path) -> None:
+    """Or a revoked one would be brought back by itself, and a crash loop begin anew with each restart."""
+    kept = keeper(tmp_path)
+    begin(kept, "ses_1")
+    for at in (1.0, 2.0, 3.0, 4.0):
+        kept.recovering("sbx_0000000000000001", at)
+    begin(kept, "ses_2")
+    ended = replace(
+        sandbox(), state=SandboxState.ENDED, ending=Ending.SESSION_OVER, keeping=Keeping(recovers=True)
+    )
+    kept.ended(ended)
+    again = keeper(tmp_path)
+    (record,) = again.read_all()
+    assert record.sandbox == ended
+    assert again.recoveries(ended.id) == (2.0, 3.0, 4.0)
+    for nobody in ("sbx_0000000000000009",):
+        again.recovering(nobody, 1.0)
+        again.ended(replace(ended, id=nobody))
+        assert again.record(nobody) is None and again.recoveries(nobody) == ()
+
+
+def test_what_forks_began_from_is_nobodys_after_a_crash(tmp_path: Path) -> None:
+    """Whoever asked for them is gone; snapshots and a sleep stay."""
+    kept = keeper(tmp_path)
+    begin(kept, "ses_1")
+    place = kept.place("sbx_0000000000000001")
+    for directory in (place / FORKS / "point", place / SNAPSHOTS / "mine", place / ASLEEP):
+        save(kept, directory, 1)
+    keeper(tmp_path).read_all()
+    assert sorted(each.parent.name for each in place.rglob(manifest.NAME)) == [ASLEEP, "mine"]

@@ -186,6 +186,23 @@ async def test_an_eleventh_is_refused_with_what_to_remove(tmp_path: Path, trust:
         assert left(tmp_path) == ["snapshots/one", "snapshots/two"]
 
 
+async def test_one_is_replaced_once_the_other_is_there_and_not_before(tmp_path: Path, trust: Path) -> None:
+    """What fails loses nothing; of two who would replace the same one the second is refused."""
+    machine = DurableMachine()
+    async with kept(tmp_path, trust, machine, max_snapshots=2) as it:
+        for name in ("auto-1", "mine"):
+            await it.supervisor.snapshot(name)
+        machine.fails_at.add("finish")
+        with pytest.raises(SandboxRefused, match="finish did not work"):
+            await it.supervisor.snapshot("auto-2", "auto-1")
+        assert left(tmp_path) == ["snapshots/auto-1", "snapshots/mine"]
+        machine.fails_at.clear()
+        both = (it.supervisor.snapshot(name, "auto-1") for name in ("auto-2", "auto-3"))
+        done, refused = await asyncio.gather(*both, return_exceptions=True)
+        assert done == tmp_path / "store/snapshots/auto-2" and "may have 2" in str(refused)
+        assert left(tmp_path) == ["snapshots/auto-2", "snapshots/mine"]
+
+
 async def test_what_cannot_be_saved_says_so(tmp_path: Path, trust: Path) -> None:
     """A namespace; one that nobody keeps anything of; one that is paused."""
     async with kept(tmp_path, trust, ScriptedMachine()) as it:

@@ -98,7 +98,14 @@ class Kept(Protocol):
 class Keeper(Protocol):
     """`launcher.keeping.Keeper`. Thread-safe, and reads disks; each raises SandboxRefused."""
 
+    @property
+    def limit(self) -> int: ...
+
     def record(self, sandbox_id: str) -> Kept | None: ...
+
+    def recovering(self, sandbox_id: str, now: float) -> None: ...
+
+    def recoveries(self, sandbox_id: str) -> tuple[float, ...]: ...
 
     def snapshots(self, sandbox_id: str) -> tuple[Saved, ...]: ...
 
@@ -145,6 +152,8 @@ class Sandboxes(Protocol):
     def is_down(self, sandbox_id: str) -> bool: ...
 
     def noted(self, sandbox_id: str, change: SandboxChange, detail: str) -> None: ...
+
+    def give_up(self, sandbox_id: str, detail: str) -> None: ...
 
     def reported(
         self, sandbox_id: str, state: SandboxState, ending: Ending | None, detail: str
@@ -242,6 +251,11 @@ class Backend:
     @property
     def draining(self) -> bool:
         return self._daemon.exchange.draining
+
+    @property
+    def serving(self) -> bool:
+        """Neither coming up nor going down."""
+        return self._daemon.ready and not self.draining
 
     @property
     def longest_run(self) -> int:

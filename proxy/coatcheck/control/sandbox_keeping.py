@@ -12,13 +12,14 @@ from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.problem import ControlProblem, Reason, from_sandbox
 from coatcheck.control.sandbox_opening import held_back
 from coatcheck.control.sandboxes import UNKNOWN, USING, find, use, view
-from coatcheck.decision.keeping import Saved
+from coatcheck.decision.keeping import PERIODIC, Saved, to_replace
 from coatcheck.decision.sandbox import (
     Sandbox,
     SandboxProblem,
     SandboxRefused,
     SandboxState,
 )
+from coatcheck.state.errors import Problem
 from coatcheck.telemetry.events import SandboxChange
 
 SAVE_SECONDS: Final = 240.0
@@ -57,17 +58,35 @@ def check_savable(desk: Desk, sandbox: Sandbox) -> None:
         )
 
 
+async def save(desk: Desk, sandbox: Sandbox, name: str) -> None:
+    """It is saved as `name` when this returns; the oldest periodic snapshot makes room where it may.
+    ControlProblem."""
+    check_savable(desk, sandbox)
+    sandboxes = desk.backend.sandboxes
+    before = await told(lambda: sandboxes.kept.snapshots(sandbox.id))
+    replaced = to_replace(before, sandboxes.kept.limit, sandbox.keeping)
+    asked = {"name": name, "replaces": replaced}
+    await told(lambda: sandboxes.ask(sandbox.id, "POST", "/snapshot", asked, SAVE_SECONDS))
+    sandboxes.noted(sandbox.id, SandboxChange.SNAPSHOT, name)
+    if replaced is not None:
+        sandboxes.noted(sandbox.id, SandboxChange.SNAPSHOT_REMOVED, f"{replaced}: {name} has its place")
+
+
 async def take(desk: Desk, ask: Ask) -> Answer:
     sandbox = use(desk, ask)
-    check_savable(desk, sandbox)
     name = cast(models.NewSnapshot, ask.body).name
+    if name.startswith(PERIODIC):
+        raise ControlProblem(
+            Problem.BAD_VALUE,
+            f"names that begin with {PERIODIC} are of periodic snapshots, which are replaced",
+            "Use another name.",
+        )
     sandboxes = desk.backend.sandboxes
     if sandboxes.is_down(sandbox.id):
         raise ControlProblem(
             SandboxProblem.NOT_RUNNING, "it sleeps, and is saved already", "Wake it, or fork it as it is."
         )
-    await told(lambda: sandboxes.ask(sandbox.id, "POST", "/snapshot", {"name": name}, SAVE_SECONDS))
-    sandboxes.noted(sandbox.id, SandboxChange.SNAPSHOT, name)
+    await save(desk, sandbox, name)
     found = await told(lambda: sandboxes.kept.snapshots(sandbox.id))
     for each in found:
         if each.name == name:
@@ -122,7 +141,7 @@ OPERATIONS = (
         models.SnapshotShown,
         body=models.NewSnapshot,
         status=HTTPStatus.CREATED,
-        reasons=SAVING,
+        reasons=SAVING | {Problem.BAD_VALUE},
         seconds=SAVE_SECONDS,
     ),
     Operation(

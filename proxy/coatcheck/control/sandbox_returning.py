@@ -86,7 +86,7 @@ async def awake(desk: Desk, sandbox: Sandbox, caller: Caller) -> Sandbox:
         return sandboxes.reported(sandbox.id, SandboxState.RUNNING, None, "") or sandbox
     saved = await told(lambda: sandboxes.kept.saved(sandbox.id, None))
     try:
-        return await _return(desk, sandbox.id, caller, saved)
+        return await bring_back(desk, sandbox.id, caller, saved)
     except ControlProblem as problem:
         if problem.reason is not SandboxProblem.SANDBOX_BUSY:
             raise
@@ -103,7 +103,7 @@ async def restore(desk: Desk, ask: Ask) -> Answer:
         detail = f"restored to {saved.name} by {caller.name}"
         await desk.take(lambda: sandboxes.kill(sandbox.id, Ending.RESTORED, detail))
         await _until(desk, sandbox.id, lambda now: sandboxes.is_down(now.id), GONE_SECONDS)
-    back = await _return(desk, sandbox.id, caller, saved)
+    back = await bring_back(desk, sandbox.id, caller, saved)
     return models.SandboxShown(sandbox=view(await running(desk, back)))
 
 
@@ -176,10 +176,17 @@ async def _memory(desk: Desk, back: Comeback, count: int) -> AsyncIterator[Comeb
         sharing.__exit__(None, None, None)
 
 
-async def _return(desk: Desk, sandbox_id: str, caller: Caller, saved: Path) -> Sandbox:
-    """It begins again from what was saved in `saved`, under its own id and its maker's name."""
+async def bring_back(
+    desk: Desk, sandbox_id: str, caller: Caller, saved: Path, until: float | None = None
+) -> Sandbox:
+    """It begins again from what was saved in `saved`, under its own id and its maker's name. `until`: when
+    its time is over, Unix seconds; None: it has the whole again. ControlProblem."""
     back = await told(lambda: desk.backend.sandboxes.kept.comeback(sandbox_id, saved))
     admitted = await _admit(desk, _wanted(desk, sandbox_id), caller, sandbox_id)
+    if until is not None:
+        admitted = replace(
+            admitted, limits={**admitted.limits, "run_seconds": max(1, int(until - time.time()))}
+        )
     return await begin(desk, admitted, _people(desk, back, admitted.wanted), back)
 
 

@@ -22,6 +22,8 @@ from coatcheck.control.door import Door, answer_bytes
 from coatcheck.control.grants import Grants, GrantsError, load_grants
 from coatcheck.control.identity import Channel, identify, uid_of
 from coatcheck.control.problem import ControlProblem
+from coatcheck.control.sandbox_periodic import PeriodicSnapshots
+from coatcheck.control.sandbox_recovery import Recovery
 from coatcheck.control.sockets import (
     BACKLOG,
     ControlSocketError,
@@ -137,6 +139,9 @@ class ControlServer:
             doors.append(Door(self._unix[0], self._dispatcher.handle, self._admit))
         tasks = [asyncio.create_task(door.keep_open()) for door in doors]
         tasks.append(asyncio.create_task(bridge.keep_beating()))
+        dispatcher = self._dispatcher
+        recovery = Recovery(desk, lambda name: dispatcher.grants.of_name(name))
+        tasks += [asyncio.create_task(work.run()) for work in (recovery, PeriodicSnapshots(desk))]
         self._started.set()
         try:
             await self._ending.wait()

@@ -118,7 +118,8 @@ def _scale(sandbox: Supervisor) -> Callable[[Request], Awaitable[Mapping[str, ob
 
 def _snapshot(sandbox: Supervisor) -> Callable[[Request], Awaitable[Mapping[str, object]]]:
     async def ask(request: Request) -> Mapping[str, object]:
-        directory = await sandbox.snapshot(str((await request.json())["name"]))
+        asked = await request.json()
+        directory = await sandbox.snapshot(asked["name"], asked["replaces"])
         return {"name": directory.name, "directory": str(directory)}
 
     return ask

@@ -16,6 +16,7 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 
 from coatcheck.decision.keeping import Comeback, Life, Saved, line_of, sessions_of, still_needed
+from coatcheck.decision.recovery import ATTEMPTS
 from coatcheck.decision.sandbox import (
     Backend,
     Sandbox,
@@ -44,9 +45,11 @@ class Record:
     """All that is known of a sandbox beside what was saved of it."""
 
     sandbox: Sandbox
-    """As it was when its last life began."""
+    """As it was when its last life began; or as it ended, once it did and can be restored."""
     wanted: WantedSandbox
     lives: tuple[Life, ...]
+    recoveries: tuple[float, ...] = ()
+    """When it was last brought back by itself, Unix seconds."""
 
     @property
     def generation(self) -> int:
@@ -64,7 +67,8 @@ class Keeper:
         self._root = state / "sandboxes"
         self.key_file = state / KEY
         self._most = settings.max_kept_sandboxes
-        self._limit = settings.max_snapshots
+        self.limit = settings.max_snapshots
+        """Of snapshots of one sandbox."""
         self._lock = threading.RLock()
         self._records: dict[str, Record] = {}
         self._read = False
@@ -78,7 +82,7 @@ class Keeper:
         return self._records.get(sandbox_id)
 
     def _store(self, sandbox_id: str) -> Store:
-        return Store(self.place(sandbox_id) / SNAPSHOTS, self._limit)
+        return Store(self.place(sandbox_id) / SNAPSHOTS, self.limit)
 
     def asleep(self, sandbox_id: str) -> Path | None:
         """What it fell asleep as, if that was finished."""
@@ -132,14 +136,35 @@ class Keeper:
                 after=back.generation if back is not None and back.last is not None else None,
             )
             needed = still_needed((*lives, life), (life.generation, *saved))
-            record = Record(sandbox, wanted, needed)
+            record = Record(sandbox, wanted, needed, before.recoveries if before is not None else ())
             place = self.place(sandbox.id)
             open_private_directory(self._root)
             for directory in (place, place / SNAPSHOTS, place / FORKS):
                 open_private_directory(directory)
-            write_atomically(place / RECORD, _RECORDS.dump_json(record), overwrite=True)
-            self._records[sandbox.id] = record
+            self._write(record)
             return record
+
+    def _write(self, record: Record) -> None:
+        place = self.place(record.sandbox.id)
+        write_atomically(place / RECORD, _RECORDS.dump_json(record), overwrite=True)
+        self._records[record.sandbox.id] = record
+
+    def ended(self, sandbox: Sandbox) -> None:
+        """How it ended is known to the next daemon, too: what somebody ended must not come back by itself."""
+        with self._lock, contextlib.suppress(OSError):  # a disk that is full is no reason not to end
+            if (record := self._records.get(sandbox.id)) is not None:
+                self._write(replace(record, sandbox=sandbox))
+
+    def recovering(self, sandbox_id: str, now: float) -> None:
+        """It is about to be brought back by itself: on disk first, so that no crash forgets how often.
+        OSError."""
+        with self._lock:
+            if (record := self._records.get(sandbox_id)) is not None:
+                self._write(replace(record, recoveries=(*record.recoveries, now)[-ATTEMPTS:]))
+
+    def recoveries(self, sandbox_id: str) -> tuple[float, ...]:
+        record = self._records.get(sandbox_id)
+        return record.recoveries if record is not None else ()
 
     def spec(self, spec: SupervisorSpec, record: Record, back: Comeback | None) -> SupervisorSpec:
         """What its supervisor is told beside all else."""
@@ -158,7 +183,7 @@ class Keeper:
             spec,
             machine=machine,
             store=place if savable else None,
-            max_snapshots=self._limit,
+            max_snapshots=self.limit,
             ancestors=tuple(sorted(sessions_of(line[1:]))),
             idle_action=IdleAction.SLEEP if keeping.sleeps and savable else IdleAction.END,
         )
@@ -181,6 +206,8 @@ class Keeper:
                     record = _RECORDS.validate_json((place / RECORD).read_bytes())
                     if self.place(record.sandbox.id) == place:
                         self._records[record.sandbox.id] = record
+                for point in (place / FORKS).glob("*"):  # whoever wanted to begin from it is gone
+                    shutil.rmtree(point, ignore_errors=True)
             self._read = True
             return tuple(self._records.values())
 

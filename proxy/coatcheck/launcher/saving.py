@@ -121,18 +121,24 @@ class Saver:
             for place in (store, store / SNAPSHOTS, store / FORKS):
                 Store(place).sweep()
 
-    async def snapshot(self, channel: Channel, name: str) -> Path:
-        """Its directory, once it is there. SandboxRefused; then it goes on as it was."""
+    async def snapshot(self, channel: Channel, name: str, replaces: str | None = None) -> Path:
+        """Its directory, once it is there. SandboxRefused; then it goes on as it was. `replaces`: the one
+        that is removed once this one is there."""
         machine, store = self.durable()
         key = self._spec.machine.snapshot_key
         if key is None:
             raise refuse(SandboxProblem.UNSAVABLE)
         kept = Store(store / SNAPSHOTS, self._spec.max_snapshots)
         try:
-            directory = await asyncio.to_thread(lambda: kept.place(name, manifest.open_key(key)))
+            directory = await asyncio.to_thread(lambda: kept.place(name, manifest.open_key(key), replaces))
         except MachineError as error:
             raise _not_saved(error) from None
         await self._save(channel, machine, directory)
+        if replaces is not None:
+            try:
+                await in_thread(lambda: kept.remove(replaces))
+            except (MachineError, OSError) as error:  # one too many is no reason to lose this one
+                logger.warning("sandbox %s keeps the snapshot %s: %s", self._spec.id, replaces, error)
         return directory
 
     async def fork_point(self, channel: Channel) -> Path:

@@ -158,7 +158,8 @@ class Sandboxes(Register):
                 self._ending_since[sandbox_id] = time.monotonic()
             self._known[sandbox_id] = now
         if now.over:
-            self._over(now)
+            self._let_go(now)
+            self._told(now, SandboxChange.ENDED, now.detail)
         elif sandbox.state is SandboxState.STARTING and state is SandboxState.RUNNING:
             self.kept.awake(sandbox_id)
             self._told(now, self._returning.pop(sandbox_id, SandboxChange.RUNNING), "")
@@ -222,6 +223,16 @@ class Sandboxes(Register):
         if sandbox is not None:
             self._told(sandbox, change, detail)
 
+    def give_up(self, sandbox_id: str, detail: str) -> None:
+        """It died too often to be brought back by itself; somebody may restore it."""
+        with self._lock:
+            sandbox = self._known.get(sandbox_id)
+            if sandbox is None or sandbox.state is not SandboxState.ENDED:
+                return  # somebody does just now
+            self._known[sandbox_id] = now = replace(sandbox, ending=Ending.CRASH_LOOP, detail=detail)
+            self.kept.ended(now)
+        self._told(now, SandboxChange.GIVEN_UP, detail)
+
     def sessions_over(self, session_ids: AbstractSet[str], is_over: Callable[[str], bool]) -> None:
         """Sessions ended elsewhere: revoked, lapsed, expired. Their sandboxes end with them; one that several
         share does with the last."""
@@ -270,9 +281,10 @@ class Sandboxes(Register):
             remove_cgroup(f"coatcheck-{directory.name}")  # of one that was nobody's, too
             shutil.rmtree(directory, ignore_errors=True)
         for record in kept:
-            if record.sandbox.id not in self._known:  # the host went down with it, and its directory
-                self._known[record.sandbox.id] = record.sandbox
-                self._gone(record.sandbox)
+            if record.sandbox.id not in self._known:  # it had ended, or the host went down with it
+                state = SandboxState.ENDING if record.sandbox.over else record.sandbox.state
+                self._known[record.sandbox.id] = was = replace(record.sandbox, state=state)
+                self._gone(was)
         self.pool.begin()
 
     def sweep(self) -> None:
@@ -316,6 +328,8 @@ class Sandboxes(Register):
                 if now.past:
                     self._discarded.discard(sandbox.id)
                     self.kept.forget(sandbox.id)
+                elif now.over:
+                    self.kept.ended(now)
                 for forgotten in [each.id for each in self._known.values() if each.past][:-MAX_REMEMBERED]:
                     del self._known[forgotten]
         finally:
@@ -357,10 +371,6 @@ class Sandboxes(Register):
     def _let_go(self, sandbox: Sandbox) -> None:
         for session in sandbox.sessions.values():
             self._end_session(session, f"sandbox {sandbox.ending or sandbox.state}")
-
-    def _over(self, sandbox: Sandbox) -> None:
-        self._let_go(sandbox)
-        self._told(sandbox, SandboxChange.ENDED, sandbox.detail)
 
     def _told(self, sandbox: Sandbox, change: SandboxChange, detail: str) -> None:
         self._tell(event_of(sandbox, change, detail))

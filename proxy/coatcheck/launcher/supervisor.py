@@ -153,10 +153,10 @@ class Supervisor:
         channel = await self.channel()
         await self._turns.take(lambda: self._resume(channel))
 
-    async def snapshot(self, name: str) -> Path:
+    async def snapshot(self, name: str, replaces: str | None = None) -> Path:
         """Where it was saved, once that is there. SandboxRefused: it goes on as it was, here and below."""
         channel = await self._ready_channel()
-        return await self._turns.take(lambda: self._saver.snapshot(channel, name))
+        return await self._turns.take(lambda: self._saver.snapshot(channel, name, replaces))
 
     async def fork_point(self) -> Path:
         """The same, for its forks to begin from; whoever asked removes it."""

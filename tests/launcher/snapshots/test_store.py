@@ -61,6 +61,16 @@ def test_one_more_than_may_be_is_refused_and_none_is_lost(store: Store) -> None:
     assert store.place("w", KEY) == store.directory / "w"
 
 
+def test_one_that_is_to_be_replaced_does_not_count(store: Store) -> None:
+    """It is there until the other one is; one that is not there makes no room."""
+    for number, name in enumerate(("x", "y", "z")):
+        take(store, name, float(number))
+    assert store.place("w", KEY, replaces="y") == store.directory / "w"
+    assert names(store) == ["x", "y", "z"]
+    with pytest.raises(SnapshotError, match="has 3 snapshots, and may have 3"):
+        store.place("w", KEY, replaces="v")
+
+
 def test_a_name_that_is_taken_is_refused(store: Store) -> None:
     """Before its guest is stopped for it."""
     take(store, "x", 1.0)

@@ -1,6 +1,6 @@
 """All snapshots of one sandbox: how many there may be, what they are called, what a crash left of one.
 
-Blocking. None is ever removed to make room for another: whoever wants another one says which goes.
+Blocking. None is ever removed to make room for another unless whoever wants another one says which goes.
 """
 
 import os
@@ -41,14 +41,14 @@ class Store:
         entries = [_entry(path, key) for path in self._finished()]
         return tuple(sorted(entries, key=lambda each: (_time(each), each.name)))
 
-    def place(self, name: str, key: bytes) -> Path:
+    def place(self, name: str, key: bytes, replaces: str | None = None) -> Path:
         """Where a new one called `name` goes. SnapshotError when it may not be, or there are as many as may
-        be: it says what to remove."""
+        be: it says what to remove. `replaces`: one that does not count, since it is removed after this."""
         check_name(name)
         there = self._finished()
         if self.directory / name in there:
             raise SnapshotError(f"there is a snapshot {name} already", "remove it, or use another name")
-        if len(there) >= self._limit:
+        if len([path for path in there if path.name != replaces]) >= self._limit:
             oldest = ", ".join(each.name for each in self.list(key)[:3])
             raise SnapshotError(
                 f"this sandbox has {len(there)} snapshots, and may have {self._limit}",

@@ -1,0 +1,62 @@
+"""Snapshots that nobody asks for one by one: taken while a sandbox runs, as often as its maker wanted."""
+
+import asyncio
+import logging
+import time
+from datetime import UTC, datetime
+from typing import Final
+
+from coatcheck.control.desk import Desk
+from coatcheck.control.problem import ControlProblem
+from coatcheck.control.sandbox_keeping import save
+from coatcheck.decision.keeping import PERIODIC
+from coatcheck.decision.lifecycle import MIN_SNAPSHOT_SECONDS
+from coatcheck.decision.sandbox import Sandbox, SandboxProblem, SandboxState
+from coatcheck.telemetry.events import SandboxChange
+
+LOOK_SECONDS: Final = 1.0
+FIRST_SECONDS: Final = MIN_SNAPSHOT_SECONDS
+"""After it was first seen running: one that is to be brought back needs something to come back from."""
+
+logger = logging.getLogger(__name__)
+
+
+class PeriodicSnapshots:
+    """Belongs to the control API's loop."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._due: dict[str, float] = {}
+        """By sandbox, on the monotonic clock."""
+
+    async def run(self) -> None:
+        """Until cancelled. One after the other: they share a disk, and a late one is no loss."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            running = [each for each in self._desk.backend.sandboxes.all() if not each.over]
+            known = {each.id for each in running}
+            self._due = {sandbox: due for sandbox, due in self._due.items() if sandbox in known}
+            for sandbox in running:
+                await self._look(sandbox)
+
+    async def _look(self, sandbox: Sandbox) -> None:
+        every = sandbox.keeping.every_seconds
+        # One that is paused or asleep has nothing new to save: it is due when it runs again.
+        if every is None or sandbox.state is not SandboxState.RUNNING:
+            return
+        now = time.monotonic()
+        if now < self._due.setdefault(sandbox.id, now + FIRST_SECONDS):
+            return
+        self._due[sandbox.id] = now + every
+        name = f"{PERIODIC}{datetime.now(UTC):%Y%m%d-%H%M%S}"
+        try:
+            await save(self._desk, sandbox, name)
+        except ControlProblem as problem:
+            if problem.reason is SandboxProblem.NOT_RUNNING:  # it has just been paused, or fell asleep
+                self._due[sandbox.id] = now
+                return
+            said = f"{problem.message}. {problem.hint}"
+            self._desk.backend.sandboxes.noted(sandbox.id, SandboxChange.SNAPSHOT_FAILED, said)
+            logger.warning("sandbox %s: no snapshot: %s", sandbox.id, said)
+        except Exception:
+            logger.exception("sandbox %s: its periodic snapshot failed", sandbox.id)
