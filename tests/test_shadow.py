@@ -192,6 +192,23 @@ async def test_a_bad_candidate_is_told_once_and_the_last_good_one_goes_on(
     assert told == ["shadow_refused", "shadow", "shadow_refused"]
 
 
+async def test_candidates_that_were_taken_away_are_compared_no_longer(world: World, tmp_path: Path) -> None:
+    """Such as one that was renamed into force; a place where none are yet is no fault."""
+    compared = Compared(world, tmp_path, NARROW)
+    compared.file.unlink()
+    for _ in range(3):
+        compared.shadow.look()
+    await world.ask("/v1/y")
+    assert (compared.shadow.candidates, compared.shadow.refused, compared.counted) == (None, "", [])
+    put(compared.file, NARROW)
+    for _ in range(3):
+        compared.shadow.look()
+    await world.ask("/v1/y")
+    assert compared.shadow.results[Comparison.REFUSES] == len(compared.counted) == 1
+    told = [event.detail for event in compared.told if isinstance(event, DaemonEvent)]
+    assert [detail.startswith("no candidates at ") for detail in told] == [False, True, False]
+
+
 async def test_a_request_pays_little_for_its_shadow(world: World, tmp_path: Path) -> None:
     """One more verdict: some ten microseconds here. The bound is for a slow machine under load."""
     compared = Compared(world, tmp_path, NARROW)

@@ -5,13 +5,14 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from coatcheck.decision.policy import Policy
+from coatcheck.decision.policy import HeaderInjection, Policy
 from coatcheck.own_daemon import own_daemon
 from coatcheck.policyfile.checking import load_file
 from coatcheck.policyfile.loading import load_directory
+from coatcheck.policyfile.signed import SignedPolicies
 from coatcheck.settings import Settings
 from coatcheck.settings_problem import load_settings
 from coatcheck.stores.embedded import EmbeddedVault
@@ -47,7 +48,7 @@ async def develop(directory: Path, policy: Path, port: int | None, announce: Cal
                 drain_seconds=DRAIN_SECONDS,
             )
             async with own_daemon(settings) as serving:
-                announce(lines(settings, vault.url, token, policies.values()))
+                announce(lines(settings, vault.url, token, tuple(policies.values())))
                 await asyncio.wait((serving,))
                 serving.result()
         finally:
@@ -56,28 +57,30 @@ async def develop(directory: Path, policy: Path, port: int | None, announce: Cal
 
 def _prepare(directory: Path, policy: Path) -> Mapping[str, Policy]:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    trust_root = load_settings(policy=policy).policy_trust_root
+    if trust_root is not None:
+        return SignedPolicies(trust_root).read(policy)
     return load_directory(policy) if policy.is_dir() else {policy.stem: load_file(policy)}
 
 
-def lines(settings: Settings, vault: str, token: Path, policies: Iterable[Policy]) -> str:
+def lines(settings: Settings, vault: str, token: Path, policies: Sequence[Policy]) -> str:
     """What to paste into another terminal."""
     bao, coatcheck = _program("bao"), _program("coatcheck")
+    names = [policy.name for policy in policies]
+    which = f" --policy {shlex.quote(names[0])}" if names and "default" not in names else ""
     puts: list[str] = []
-    variables: list[str] = []
     for policy in policies:
         for credential in policy.credentials.values():
             ref = credential.secret
             put = f'printf %s "$SECRET" | {bao} kv put -mount={ref.mount} {ref.path} {ref.field}=-'
             if ref.store == "vault" and put not in puts:
                 puts.append(put)
-            if credential.env:
-                variables.append(credential.env)
-    first = variables[0] if variables else "HANDLE"
     return "\n".join(
         [
             "# coatcheck for development: everything here ends with Ctrl-C",
             "# paste into another terminal:",
             f"export COATCHECK_CONTROL_SOCKET={shlex.quote(str(settings.control))}",
+            f"export COATCHECK_STATE_DIR={shlex.quote(str(settings.state_dir))}",
             f"export BAO_ADDR={vault}",
             f'export BAO_TOKEN="$(cat {shlex.quote(str(token))})"',
             "",
@@ -86,14 +89,31 @@ def lines(settings: Settings, vault: str, token: Path, policies: Iterable[Policy
             *puts,
             "",
             "# 2. a program with handles in place of keys",
-            f"{coatcheck} run -- python agent.py",
+            f"{coatcheck} run{which} -- python agent.py",
             "",
             "# 3. or a session by hand, for an hour",
-            f'eval "$({coatcheck} session create --style sh)"',
-            f'curl https://api.openai.com/v1/models -H "Authorization: Bearer ${first}"',
+            f'eval "$({coatcheck} session create{which} --style sh)"',
+            f"curl {_example(policies)}",
             "",
         ]
     )
+
+
+def _example(policies: Iterable[Policy]) -> str:
+    """curl's arguments for a request that the policies allow, as far as one can be guessed from them."""
+    for policy in policies:
+        for rule in policy.rules:
+            hosts = [host.suffix for host in rule.hosts if not host.wildcard]
+            paths = [f"/{'/'.join(path.segments)}" for path in rule.paths if "*" not in path.segments]
+            for name in rule.credentials:
+                credential = policy.credentials[name]
+                inject = credential.inject
+                if "GET" in rule.methods and hosts and credential.env and isinstance(inject, HeaderInjection):
+                    header = inject.template.replace("{secret}", f"${credential.env}")
+                    return (
+                        f'https://{hosts[0]}{paths[0] if paths else "/"} -H "{inject.name.title()}: {header}"'
+                    )
+    return "https://…"
 
 
 def _program(name: str) -> str:

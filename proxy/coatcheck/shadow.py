@@ -72,11 +72,17 @@ class Shadow:
         """None: nothing that could be read was there yet."""
         self.refused = ""
         """Why the files that lie there now are not what requests are compared with."""
+        self._absent = False
         self.results = dict.fromkeys(Comparison, 0)
         """Requests and tunnels since these candidates are compared."""
 
     def look(self) -> None:
-        """Read the candidates if they changed. Bad ones are told once; those from before go on."""
+        """Read the candidates if they changed. Bad ones are told once; those from before go on. Where none
+        are, none are compared: taking them away ends the comparison."""
+        if not self._path.exists():
+            self._forget()
+            return
+        self._absent = False
         if self.candidates is not None or self.refused:
             if not self._watch.due():
                 return
@@ -92,6 +98,13 @@ class Shadow:
         self.results = dict.fromkeys(Comparison, 0)
         named = ", ".join(f"{each.name} {each.sha256[:16]}" for each in list(policies.values())[:10])
         self._tell(DaemonEvent(time.time(), "shadow", f"{len(policies)} candidates: {named}"))
+
+    def _forget(self) -> None:
+        if self._absent:
+            return
+        self._absent, self.candidates, self.refused = True, None, ""
+        self.results = dict.fromkeys(Comparison, 0)
+        self._tell(DaemonEvent(time.time(), "shadow", f"no candidates at {self._path}"))
 
     def request(
         self, peer: Peer, destination: Destination, head: RequestHead, world: World, active: Judged

@@ -77,6 +77,18 @@ def test_what_cannot_be_read_is_not_called_broken(log: Path, tmp_path: Path) -> 
     assert (said.code, said.out) == (3, "") and "a key cannot be read" in said.error
 
 
+def test_tail_shows_one_kind_of_records(log: Path, tmp_path: Path) -> None:
+    """Those that were refused are none here; two kinds at once would be empty and look like peace."""
+    said = coatcheck("audit", "tail", log, "--alarms", cwd=tmp_path)
+    assert said.code == 0 and said.out.count("handle_misplaced") == len(said.out.splitlines()) == 1
+    for kind in ("--refused", "--shadow"):
+        assert coatcheck("audit", "tail", log, kind, cwd=tmp_path).out == ""
+    said = coatcheck("audit", "tail", log, "--refused", "--shadow", cwd=tmp_path)
+    assert said.code == 2 and said.error.endswith("hint: give one of them\n")
+    said = coatcheck("audit", "tail", cwd=tmp_path)
+    assert said.code == 3 and "COATCHECK_STATE_DIR" in said.error
+
+
 def test_tail_shows_lines_for_people_and_records_for_programs(log: Path, tmp_path: Path) -> None:
     """The newest last, filtered by what was asked."""
     said = coatcheck("audit", "tail", log, "-n", "3", cwd=tmp_path)

@@ -73,8 +73,8 @@ def good(tmp_path: Path, short_dir: Path) -> dict[str, str]:
             {"COATCHECK_POLICY": "nowhere"},
             1,
             (
-                "error: the policy cannot be used\n  nowhere: error: the file cannot be read: No such "
-                "file or directory; make it readable for this user\nhint: coatcheck policy check --help\n"
+                "error: the policy cannot be used\n  nowhere: error: there is no such file; "
+                "put it at nowhere, or name another\nhint: coatcheck policy check --help\n"
             ),
         ),
     ],

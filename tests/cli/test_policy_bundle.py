@@ -32,7 +32,7 @@ def test_from_a_directory_to_a_bundle_that_is_trusted(place: Path) -> None:
     said = coatcheck(*bundle(place, "--created", "2026-11-21T20:00:00Z"), cwd=place)
     assert said.code == 0 and not said.err
     assert said.out.startswith(
-        "release.bundle: version 12 of platform-security, 2026-11-21T20:00:00Z, 1 policies, digest "
+        "release.bundle: version 12 of platform-security, 2026-11-21T20:00:00Z, 1 policy, digest "
     )
     first = (place / "release.bundle").read_bytes()
     refused = coatcheck("policy", "verify", "release.bundle", "--trust-root", "key.pem.pub", cwd=place)

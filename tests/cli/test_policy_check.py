@@ -83,7 +83,7 @@ def test_a_warning_fails_until_the_file_accepts_it(tmp_path: Path) -> None:
 
     file.write_text(WIDE + ACCEPTED)
     accepted = coatcheck("policy", "check", "wide.yaml", "--today", "2027-01-31", cwd=tmp_path)
-    assert accepted.code == 0 and accepted.out.startswith("wide.yaml: ok, 1 rules")
+    assert accepted.code == 0 and accepted.out.startswith("wide.yaml: ok, 1 rule")
     assert accepted.out.endswith(", 2 accepted\n")
     over = coatcheck("policy", "check", "wide.yaml", "--today", "2027-02-01", cwd=tmp_path)
     assert over.code == 1 and over.out.count("which is over") == 2

@@ -14,7 +14,7 @@ def test_a_reviewer_sees_what_widens_and_a_gate_stops_it(policies: Path) -> None
         old.read_text().replace("hosts: [api.github.com]", "hosts: [api.github.com, gist.github.com]")
     )
     said = coatcheck("policy", "diff", old, new, "--fail-on", "widen", cwd=policies.parent)
-    assert (said.code, said.err) == (1, "")
+    assert (said.code, said.error) == (1, "note: exit code 1, as --fail-on widen asks: it widens\n")
     assert said.out.splitlines() == [
         "widens: sessions of policy `new` may now send credential `github-api` to 1 more host",
         "    gist.github.com: GET, HEAD on /repos/**, /search/**, /user",

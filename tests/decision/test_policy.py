@@ -188,11 +188,11 @@ def test_a_credentials_methods_hold_for_overriding_ones_too() -> None:
     """GET that says DELETE is a DELETE where it is honoured."""
     head = RequestHead("GET", "/x", (("x-http-method-override", "DELETE"),))
     denial = credential_allows(replace(KEY, methods=GET), Destination(*HERE), head)
-    assert denial == Deny(WRONG, "credential key: method", alarm=True)
+    assert denial == Deny(WRONG, "credential key is not for this method", alarm=True)
     elsewhere = credential_allows(
         replace(KEY, paths=CHAT.paths), Destination(*HERE), RequestHead("GET", "/x", ())
     )
-    assert elsewhere == Deny(WRONG, "credential key: path", alarm=True)
+    assert elsewhere == Deny(WRONG, "credential key is not for this path", alarm=True)
 
 
 def test_a_star_stands_for_no_empty_segment_and_a_prefix_for_what_is_below() -> None:

@@ -85,7 +85,7 @@ def test_a_directory_is_loaded_by_stem() -> None:
 def test_one_file_is_loaded_by_its_stem(tmp_path: Path) -> None:
     """With the same care as a directory; a missing one says so."""
     file = tmp_path / "team.yaml"
-    with pytest.raises(PolicyError, match=r"team\.yaml: error: the file cannot be read: No such file"):
+    with pytest.raises(PolicyError, match=r"team\.yaml: error: there is no such file; put it"):
         load_file(file)
     file.write_bytes(GOOD)
     assert load_file(file).name == "team"

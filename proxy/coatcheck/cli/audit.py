@@ -86,6 +86,10 @@ def tail(
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
     reason: Annotated[str | None, typer.Option(help="Only refusals for this reason.")] = None,
     alarms: Annotated[bool, typer.Option("--alarms", help="Only alarms.")] = False,
+    refused: Annotated[bool, typer.Option("--refused", help="Only refused requests.")] = False,
+    shadow: Annotated[
+        bool, typer.Option("--shadow", help="Only what candidate policies would change.")
+    ] = False,
     state_dir: StateDirOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="The records as they are, one a line.")] = False,
     as_ocsf: Annotated[
@@ -102,15 +106,29 @@ def tail(
     from coatcheck.telemetry.audit_tail import Filters, records, render
     from coatcheck.telemetry.ocsf import event
 
-    filters = Filters(type="alarm" if alarms else None, reason=reason, session=session, tenant=tenant)
+    if alarms + refused + shadow > 1:
+        raise CommandError(
+            "--alarms, --refused and --shadow are different records", "give one of them", ExitCode.USAGE
+        )
+    filters = Filters(
+        type="alarm" if alarms else "decision" if refused else "shadow" if shadow else None,
+        outcome="deny" if refused else None,
+        reason=reason,
+        session=session,
+        tenant=tenant,
+    )
     found: Iterator[dict[str, Any]] = records(
         path or _log(state_dir), follow=follow, filters=filters, last=lines or None
     )
-    for record in found:
-        if not as_ocsf:
-            typer.echo(json.dumps(record) if as_json else render(record))
-        elif (told := event(record)) is not None:
-            typer.echo(json.dumps(told))
+    try:
+        for record in found:
+            if not as_ocsf:
+                typer.echo(json.dumps(record) if as_json else render(record))
+            elif (told := event(record)) is not None:
+                typer.echo(json.dumps(told))
+    except FileNotFoundError as problem:
+        hint = "name the daemon's directory: --state-dir DIRECTORY, or COATCHECK_STATE_DIR"
+        raise CommandError(str(problem), hint) from None
 
 
 def _log(state_dir: Path | None) -> Path:

@@ -43,5 +43,10 @@ def client_for(socket: Path | None) -> "ControlClient":
     return ControlClient(socket=control_socket(socket))
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """`1 rule`, `2 rules`."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
 def emit_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, default=str))

@@ -73,7 +73,7 @@ def serve(
 
 def dev(
     policy: Annotated[
-        Path | None, typer.Option(help="A policy file or directory; default: the sample.")
+        Path | None, typer.Option(help="A policy file, directory or bundle; default: the sample.")
     ] = None,
     proxy_port: Annotated[int | None, typer.Option(min=0, help="A shared proxy listener as well.")] = None,
     state_dir: Annotated[Path | None, typer.Option(help="Kept afterwards; default: a temporary one.")] = None,
@@ -81,7 +81,8 @@ def dev(
 ) -> None:
     """Run a daemon with an OpenBao in memory and a fresh CA, and print what to paste into another terminal.
 
-    Needs OpenBao: pip install 'coatcheck[embedded]'. Everything ends with Ctrl-C.
+    Needs OpenBao: pip install 'coatcheck[embedded]'. Everything ends with Ctrl-C. Settings count as in serve:
+    with COATCHECK_POLICY_TRUST_ROOT, --policy is a signed bundle.
 
     Example: coatcheck dev
     """

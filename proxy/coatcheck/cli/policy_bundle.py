@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coatcheck.cli.control import JsonOption, SocketOption, client_for, configured_policy, emit_json
+from coatcheck.cli.control import JsonOption, SocketOption, client_for, configured_policy, counted, emit_json
 from coatcheck.cli.errors import CommandError, ExitCode
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def bundle(
         created=_utc(created or datetime.now(UTC)),
     )
     write_atomically(output, made, mode=0o644, overwrite=True)
-    typer.echo(f"{output}: {_line(decode(made))}, not signed yet")
+    typer.echo(f"{output}: {_line(decode(made))}, not signed yet: coatcheck policy sign {output}")
 
 
 def sign(
@@ -124,7 +124,8 @@ def verify(
         return
     typer.echo(f"{where}: {_line(found)}, signed by the trusted key {accepted.key}")
     for policy in policies.values():
-        typer.echo(f"  {policy.name}: {policy.owner}, {len(policy.rules)} rules, sha256 {policy.sha256[:16]}")
+        rules = counted(len(policy.rules), "rule")
+        typer.echo(f"  {policy.name}: {policy.owner}, {rules}, sha256 {policy.sha256[:16]}")
 
 
 def list_policies(socket: SocketOption = None, as_json: JsonOption = False) -> None:
@@ -139,8 +140,10 @@ def list_policies(socket: SocketOption = None, as_json: JsonOption = False) -> N
         emit_json(answer)
     else:
         for policy in answer["policies"]:
-            rules = f"{len(policy['rules'])} rules, {len(policy['credentials'])} credentials"
-            typer.echo(f"{policy['name']}: {policy['owner']}, {rules}, sha256 {policy['sha256'][:16]}")
+            rules = counted(len(policy["rules"]), "rule")
+            credentials = counted(len(policy["credentials"]), "credential")
+            named = f"{policy['name']}: {policy['owner']}"
+            typer.echo(f"{named}, {rules}, {credentials}, sha256 {policy['sha256'][:16]}")
         if answer["bundle"]:
             typer.echo(_bundle_line(answer["bundle"]))
         if answer["shadow"]:
@@ -156,16 +159,22 @@ def _bundle_line(said: dict[str, Any]) -> str:
 
 
 def _shadow_lines(said: dict[str, Any]) -> str:
+    refused = f"candidates REFUSED: {said['refused']}"
+    if not said["policies"]:
+        return refused if said["refused"] else "candidates: none"
     named = ", ".join(f"{each['name']} {each['sha256'][:16]}" for each in said["policies"])
-    counts = ", ".join(f"{count} {result}" for result, count in said["results"].items())
-    refused = f"\ncandidates REFUSED: {said['refused']}" if said["refused"] else ""
-    return f"candidates: {named or 'none'}\nrequests under them: {counts}{refused}"
+    counts = [f"{count} {result}" for result, count in said["results"].items() if count]
+    different = sum(count for result, count in said["results"].items() if result != "same")
+    lines = [f"candidates: {named}", f"requests under them: {', '.join(counts) or 'none yet'}"]
+    if different:
+        lines[1] += " (which: coatcheck audit tail --shadow)"
+    return "\n".join(lines + [refused] * bool(said["refused"]))
 
 
 def _line(found: "Bundle") -> str:
+    policies = counted(len(found.files), "policy", "policies")
     return (
-        f"version {found.version} of {found.owner}, {found.created}, {len(found.files)} policies, "
-        f"digest {found.digest[:16]}"
+        f"version {found.version} of {found.owner}, {found.created}, {policies}, digest {found.digest[:16]}"
     )
 
 

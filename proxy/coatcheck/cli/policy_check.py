@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coatcheck.cli.control import JsonOption, configured_policy, emit_json
+from coatcheck.cli.control import JsonOption, configured_policy, counted, emit_json
 from coatcheck.cli.errors import CommandError, ExitCode
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ def _print(checked: "list[FileCheck]") -> None:
             findings = len(result.findings) - accepted
             verdict = f"{findings} to look at" if findings else "ok"
             typer.echo(
-                f"{result.path}: {verdict}, {len(result.policy.rules)} rules, "
-                f"{len(result.policy.credentials)} credentials, sha256 {result.policy.sha256[:16]}"
+                f"{result.path}: {verdict}, {counted(len(result.policy.rules), 'rule')}, "
+                f"{counted(len(result.policy.credentials), 'credential')}, sha256 {result.policy.sha256[:16]}"
                 + (f", {accepted} accepted" if accepted else "")
             )
     for code in dict.fromkeys(told):

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from coatcheck.cli.control import JsonOption, emit_json
-from coatcheck.cli.errors import CommandError, ExitCode
+from coatcheck.cli.errors import CommandError, ExitCode, note
 
 FAIL_ON = {
     "widen": frozenset({"widens"}),
@@ -45,5 +45,7 @@ def diff(
         emit_json(values(changes))
     else:
         typer.echo(as_markdown(changes) if markdown else as_text(changes), nl=False)
-    if any(change.direction in FAIL_ON[fail_on] for change in changes):
+    found = {change.direction.value for change in changes} & FAIL_ON[fail_on]
+    if found:
+        note("note", f"exit code 1, as --fail-on {fail_on} asks: it {' and '.join(sorted(found))}")
         raise typer.Exit(ExitCode.NO)

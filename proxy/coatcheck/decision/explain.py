@@ -130,7 +130,7 @@ def _credential(
     if credential.name not in chosen.credentials:
         return CredentialView(credential.name, False, f"{chosen.name!r} does not list it")
     if refused is not None:
-        what = refused.detail.rpartition(": ")[2] if refused.alarm else "plain HTTP"
+        what = refused.detail.rpartition(" ")[2] if refused.alarm else "plain HTTP"
         return CredentialView(credential.name, False, f"it may not be sent here: {what}")
     if credential.name not in granted:
         return CredentialView(credential.name, False, "the session was not granted it")

@@ -393,4 +393,4 @@ def _any_path(patterns: tuple[PathPattern, ...], parts: list[str]) -> bool:
 
 
 def _wrong_place(credential: Credential, what: str) -> Deny:
-    return Deny(Reason.HANDLE_WRONG_HOST, f"credential {credential.name}: {what}", alarm=True)
+    return Deny(Reason.HANDLE_WRONG_HOST, f"credential {credential.name} is not for this {what}", alarm=True)

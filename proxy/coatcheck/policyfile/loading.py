@@ -145,6 +145,8 @@ def read_file(path: Path, most: int = MAX_BYTES) -> bytes:
                 return file.read(most + 1)
         finally:
             os.close(descriptor)
+    except FileNotFoundError:
+        raise _refused(path.name, "there is no such file", f"put it at {path}, or name another") from None
     except OSError as error:
         problem = f"the file cannot be read: {error.strerror}"
         raise _refused(path.name, problem, "make it readable for this user") from None

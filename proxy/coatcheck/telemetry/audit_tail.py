@@ -57,7 +57,7 @@ def records(
     admit = (filters or Filters()).admit
     files = audit_file.log_files(path)
     if not files:
-        raise FileNotFoundError(f"no audit log at {path}; is this the daemon's audit setting?")
+        raise FileNotFoundError(f"there is no audit log at {path}")
     file: IO[bytes] = files[-1].open("rb")
     try:
         # The file before too: right after a rotation the current one is all but empty.
