@@ -145,6 +145,8 @@ def test_alarms_of_one_kind_are_one_group_with_the_request_that_raised_it() -> N
     assert (newest.credential, newest.count, newest.where) == ("github", 1, "")
     assert (older.count, older.first, older.last) == (42, 1000.0, 1011.0)
     assert older.where == "GET https://evil.example/steal"
+    told = [type(each.event) for each in recent.after(None, everybody, 10).events]
+    assert told == [Decision, Decision, Repeated, Alarm]  # not twice where the refusal says it
 
 
 def test_a_tenant_with_many_alarms_does_not_hide_those_of_another() -> None:

@@ -112,13 +112,14 @@ class Recent:
             return  # it waits, and is shown as waiting
         event = _short(event)
         with self._lock:
+            if self._group(event):
+                return  # the refusal before it says so already
             self.last += 1
             of_tenant = self._of(_tenant_of(event))
             if len(of_tenant.ring) == KEPT:
                 of_tenant.dropped = of_tenant.ring[0].number
             of_tenant.ring.append(Numbered(self.last, event))
             self._count(of_tenant, event)
-            self._group(event)
 
     def after(self, number: int | None, sees: Callable[[str], bool], most: int) -> Page:
         """The last `most` events after `number` of tenants for which `sees`. None: whatever is kept."""
@@ -180,13 +181,14 @@ class Recent:
                 del tenant.pace[next(iter(tenant.pace))]
         tenant.pace[slot][refused] += count
 
-    def _group(self, event: Told) -> None:
+    def _group(self, event: Told) -> bool:
+        """Count an alarm. Whether the request that raised it has been told right before."""
         if isinstance(event, Decision):
             # Its alarm comes right after it, and does not say which request it was.
             if event.alarm and event.reason is not None:
                 where = f"{event.method} {event.destination}{event.path}"
                 self._refused = (event.session, event.reason, where)
-            return
+            return False
         if isinstance(event, Repeated) and event.what == "alarm":
             key = next(
                 (key for key in reversed(self._alarms) if key[1:3] == (event.session, event.reason)), None
@@ -195,9 +197,9 @@ class Recent:
                 old = self._alarms[key]
                 self._alarms[key] = replace(old, last=event.at, count=old.count + event.count)
                 self._alarms.move_to_end(key)
-            return
+            return False
         if not isinstance(event, Alarm):
-            return
+            return False
         key = (event.tenant, event.session, event.reason, event.credential)
         known = self._alarms.get(key)
         refused, self._refused = self._refused, None
@@ -213,6 +215,7 @@ class Recent:
             where=where or (known.where if known is not None else ""),
         )
         self._alarms.move_to_end(key)
+        return bool(where)
 
     def _least(self) -> tuple[str, str, Reason, str]:
         """The oldest group of the tenant that has most."""
