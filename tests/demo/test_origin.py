@@ -3,21 +3,26 @@ import json
 import ssl
 import sys
 from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
 
-import anthropic
 import httpx
-import openai
 import pytest
 
 from coatcheck.demo.seen import fingerprint
 from coatcheck.demo.server import TlsServer
 from tests.upstreams import UpstreamTls
 
+if TYPE_CHECKING:  # five seconds of a processor, which only the worker that runs this file should spend
+    import anthropic
+    import openai
+
 
 @pytest.fixture
 async def gpt(
     url: Callable[[str], str], real_keys: dict[str, str], trust: ssl.SSLContext
-) -> AsyncIterator[openai.AsyncOpenAI]:
+) -> AsyncIterator["openai.AsyncOpenAI"]:
+    import openai
+
     http = openai.DefaultAsyncHttpxClient(verify=trust, trust_env=False)
     async with openai.AsyncOpenAI(
         api_key=real_keys["openai"], base_url=url("/v1"), http_client=http, max_retries=0
@@ -28,7 +33,9 @@ async def gpt(
 @pytest.fixture
 async def claude(
     url: Callable[[str], str], real_keys: dict[str, str], trust: ssl.SSLContext
-) -> AsyncIterator[anthropic.AsyncAnthropic]:
+) -> AsyncIterator["anthropic.AsyncAnthropic"]:
+    import anthropic
+
     http = anthropic.DefaultAsyncHttpxClient(verify=trust, trust_env=False)
     async with anthropic.AsyncAnthropic(
         api_key=real_keys["anthropic"], base_url=url(""), http_client=http, max_retries=0
@@ -36,7 +43,7 @@ async def claude(
         yield sdk
 
 
-async def test_the_openai_sdk_chats(gpt: openai.AsyncOpenAI) -> None:
+async def test_the_openai_sdk_chats(gpt: "openai.AsyncOpenAI") -> None:
     """The plain form, parsed by the SDK's own models."""
     answer = await gpt.chat.completions.create(
         model="gpt-4o-mini", messages=[{"role": "user", "content": "hello there"}]
@@ -46,7 +53,7 @@ async def test_the_openai_sdk_chats(gpt: openai.AsyncOpenAI) -> None:
     assert answer.usage is not None and answer.usage.total_tokens > 0
 
 
-async def test_the_openai_sdk_streams_a_chat(gpt: openai.AsyncOpenAI) -> None:
+async def test_the_openai_sdk_streams_a_chat(gpt: "openai.AsyncOpenAI") -> None:
     """Words arrive one by one, the usage chunk last, and the stream ends by itself."""
     stream = await gpt.chat.completions.create(
         model="gpt-4o-mini",
@@ -60,14 +67,14 @@ async def test_the_openai_sdk_streams_a_chat(gpt: openai.AsyncOpenAI) -> None:
     assert chunks[-1].usage is not None
 
 
-async def test_the_openai_sdk_gets_a_response(gpt: openai.AsyncOpenAI) -> None:
+async def test_the_openai_sdk_gets_a_response(gpt: "openai.AsyncOpenAI") -> None:
     """The Responses API, whose helper joins the output's text."""
     answer = await gpt.responses.create(model="gpt-5", input="hello there")
     assert answer.output_text == "You said: hello there"
     assert answer.status == "completed"
 
 
-async def test_the_openai_sdk_streams_a_response(gpt: openai.AsyncOpenAI) -> None:
+async def test_the_openai_sdk_streams_a_response(gpt: "openai.AsyncOpenAI") -> None:
     """The SDK's accumulator is strict about order and indexes: it must reach a final response."""
     async with gpt.responses.stream(model="gpt-5", input="hello there") as stream:
         deltas = [event.delta async for event in stream if event.type == "response.output_text.delta"]
@@ -76,7 +83,7 @@ async def test_the_openai_sdk_streams_a_response(gpt: openai.AsyncOpenAI) -> Non
 
 
 async def test_both_sdks_list_models_on_one_path(
-    gpt: openai.AsyncOpenAI, claude: anthropic.AsyncAnthropic
+    gpt: "openai.AsyncOpenAI", claude: "anthropic.AsyncAnthropic"
 ) -> None:
     """Both providers have GET /v1/models; each SDK gets its own shape."""
     assert [model.id async for model in gpt.models.list()] == ["gpt-4o-mini", "gpt-5"]
@@ -86,7 +93,7 @@ async def test_both_sdks_list_models_on_one_path(
     ]
 
 
-async def test_the_anthropic_sdk_gets_a_message(claude: anthropic.AsyncAnthropic) -> None:
+async def test_the_anthropic_sdk_gets_a_message(claude: "anthropic.AsyncAnthropic") -> None:
     """The plain form, parsed by the SDK's own models."""
     answer = await claude.messages.create(
         model="claude-sonnet-5", max_tokens=16, messages=[{"role": "user", "content": "hello there"}]
@@ -95,7 +102,7 @@ async def test_the_anthropic_sdk_gets_a_message(claude: anthropic.AsyncAnthropic
     assert answer.stop_reason == "end_turn"
 
 
-async def test_the_anthropic_sdk_streams_a_message(claude: anthropic.AsyncAnthropic) -> None:
+async def test_the_anthropic_sdk_streams_a_message(claude: "anthropic.AsyncAnthropic") -> None:
     """The SDK's accumulator needs every event by its proper name."""
     async with claude.messages.stream(
         model="claude-sonnet-5", max_tokens=16, messages=[{"role": "user", "content": "hello there"}]
@@ -107,9 +114,12 @@ async def test_the_anthropic_sdk_streams_a_message(claude: anthropic.AsyncAnthro
 
 
 async def test_anything_but_the_real_key_is_refused_as_the_provider_would(
-    gpt: openai.AsyncOpenAI, claude: anthropic.AsyncAnthropic, real_keys: dict[str, str]
+    gpt: "openai.AsyncOpenAI", claude: "anthropic.AsyncAnthropic", real_keys: dict[str, str]
 ) -> None:
     """The SDKs raise their own authentication errors; another provider's real key is a wrong key too."""
+    import anthropic
+    import openai
+
     for wrong in ("sk-wrong", "", real_keys["anthropic"], real_keys["openai"] + "x"):
         with pytest.raises(openai.AuthenticationError) as refused:
             await gpt.with_options(api_key=wrong or "none").models.list()
@@ -129,16 +139,20 @@ async def test_the_older_header_of_anthropic_counts_too(
         assert (await client.get(url("/v1/models"), headers=headers)).status_code == 401
 
 
-async def test_a_request_that_the_provider_would_refuse_is_refused(gpt: openai.AsyncOpenAI) -> None:
+async def test_a_request_that_the_provider_would_refuse_is_refused(gpt: "openai.AsyncOpenAI") -> None:
     """An upstream that takes everything would hide a proxy that mangles bodies."""
+    import openai
+
     with pytest.raises(openai.BadRequestError):
         await gpt.post("/chat/completions", cast_to=object, body={"model": "gpt-5"})
 
 
 async def test_what_was_seen_tells_who_came_but_not_with_what(
-    origin_server: TlsServer, gpt: openai.AsyncOpenAI, real_keys: dict[str, str]
+    origin_server: TlsServer, gpt: "openai.AsyncOpenAI", real_keys: dict[str, str]
 ) -> None:
     """The record proves that the real key arrived, without holding it."""
+    import openai
+
     await gpt.models.list()
     with pytest.raises(openai.AuthenticationError):
         await gpt.with_options(api_key="sk-wrong").models.list()

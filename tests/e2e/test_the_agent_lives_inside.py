@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from claude_agent_sdk import AssistantMessage, ClaudeAgentOptions, ResultMessage, ToolUseBlock, query
 
 from coatcheck.demo.agent_program import ENVIRONMENT, MODEL, Conversation, bundled, command
 from coatcheck.demo.report_pdf import Report, make_report
@@ -78,6 +77,9 @@ async def test_in_a_namespace_sandbox_and_driven_by_the_sdk(
     sandboxes: SandboxClient, daemon: TestDaemon, origin_server: TlsServer, program: Path, tmp_path: Path
 ) -> None:
     """Alone at first; then `query` of the unmodified SDK talks to it over the sandbox's exec stream."""
+    # Two seconds of a processor, which only the worker that runs this file should spend.
+    from claude_agent_sdk import AssistantMessage, ClaudeAgentOptions, ResultMessage, ToolUseBlock, query
+
     async with await made(sandboxes, backend="namespace", memory_mib=2048, disk_mib=600) as sandbox:
         await sandbox.upload(program, f"{HOME}/claude")
         await both_tasks(sandbox, f"{HOME}/claude")
