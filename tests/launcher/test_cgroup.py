@@ -173,6 +173,7 @@ def test_a_group_that_a_killed_supervisor_left_is_removed_by_name(name: str) -> 
         Cgroup.create(name, memory_mib=32, processes=10, cpus=1)
     child = start("import time; time.sleep(60)")
     group.add(child.pid)
+    group.freeze()  # as of one that was paused: it must not stay for good
     cgroup.remove(name)
     child.communicate(timeout=20)
     assert child.returncode == -9 and left(name) == []

@@ -169,6 +169,8 @@ class Cgroup:
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+            if "freezer" in self._v1:  # what is frozen there dies when it is let go, and runs nothing before
+                _write_if_there(self._v1["freezer"] / "freezer.state", "THAWED")
             time.sleep(0.005)
 
     def close(self) -> None:

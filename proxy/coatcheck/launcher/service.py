@@ -136,8 +136,10 @@ class Sandboxes(Register):
         except ClaimError as error:
             self.reported(sandbox.id, SandboxState.ENDING, Ending.REBIND_FAILED, str(error))
             raise ClaimFailed(str(error)) from None
-        except BaseException:
+        except BaseException as error:
             self.pool.end(unclaimed)
+            if isinstance(error, OSError):  # one that boots is refused in words, if it has to be
+                raise ClaimFailed(str(error)) from None
             raise
         return self.reported(sandbox.id, SandboxState.RUNNING) or sandbox
 
@@ -251,15 +253,14 @@ class Sandboxes(Register):
         """All that run end, as the daemon does in order: after a crash they may be adopted instead. What was
         saved of them stays."""
         self.pool.close()
-        for sandbox in self.all():
-            if not sandbox.over and sandbox.id not in self._asleep:
-                self.kill(sandbox.id, Ending.DAEMON_GONE, "the daemon was stopped")
         until = time.monotonic() + KILL_SECONDS
-        while left := [each.id for each in self.all() if not self.is_down(each.id)]:
-            for sandbox_id in left:
-                if time.monotonic() > until:
-                    kill_supervisor(self._processes.get(sandbox_id), self.directory(sandbox_id))
-                self.settle(sandbox_id)
+        while left := [each for each in self.all() if not self.is_down(each.id)]:
+            for sandbox in left:
+                if not sandbox.over:  # also one that began just now
+                    self.kill(sandbox.id, Ending.DAEMON_GONE, "the daemon was stopped")
+                elif time.monotonic() > until:
+                    kill_supervisor(self._processes.get(sandbox.id), self.directory(sandbox.id))
+                self.settle(sandbox.id)
             time.sleep(CLOSE_POLL_SECONDS)
 
     # --- what is left ----------------------------------------------------------------------------------

@@ -87,15 +87,11 @@ def start(
             kept.forget(sandbox.id)
         if not isinstance(error, OSError):
             raise
-        raise _not_started(error) from None
-
-
-def _not_started(error: OSError) -> SandboxRefused:
-    return SandboxRefused(
-        SandboxProblem.NOT_STARTED,
-        f"the sandbox's supervisor could not be started: {error.strerror or error}",
-        "See the daemon's log; it may be out of memory, processes or disk.",
-    )
+        raise SandboxRefused(
+            SandboxProblem.NOT_STARTED,
+            f"the sandbox's supervisor could not be started: {error.strerror or error}",
+            "See the daemon's log; it may be out of memory, processes or disk.",
+        ) from None
 
 
 def claim(
@@ -108,7 +104,8 @@ def claim(
     beginning: Callable[[], None],
 ) -> None:
     """`start`, of a machine that has booted: it runs when this returns. `beginning` is called when all is
-    prepared. ClaimError after that; before it what `start` raises, and the machine is its pool's again."""
+    prepared. ClaimError after that. Before it SandboxRefused or OSError, its directory's end among them: it
+    has died, or there is no space; then the machine is to be ended."""
     try:
         record = kept.begin(sandbox, admitted.wanted, identities, None, born=GENERATION)
         run_directory.describe(unclaimed.directory, sandbox)
@@ -117,11 +114,9 @@ def claim(
         if record is not None:
             spec = kept.spec(spec, record, None)
         beginning()
-    except BaseException as error:
+    except BaseException:
         kept.forget(sandbox.id)
-        if not isinstance(error, OSError):
-            raise
-        raise _not_started(error) from None
+        raise
     unclaimed.claim(spec)
 
 

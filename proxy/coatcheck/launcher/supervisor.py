@@ -242,7 +242,8 @@ class Supervisor:
             channel, talking = await self._connect()
         except MachineError as error:
             browsers.cancel()
-            self.end(Ending.START_FAILED, f"{error}. {error.hint}" if error.hint else str(error))
+            failed = Ending.START_FAILED if self._booted is None else Ending.REBIND_FAILED
+            self.end(failed, f"{error}. {error.hint}" if error.hint else str(error))
             return
         try:
             await (self._rebind(channel, browsers) if self._reborn else self._ready(channel, browsers))
