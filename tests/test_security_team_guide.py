@@ -1,0 +1,181 @@
+"""docs/security-team.md, walked: its commands in order, with the output that it shows."""
+
+import getpass
+import http.server
+import os
+import re
+import signal
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import debian
+from tests.e2e.conftest import place
+from tests.guide_walk import Block, Shell, blocks, fits, type_in
+from tests.known_secrets import known_secret
+from tests.upstreams import UpstreamTls
+
+__all__ = ["place"]
+
+ROOT = Path(__file__).parent.parent
+GUIDE = (ROOT / "docs/security-team.md").read_text()
+PATIENCE = 120.0
+"""Seconds for a daemon to start or to see a new file; it takes a few on an idle machine."""
+
+
+@pytest.fixture
+def github(upstream_tls: UpstreamTls) -> Iterator[tuple[int, str]]:
+    """What GitHub answers to the requests of this guide; the port, and the token that it takes."""
+    token = known_secret("GitHub's token of the guide", prefix="ghp_", length=36)
+
+    class GitHub(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _answer(self, status: int) -> None:
+            known = self.headers["Authorization"] == f"Bearer {token}"
+            self.send_response(status if known else 401)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def do_GET(self) -> None:
+            self._answer(200)
+
+        def do_POST(self) -> None:
+            self._answer(422)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing on the test's standard error."""
+
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(upstream_tls.certificate, upstream_tls.key)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), GitHub)
+    server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server.server_address[1], token
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def start(place: Path) -> Path:
+    """Where the reader begins: the clone, and the command in a directory `tools`."""
+    (place / "coatcheck/policies").mkdir(parents=True)
+    (place / "coatcheck/policies/review").symlink_to(ROOT / "policies/review")
+    (place / "tools").mkdir()
+    (place / "tools/bin").symlink_to(Path(sys.executable).parent)
+    return place
+
+
+def shown(text: str) -> list[str]:
+    """Without what differs from one day, machine or reader to the next."""
+    for pattern, same in (
+        (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z?", "TIME"),
+        (r"ses_[0-9a-f]+", "ses_ID"),
+        (r"\b[0-9a-f]{16}([0-9a-f]{48})?\b", "HEX"),
+        (r"127\.0\.0\.1:\d+", "127.0.0.1:PORT"),
+        (r"\S*/coatcheck-\w{8}/", "TEMPORARY/"),
+        (r"#login=\S+", "#login=CODE"),
+        (r"not passed on, as they may hold secrets: .*", "not passed on"),
+        (rf"\b{re.escape(getpass.getuser())}\b", "you"),
+    ):
+        text = re.sub(pattern, same, text)
+    return text.splitlines()
+
+
+class Walk:
+    """One reader with two terminals."""
+
+    def __init__(self, start: Path, environment: dict[str, str], token: str) -> None:
+        self.start = start
+        self.token = token
+        self.first, self.second = Shell(start, environment), Shell(start, environment)
+        self.pid = 0
+        self.directory = start
+
+    def take(self, block: Block) -> str:
+        """What it answered."""
+        if block.what in ("file", "change"):
+            type_in(block, self.directory)
+            return ""
+        if block.what == "daemon":
+            return self._daemon(block)
+        waiting = re.sub(r" && sleep \d+$", "", block.text, count=1, flags=re.MULTILINE)
+        if waiting != block.text:
+            said, code = self._until_another_policy(waiting)
+        else:
+            said, code = self.first.run(block.text)
+        assert code == block.code, f"line {block.line}: exit code {code}\n{said}"
+        self.directory = Path(self.first.run("pwd")[0].strip())
+        return said
+
+    def _until_another_policy(self, text: str) -> tuple[str, int]:
+        """What a person waits for with `sleep`: files that were moved are seen by the daemon."""
+        first, _, rest = text.partition("\n")
+        list_ = "coatcheck policy list | grep -v under"
+        before, _ = self.first.run(list_)
+        self.first.run(first)
+        until = time.monotonic() + PATIENCE
+        while self.first.run(list_)[0] == before:
+            assert time.monotonic() < until, f"nothing changed after {first}"
+        return self.first.run(rest)
+
+    def _daemon(self, block: Block) -> str:
+        *before, last = block.text.replace("=8750\n", "=0\n").splitlines()
+        self.second.type("\n".join([*before, "echo $$", f"exec {last}"]))
+        self.pid = int(self.second.line())
+        lines = [self.second.line()]
+        while not lines[-1].startswith("curl "):
+            lines.append(self.second.line())
+        exports = [line for line in lines if line.startswith("export ")]
+        put = next(line for line in lines if line.startswith("printf "))
+        self.first.run("".join(exports))
+        self.first.type(f"read -rs SECRET\n{self.token}")
+        said, code = self.first.run(put.strip() + " && unset SECRET")
+        assert code == 0, said
+        return "".join(lines)
+
+    def end(self) -> None:
+        if self.pid:
+            os.kill(self.pid, signal.SIGINT)
+        self.second.close()
+        self.first.close()
+
+
+@pytest.fixture
+def walk(start: Path, github: tuple[int, str], upstream_tls: UpstreamTls) -> Iterator[Walk]:
+    debian.need("git", "curl")
+    port, token = github
+    walk = Walk(
+        start,
+        {
+            "PATH": os.environ["PATH"],
+            "HOME": str(start),
+            "LANG": "C.UTF-8",
+            "TMPDIR": str(start),
+            "GIT_AUTHOR_NAME": "reader", "GIT_AUTHOR_EMAIL": "reader@example.org",
+            "GIT_COMMITTER_NAME": "reader", "GIT_COMMITTER_EMAIL": "reader@example.org",
+            "COATCHECK_UPSTREAM_CA_FILE": str(upstream_tls.ca),
+            "COATCHECK_ALLOWED_NETWORKS": '["127.0.0.0/8"]',
+            "COATCHECK_CONNECT_TO": f'{{"api.github.com:443": "127.0.0.1:{port}"}}',
+        },
+        token,
+    )  # fmt: skip
+    yield walk
+    walk.end()
+
+
+@pytest.mark.slow
+def test_every_step_answers_what_the_guide_shows(walk: Walk) -> None:
+    """From an empty directory to the refusals, in one go."""
+    for block in blocks(GUIDE):
+        said = walk.take(block)
+        if not fits(shown(said), shown(block.shown)):
+            assert shown(said) == shown(block.shown), f"docs/security-team.md, line {block.line}"
