@@ -27,7 +27,7 @@ from coatcheck.places import Places
 from coatcheck.session_secrets import SessionSecrets
 from coatcheck.shadow import Shadow
 from coatcheck.sigv4.covered import LARGEST_HASHED_BODY, needs_body_hash
-from coatcheck.state.buckets import Buckets
+from coatcheck.state.buckets import Buckets, ShareAwaited
 from coatcheck.state.state import State
 from coatcheck.stores import Secret, SecretMissing, SecretUnavailable
 from coatcheck.telemetry.audit import AuditUnavailable
@@ -35,7 +35,8 @@ from coatcheck.telemetry.events import Event
 
 logger = logging.getLogger(__name__)
 
-
+type Waiting = Coroutine[Any, Any, None] | None
+"""What must be awaited before it is known whether a request may go on, if anything."""
 MAX_REPORTED = 100_000
 """(session, credential) pairs remembered as reported: ten times the sessions a daemon may hold."""
 
@@ -54,6 +55,8 @@ class ExchangeSettings:
 
     secret_timeout: float = 10.0
     """How long a request waits for the store before it is refused."""
+    share_timeout: float = 1.0
+    """How long a request waits to hear what the fleet has used of a limit before it is refused."""
     max_waiting: int = 1000
     """Requests that may wait for the store at once; each holds its head and up to 256 KiB of body."""
 
@@ -88,7 +91,7 @@ class Exchange:
 
     def receive(
         self, peer: Peer, destination: Destination, head: RequestHead, *, http2: bool
-    ) -> tuple[Call, Coroutine[Any, Any, None] | None]:
+    ) -> tuple[Call, Waiting]:
         """Judge a request's head. The Call says `denial` or may go on; a coroutine, when there is one,
         must be awaited first (the store has to be asked)."""
         call = self._call(peer, destination, head)
@@ -112,7 +115,7 @@ class Exchange:
         self._tell(call)
         return call, None
 
-    def receive_body(self, call: Call, body: bytes) -> Coroutine[Any, Any, None] | None:
+    def receive_body(self, call: Call, body: bytes) -> Waiting:
         """The second half of the verdict, for a call whose `need` asked for the body."""
         assert call.need is not None  # noqa: S101 - a plane's bug, not the world's
         try:
@@ -149,7 +152,10 @@ class Exchange:
             return verdict
         if isinstance(verdict, Pass):
             try:
-                self._proceed(call, verdict)
+                if (waiting := self._proceed(call, verdict)) is not None:
+                    waiting.close()  # nothing of a tunnel waits
+                    call.deny(Deny(Reason.RATE_LIMITED, "the fleet's share is used up", retry_after=1.0))
+                    self._tell(call)
             except Exception:
                 logger.exception("tunnel %s: no verdict", call.request_id)
                 call.deny(Deny(Reason.INTERNAL_ERROR, "the decision failed"))
@@ -178,9 +184,7 @@ class Exchange:
 
     # --- the straight line --------------------------------------------------------------------------
 
-    def _proceed(
-        self, call: Call, verdict: Deny | Identified | Pass | Inject | NeedBody
-    ) -> Coroutine[Any, Any, None] | None:
+    def _proceed(self, call: Call, verdict: Deny | Identified | Pass | Inject | NeedBody) -> Waiting:
         if isinstance(verdict, Deny | Identified):
             if isinstance(verdict, Identified):
                 call.session, verdict = verdict.session, verdict.denial
@@ -211,6 +215,11 @@ class Exchange:
         refused = self.buckets.take(
             verdict.session, verdict.rule, call.credentials, self.state.clock.now().monotonic
         )
+        if isinstance(refused, ShareAwaited):
+            return self._await_share(call, verdict, refused)
+        return self._admitted(call, verdict, refused)
+
+    def _admitted(self, call: Call, verdict: Pass | Inject, refused: Deny | None) -> Waiting:
         if refused is not None:
             call.deny(refused)
             self._tell(call)
@@ -219,6 +228,25 @@ class Exchange:
         if verdict.rule.asking is not None:
             return self._ask(call, verdict)
         return self._secrets(call, verdict)
+
+    async def _await_share(self, call: Call, verdict: Pass | Inject, awaited: ShareAwaited) -> None:
+        """This daemon ran ahead of what its fleet knows of a limit: it asks, and goes on if it may."""
+        refused: Deny | ShareAwaited | None = awaited
+        try:
+            async with asyncio.timeout(self._settings.share_timeout):
+                while isinstance(refused, ShareAwaited):
+                    await asyncio.shield(refused.future)
+                    now = self.state.clock.now().monotonic
+                    refused = self.buckets.take(verdict.session, verdict.rule, call.credentials, now)
+        except TimeoutError:
+            refused = Deny(Reason.RATE_LIMITED, "no word of the fleet's limit in time", retry_after=1.0)
+        if call not in self.calls:  # its client left meanwhile
+            if refused is None:
+                self.buckets.leave(verdict.session, verdict.rule, call.credentials)
+            return
+        waiting = self._admitted(call, verdict, refused if isinstance(refused, Deny) else None)
+        if waiting is not None:
+            await waiting
 
     async def _ask(self, call: Call, verdict: Pass | Inject) -> None:
         """A rule wants somebody to say yes first. The secret is fetched after that, not held meanwhile."""
@@ -238,7 +266,7 @@ class Exchange:
         if fetching is not None:
             await fetching
 
-    def _secrets(self, call: Call, verdict: Pass | Inject) -> Coroutine[Any, Any, None] | None:
+    def _secrets(self, call: Call, verdict: Pass | Inject) -> Waiting:
         if isinstance(verdict, Pass):
             self._tell(call)
             return None

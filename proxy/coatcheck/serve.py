@@ -156,7 +156,7 @@ class Daemon:
         self.listeners = Listeners(self.plane, self.settings.runtime, Resolver(self.metrics.dns_asked))
         self.state.on_revoked(self._revoked)
         if self.member is not None:
-            self.member.start()
+            self.member.start(self.exchange.buckets)
         self._tasks.append(asyncio.create_task(self.plane.run(), name="plane"))
         self._tasks.append(asyncio.create_task(self._keep_house(), name="housekeeping"))
         self.addresses = await open_shared(self.listeners, self.settings)
@@ -328,7 +328,7 @@ class Daemon:
         await self.store.close()
         self.exchange.tell(DaemonEvent(time.time(), "stopped"))
         if self.member is not None:
-            await asyncio.to_thread(self.member.stop)
+            await self.member.stop()
         self.state.close()
         self.telemetry.close(time.time())
         self.loop = None  # what is queued there still finds nothing to do

@@ -48,13 +48,13 @@ class Daemon:
         self.state.swap_policies(POLICIES)
         self.member = Member(self.settings, self.state, self.events.append)
         self.running = True
-        self.member.start()
+        self.member.follower.start()
         return self
 
     def stop(self) -> None:
         if self.running:
             self.running = False
-            self.member.stop()
+            self.member.leave()
             self.state.close()
 
     @property

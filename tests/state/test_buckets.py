@@ -5,7 +5,7 @@ from dataclasses import replace
 from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.policy import Limit, LimitKind, LimitScope, Rule
 from coatcheck.decision.session import Isolation, Session
-from coatcheck.decision.verdict import Reason
+from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.state.buckets import Buckets
 
 SESSION = Session(
@@ -33,7 +33,7 @@ def test_a_refused_request_spends_from_no_bucket() -> None:
         assert buckets.take(SESSION, both, (), 100.0) is not None
     assert [buckets.take(session(n), both, (), 100.0) for n in range(1, 10)] == [None] * 9
     denied = buckets.take(session(10), both, (), 100.0)
-    assert denied is not None and "tenant" in denied.detail
+    assert isinstance(denied, Deny) and "tenant" in denied.detail
 
 
 def test_what_runs_at_once_is_counted_until_it_leaves() -> None:
@@ -41,7 +41,7 @@ def test_what_runs_at_once_is_counted_until_it_leaves() -> None:
     buckets, two = Buckets(), rule(TWO_AT_ONCE)
     assert [buckets.take(SESSION, two, (), 1.0), buckets.take(SESSION, two, (), 1.0)] == [None, None]
     denied = buckets.take(SESSION, two, (), 1.0)
-    assert denied is not None and denied.reason is Reason.CONCURRENCY_LIMITED
+    assert isinstance(denied, Deny) and denied.reason is Reason.CONCURRENCY_LIMITED
     buckets.leave(SESSION, two, ())
     assert buckets.take(SESSION, two, (), 1.0) is None
     buckets.leave(SESSION, two, ())
@@ -74,7 +74,7 @@ def test_a_used_up_bucket_is_never_dropped_for_room() -> None:
     buckets, limited = Buckets(max_buckets=3), rule(ONE)
     assert [buckets.take(session(n), limited, (), 100.0) for n in range(3)] == [None] * 3
     denied = buckets.take(session(3), limited, (), 101.0)
-    assert denied is not None and denied.reason is Reason.CAPACITY
+    assert isinstance(denied, Deny) and denied.reason is Reason.CAPACITY
     assert all(buckets.take(session(n), limited, (), 102.0) is not None for n in range(3))
 
 

@@ -1,5 +1,7 @@
 """This daemon as a member of its fleet: its state, opened, and what keeps it like the others'."""
 
+import asyncio
+import hmac
 import math
 import secrets
 import socket
@@ -8,10 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from coatcheck.fleet.follower import Bounds, Follower
+from coatcheck.fleet.limits import SharedLimits
 from coatcheck.fleet.publisher import RedisPublisher
 from coatcheck.fleet.seal import Seal, read_key
 from coatcheck.fleet.shared_log import SharedLog
 from coatcheck.settings import Settings
+from coatcheck.state.buckets import Buckets
 from coatcheck.state.sessions import StateSettings
 from coatcheck.state.state import State
 from coatcheck.telemetry.events import Event
@@ -46,11 +50,25 @@ class Member:
             self._writing, replica, hearing, settings.shared_state_replicas, bounds.timeout
         )
         self.follower = Follower(log(), replica, hearing, bounds, emit)
+        self.limits = SharedLimits(
+            log(),
+            hmac.new(material, b"coatcheck limits", "sha256").digest(),
+            lambda: self.follower.members,
+            lambda: state.clock.now().monotonic,
+        )
 
-    def start(self) -> None:
+    def start(self, buckets: Buckets) -> None:
+        """On the plane's loop."""
         self.follower.start()
+        buckets.shares = self.limits
+        self.limits.start()
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
+        await self.limits.stop()
+        await asyncio.to_thread(self.leave)
+
+    def leave(self) -> None:
+        """What only follows the state, in any thread; takes one time-out at most."""
         self.follower.stop()
         self._writing.disconnect()
 

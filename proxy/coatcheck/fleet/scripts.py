@@ -65,9 +65,37 @@ local from = tonumber(ARGV[2]) + 1 - tonumber(ARGV[3])
 if from > 1 then redis.call('XTRIM', KEYS[2], 'MINID', ARGV[1] .. '-' .. string.format('%.0f', from)) end
 return 1
 """
+SETTLE: Final = """
+-- KEYS members, then limits; ARGV member, then for each limit: what kind, and how much
+local time = redis.call('TIME')
+local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+local answers = {}
+for i = 2, #KEYS do
+  local kind, amount = ARGV[2 * i - 2], tonumber(ARGV[2 * i - 1])
+  if kind == 'spent' then
+    local tat = math.max(tonumber(redis.call('GET', KEYS[i]) or '0'), now) + amount
+    if amount > 0 then
+      redis.call('SET', KEYS[i], string.format('%.6f', tat), 'PX', math.ceil((tat - now) * 1000) + 1000)
+    end
+    answers[#answers + 1] = string.format('%.6f', tat - now)
+  else
+    if amount > 0 then redis.call('HSET', KEYS[i], ARGV[1], amount) end
+    if amount == 0 then redis.call('HDEL', KEYS[i], ARGV[1]) end
+    redis.call('EXPIRE', KEYS[i], 60)
+    local found, others = redis.call('HGETALL', KEYS[i]), 0
+    for j = 1, #found, 2 do
+      if found[j] ~= ARGV[1] and redis.call('ZSCORE', KEYS[1], found[j]) then
+        others = others + tonumber(found[j + 1])
+      end
+    end
+    answers[#answers + 1] = tostring(others)
+  end
+end
+return answers
+"""
 COMMANDS: Final = (
     "evalsha", "eval", "script|load", "ping", "time", "wait", "xread", "xrange", "xadd", "xlen", "xtrim",
     "hset", "hget", "hmget", "hgetall", "hdel", "del", "rename", "expire", "persist", "zadd", "zcard",
-    "zremrangebyscore",
+    "zremrangebyscore", "zscore", "get", "set",
 )  # fmt: skip
 """All that a daemon's user must be allowed."""

@@ -216,6 +216,15 @@ class SharedLog:
         lines = [written(change) for change in changes]
         return json.dumps({"after": after, "by": self._member, "at": at, "changes": lines}).encode()
 
+    def settle(self, limits: Sequence[tuple[str, bool, float]]) -> list[float]:
+        """Add to each limit the seconds that were used of it, or (True) say how many run at once here; how
+        many seconds it has been used up for then, or how many run elsewhere."""
+        keys = ("members", *(f"limit:{name}" for name, _, _ in limits))
+        amounts = [
+            each for _, count, much in limits for each in ("running" if count else "spent", repr(much))
+        ]
+        return [float(answer) for answer in self._run(scripts.SETTLE, keys, self._member, *amounts)]
+
     # --- the connection ------------------------------------------------------------------------------------
 
     def _put(self, name: str, field: str, value: bytes) -> None:

@@ -3,7 +3,10 @@
 Belongs to the plane's thread; nothing here locks. Times are monotonic seconds.
 """
 
+from asyncio import Future
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
 
 from coatcheck.decision.policy import Limit, LimitKind, LimitScope, Rule
 from coatcheck.decision.ratelimit import BucketKey, bucket_key, charge, enter, spend
@@ -14,6 +17,27 @@ MAX_BUCKETS = 200_000
 """About 60 MB at worst: 10,000 sessions with twenty limits each."""
 _SWEEP_SECONDS = 1.0
 """Looking for full buckets costs milliseconds at MAX_BUCKETS; refused callers cannot make it more often."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareAwaited:
+    """Whether the request may begin is known once `future` is done: then it is to be asked again."""
+
+    future: Future[None]
+
+
+class Shares(Protocol):
+    """What other daemons have used of the same limits. Each is called on the plane's loop."""
+
+    def shares(self, limit: Limit, session: Session) -> bool: ...
+
+    def admit(self, keys: Iterable[tuple[Limit, BucketKey]], now: float) -> Deny | ShareAwaited | None: ...
+
+    def began(self, keys: Iterable[tuple[Limit, BucketKey]], now: float) -> None: ...
+
+    def ended(self, keys: Iterable[tuple[Limit, BucketKey]]) -> None: ...
+
+    def passed(self, limit: Limit, key: BucketKey, count: int, now: float) -> Deny | None: ...
 
 
 class Buckets:
@@ -28,8 +52,12 @@ class Buckets:
         self._tats: dict[BucketKey, float] = {}
         self._running: dict[BucketKey, int] = {}
         self._swept_at = float("-inf")
+        self.shares: Shares | None = None
+        """Set where a fleet of daemons keeps limits together."""
 
-    def take(self, session: Session, rule: Rule, credentials: Iterable[str], now: float) -> Deny | None:
+    def take(
+        self, session: Session, rule: Rule, credentials: Iterable[str], now: float
+    ) -> Deny | ShareAwaited | None:
         """Admit one request under the rule's limits. After None, `leave` must be called once, always."""
         if not rule.limits:
             return None
@@ -50,6 +78,12 @@ class Buckets:
                 tats[key] = spent.tat
         if not self._room_for(sum(key not in self._tats for key in tats), now):
             return Deny(Reason.CAPACITY, f"{self._max} rate limit buckets are in use", retry_after=1.0)
+        if self.shares is not None:
+            shared = self._shared(session, rule, credentials)
+            answer = self.shares.admit(shared, now)
+            if answer is not None:
+                return answer
+            self.shares.began(shared, now)
         self._tats.update(tats)
         self._running.update(running)
         return None
@@ -62,6 +96,18 @@ class Buckets:
                 self._running[key] = count
             else:
                 self._running.pop(key, None)
+        if self.shares is not None:
+            self.shares.ended(self._shared(session, rule, credentials, LimitKind.CONCURRENT))
+
+    def _shared(
+        self, session: Session, rule: Rule, credentials: Iterable[str], kind: LimitKind | None = None
+    ) -> list[tuple[Limit, BucketKey]]:
+        shares = self.shares
+        return [
+            (limit, key)
+            for limit, key in _keys(session, rule, credentials, kind)
+            if shares is not None and shares.shares(limit, session)
+        ]
 
     def charge(
         self,
@@ -80,6 +126,8 @@ class Buckets:
             charged = charge(limit, self._tats.get(key, 0.0), now, count)
             self._tats[key] = charged.tat
             exceeded = exceeded or charged.exceeded
+            if self.shares is not None and self.shares.shares(limit, session):
+                exceeded = exceeded or self.shares.passed(limit, key, count, now)
         return exceeded
 
     def used(self) -> tuple[dict[BucketKey, float], dict[BucketKey, int]]:
