@@ -14,8 +14,6 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-import pytest
-
 from coatcheck.demo.server import TlsServer
 from tests.cli.conftest import Served, alive, end
 from tests.cli.transcript import COATCHECK, coatcheck, environment
@@ -91,23 +89,18 @@ async def test_only_the_credentials_that_were_asked_for(daemon: Served) -> None:
     assert said.code == 125 and "nosuch" in said.error
 
 
-@pytest.mark.parametrize(
-    ("command", "code", "error"),
-    [
+async def test_the_exit_code_is_the_commands(daemon: Served) -> None:
+    """As a shell would say it; and however it ended, its session is over."""
+    for command, code, error in (
         (["/bin/sh", "-c", "exit 7"], 7, ""),
         (["/bin/sh", "-c", "kill -9 $$"], 137, ""),
         (["/bin/sh", "-c", "kill -TERM $$"], 143, ""),
         (["/no/such/command"], 127, "error: /no/such/command: command not found\n"),
         (["/etc/passwd"], 126, "error: /etc/passwd cannot be started: Permission denied\n"),
-    ],
-)
-async def test_the_exit_code_is_the_commands(
-    command: list[str], code: int, error: str, daemon: Served
-) -> None:
-    """As a shell would say it; and however it ended, its session is over."""
-    said = await daemon.coatcheck("run", "--", *command)
-    assert (said.code, said.out) == (code, "")
-    assert said.err.endswith(error)
+    ):
+        said = await daemon.coatcheck("run", "--", *command)
+        assert (said.code, said.out) == (code, ""), command
+        assert said.err.endswith(error)
     assert set((await daemon.sessions()).values()) == {"ended"}
 
 

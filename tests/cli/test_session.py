@@ -6,8 +6,6 @@ import re
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.cli.asks import ask_with
 from tests.cli.conftest import Served
 from tests.cli.transcript import coatcheck, environment
@@ -82,20 +80,18 @@ async def test_sessions_for_programs(daemon: Served) -> None:
     assert await daemon.sessions() == {session: "revoked"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
+async def test_refusals_of_the_daemon_are_told(daemon: Served) -> None:
+    """Exit code 3; what, and what next."""
+    for arguments, said in (
         (["create", "--policy", "nosuch"], "nosuch"),
         (["create", "--credential", "nosuch"], "nosuch"),
         (["show", "ses_000000000000000000000000"], "ses_000000000000000000000000"),
         (["revoke", "../../etc"], ""),
-    ],
-)
-async def test_refusals_of_the_daemon_are_told(arguments: list[str], said: str, daemon: Served) -> None:
-    """Exit code 3; what, and what next."""
-    answer = await daemon.coatcheck("session", *arguments)
-    assert (answer.code, answer.out) == (3, "")
-    assert said in answer.error and "\nhint: " in answer.error
+        (["create", "--redirected", "10.1.2.3"], "COATCHECK_TRANSPARENT_PORT"),  # there is no such listener
+    ):
+        answer = await daemon.coatcheck("session", *arguments)
+        assert (answer.code, answer.out) == (3, ""), arguments
+        assert said in answer.error and "\nhint: " in answer.error
 
 
 def test_without_a_daemon_it_says_how_to_start_one(tmp_path: Path) -> None:
@@ -121,9 +117,3 @@ async def test_explain_asks_the_daemon_about_a_session(daemon: Served) -> None:
         "policy", "explain", "GET", "https://evil.example/", "--session", session
     )
     assert refused.code == 1 and "host_not_allowed" in refused.out
-
-
-async def test_a_session_for_redirected_connections_wants_their_listener(daemon: Served) -> None:
-    """It has none of its own, and a daemon without the transparent one says what to set."""
-    said = await daemon.coatcheck("session", "create", "--redirected", "10.1.2.3")
-    assert said.code == 3 and "COATCHECK_TRANSPARENT_PORT" in said.error
