@@ -1,4 +1,4 @@
-"""Daemon, supervisors and machines are killed at one moment, as when the power goes; the daemon starts again."""
+"""Daemon, supervisors and machines are killed at one moment, as when the power goes; then a daemon starts."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from tests.upstreams import UpstreamTls
 
 pytestmark = pytest.mark.needs_debian("qemu-system-x86_64", "mke2fs")
 SECONDS = 120.0
-WANTED = {
+WANTED: dict[str, Any] = {
     "tenant": "acme", "subject": "agent", "policy": "default", "backend": "microvm", "memory_mib": 160,
     "disk_mib": 32,
 }  # fmt: skip
@@ -34,7 +34,7 @@ async def test_a_host_that_crashed_brings_its_sandboxes_back(
     cache = image_cache()
     directory = all_output / "crash"
     key = known_secret("a host that crashes", prefix="sk-proj-")
-    settings = {"cache_dir": str(cache), "max_snapshots": "2"}
+    settings: dict[str, Any] = {"cache_dir": str(cache)}
     async with daemon_and_origin(directory, tmp_path / "secrets", upstream_tls, key, **settings) as (
         daemon,
         _,
@@ -78,6 +78,6 @@ async def test_a_host_that_crashed_brings_its_sandboxes_back(
                 assert b"".join([chunk async for chunk in chunks]) == b"before"
         told = [each for each in daemon.records() if each["type"] == "sandbox" and each["sandbox"] == back.id]
         assert [each["change"] for each in told][-3:] == ["ended", "recovering", "restored"]
-        for each in before:
-            control.kill_sandbox(each)
+        for sandbox in before:
+            control.kill_sandbox(sandbox)
         assert not any((directory / "state/sandboxes").iterdir())

@@ -31,6 +31,9 @@ FORKS: Final = "forks"
 ASLEEP: Final = "asleep"
 """Below a sandbox's `store`."""
 
+FAILURES: Final = (MachineError, Disobeyed, ChannelBroken, TimeoutError, OSError)
+"""What a machine, a guest or a disk can come to while something is done to it."""
+
 logger = logging.getLogger("coatcheck.launcher")
 
 type End = Callable[[Ending, str], None]
@@ -158,7 +161,7 @@ class Saver:
             async with asyncio.timeout(SAVE_SECONDS):
                 await freeze(channel)
                 await machine.sleep(directory, self._origin())
-        except _FAILURES as error:
+        except FAILURES as error:
             await self._go_on(channel, machine)
             raise _not_saved(error) from None
         return directory
@@ -182,7 +185,7 @@ class Saver:
                 if not _cancelled():
                     await self._go_on(channel, machine)
             await machine.finish(saved, self._origin())
-        except _FAILURES as error:
+        except FAILURES as error:
             raise _not_saved(error) from None
         finally:
             if saved is not None:
@@ -192,7 +195,7 @@ class Saver:
         try:
             await machine.resume()
             await thaw(channel)
-        except (MachineError, Disobeyed, ChannelBroken) as error:
+        except FAILURES as error:
             # Half of it may stand still for good: such a sandbox must not look alive.
             self._end(Ending.MACHINE_ENDED, f"it did not go on after it was saved: {error}")
             raise _not_saved(error) from None
@@ -220,9 +223,6 @@ class Saver:
             time.time(),
             digest(self._spec.identities),
         )
-
-
-_FAILURES = (MachineError, Disobeyed, ChannelBroken, TimeoutError, OSError)
 
 
 def _cancelled() -> bool:

@@ -11,14 +11,13 @@ from collections.abc import Callable
 from typing import Final
 
 from coatcheck.decision.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
-from coatcheck.launcher.channel import Channel, ChannelBroken
-from coatcheck.launcher.machine import MachineError
+from coatcheck.launcher.channel import Channel
 from coatcheck.launcher.presence import Presence
 from coatcheck.launcher.refusal import refuse
 from coatcheck.launcher.reporting import Reporter
-from coatcheck.launcher.saving import ASLEEP, SAVE_SECONDS, Saver, Turns
+from coatcheck.launcher.saving import ASLEEP, FAILURES, SAVE_SECONDS, Saver, Turns
 from coatcheck.launcher.spec import SupervisorSpec
-from coatcheck.launcher.standing_still import Disobeyed, set_clock, thaw
+from coatcheck.launcher.standing_still import set_clock, thaw
 
 RETRY_SECONDS: Final = 30.0
 """Until a machine that could not be woken for an answer is tried again: its host may have room then."""
@@ -111,14 +110,14 @@ class Sleeper:
         try:
             async with asyncio.timeout(SAVE_SECONDS):
                 await machine.wake()
-        except (MachineError, TimeoutError) as error:
+        except FAILURES as error:
             self._hold()  # it sleeps on: what was saved is whole
             raise _not_woken(error) from None
         try:
             await machine.resume()
             await set_clock(channel)
             await thaw(channel)
-        except (MachineError, Disobeyed, ChannelBroken) as error:
+        except FAILURES as error:  # half awake is no state
             self._end(Ending.MACHINE_ENDED, f"it did not go on after its sleep: {error}")
             raise _not_woken(error) from None
         self._channel = channel.on_wanted = None

@@ -90,6 +90,7 @@ class Sink(StrEnum):
     RECENT = "recent"
     """What the page shows."""
 
+
 class _Labelled:
     """A counter whose children are kept: prometheus_client's `labels()` alone takes 2 µs.
 
