@@ -11,6 +11,7 @@ from coatcheck.decision.comparison import Judged
 from coatcheck.decision.decide import Identified, World, decide
 from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import Destination, Origin, OriginClass, Peer, RequestHead
+from coatcheck.decision.observation import Observation
 from coatcheck.decision.policy import (
     Credential,
     HeaderInjection,
@@ -219,12 +220,22 @@ PINNED = replace(
         (replace(PINNED, reason=Reason.HOST_NOT_ALLOWED), Change.ALLOWS, "unopened"),
         (replace(PINNED, destination=ASKED.destination), Change.RULE, "request by request"),
         (replace(PINNED, destination=ELSEWHERE), Change.REFUSES, "host_not"),
+        (replace(PINNED, destination=ELSEWHERE, reason=Reason.HOST_NOT_ALLOWED), Change.SAME, "host_not"),
+        (replace(PINNED, destination=ELSEWHERE, reason=Reason.PORT_NOT_ALLOWED), Change.REASON, "host_not"),
     ],
 )  # fmt: skip
 def test_single_answers(asked: Question, change: Change, words: str) -> None:
     """Limits, tunnels, bodies, what no policy decides."""
     answer = replay(POLICY, asked)
     assert answer.change is change and words in answer.then
+
+
+def test_under_a_policy_that_observes_what_only_lacks_a_rule_is_not_known() -> None:
+    """It would pass until a day, and the log does not hold all that this depends on; other refusals stay."""
+    observes = replace(POLICY, observe=Observation("to learn", 9e9))
+    assert replay(observes, replace(ASKED, destination=ELSEWHERE)).change is Change.UNKNOWN
+    assert replay(observes, replace(ASKED, path="/v1//x")).change is Change.REFUSES
+    assert replay(observes, ASKED).change is Change.SAME
 
 
 def test_a_policy_that_would_be_gone() -> None:
@@ -267,6 +278,23 @@ def test_a_credential_must_still_be_given(
     """By the rule, at the host, with the method, on the path, over the kind of connection that it came by."""
     policy = Policy("default", "tests", "0", MappingProxyType({credential.name: credential}), (rule,))
     asked = replace(INJECTED, destination=Destination("https", host, 443))
+    assert replay(policy, asked).change is change
+
+
+@pytest.mark.parametrize(
+    ("credential", "detail", "change"),
+    [
+        (API, "credential one: not in this rule", Change.UNKNOWN),
+        (replace(API, methods=frozenset({"GET"})), "credential one: not in this rule", Change.UNKNOWN),
+        (replace(API, methods=frozenset({"POST"})), "credential one: not in this rule", Change.SAME),
+        (API, "credential two: not in this rule", Change.SAME),
+        (API, "handle j", Change.UNKNOWN),
+    ],
+)
+def test_a_handle_that_was_refused(credential: Credential, detail: str, change: Change) -> None:
+    """Stays so where its credential does not belong; where it would, nobody knows where it stood."""
+    policy = Policy("default", "tests", "0", MappingProxyType({"one": credential}), (CALLS,))
+    asked = replace(INJECTED, reason=Reason.HANDLE_WRONG_HOST, detail=detail, credentials=(), rule="")
     assert replay(policy, asked).change is change
 
 

@@ -25,7 +25,7 @@ TYPE_ERRORS = frozenset(
 )
 """mypy's codes that are about the mutant; others are about the form in which mutmut writes it."""
 _MUTANT = re.compile(r"(?P<function>.+)__mutmut_(?P<number>\d+)")
-WORDED = {"Deny": (1, "detail"), "SandboxRefused": (1, "message")} | dict.fromkeys(
+WORDED = {"Deny": (1, "detail"), "SandboxRefused": (1, "message"), "Replayed": (1, "then")} | dict.fromkeys(
     ("HostRefused", "HeaderRefused", "CodingRefused", "SecretTooShort", "TypeError", "ValueError"), (0, "")
 )
 """Calls -> where their words stand that people read and nothing branches on, by position and by name."""
@@ -123,7 +123,7 @@ class _Wordless(ast.NodeTransformer):
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
         self.generic_visit(node)
-        words = any(isinstance(target, ast.Name) and target.id == "detail" for target in node.targets)
+        words = any(isinstance(each, ast.Name) and each.id in ("detail", "then") for each in node.targets)
         return None if words else node
 
 
