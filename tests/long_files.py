@@ -7,35 +7,35 @@ have few, would come last, one core would do them, and the other would stand sti
 import pytest
 
 FIRST = (
+    "tests/corpus/test_switches.py",
     "tests/demo/test_main.py",
     "tests/fail_closed/test_every_await.py",
-    "tests/e2e/test_three_clones_of_one_agent_finish_three_tasks.py",
-    "tests/launcher/test_sleeping.py",
-    "tests/e2e/test_the_agent_lives_inside.py",
-    "tests/faults/test_killed_while_it_is_saved_or_forked_a_sandbox_leaves_nothing_half_alive.py",
-    "tests/e2e/test_a_sandbox_grows_for_a_build_and_shrinks_after_it.py",
     "tests/planes/test_memory_is_flat.py",
-    "tests/corpus/test_switches.py",
     "tests/corpus/test_corpus.py",
+    "tests/e2e/test_three_clones_of_one_agent_finish_three_tasks.py",
+    "tests/e2e/test_a_sandbox_grows_for_a_build_and_shrinks_after_it.py",
+    "tests/faults/test_killed_while_it_is_saved_or_forked_a_sandbox_leaves_nothing_half_alive.py",
     "tests/e2e/test_a_sleeping_sandbox_outlives_its_daemon.py",
     "tests/e2e/test_programs_that_know_of_no_proxy_work_inside.py",
-    "tests/launcher/snapshots/test_machines.py",
+    "tests/e2e/test_a_runaway_in_a_microvm_meets_its_limits.py",
+    "tests/e2e/test_an_inspection_proves_that_nothing_is_there_to_steal.py",
+    "tests/e2e/test_a_policys_filesystem_holds_in_a_microvm.py",
     "tests/launcher/test_sizing_of_a_microvm.py",
     "tests/launcher/test_supervisor_of_a_microvm.py",
-    "tests/e2e/test_a_runaway_in_a_microvm_meets_its_limits.py",
-    "tests/test_sandbox_guide.py",
+    "tests/launcher/snapshots/test_machines.py",
     "tests/launcher/test_microvm.py",
     "tests/launcher/guest/test_machine.py",
-    "tests/e2e/test_a_policys_filesystem_holds_in_a_microvm.py",
     "tests/inspection/test_guest.py",
-    "tests/e2e/test_an_inspection_proves_that_nothing_is_there_to_steal.py",
+    "tests/cli/test_run.py",
+    "tests/cli/test_daemon.py",
+    "tests/planes/test_stock.py",
     "tests/e2e/test_the_five_minutes_of_the_readme_work.py",
     "tests/e2e/test_node_and_java_send_handles.py",
-    "tests/cli/test_run.py",
-    "tests/planes/test_stock.py",
+    "tests/e2e/test_the_agent_lives_inside.py",
     "tests/chart/test_a_rendered_pod_runs_here.py",
+    "tests/chart/test_a_rendered_gateway_serves_here.py",
 )
-"""The longest before shorter ones, as `scripts/test --durations=80` told."""
+"""The longest before shorter ones, as `scripts/test` tells at its end."""
 _PLACE = {name: place for place, name in enumerate(FIRST)}
 
 
