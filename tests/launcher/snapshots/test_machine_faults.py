@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,12 +14,12 @@ from coatcheck.launcher import device_state
 from coatcheck.launcher.emulator import Emulator
 from coatcheck.launcher.machine import MachineError
 from coatcheck.launcher.microvm import MicroVM
-from coatcheck.launcher.qmp import Qmp
 from coatcheck.launcher.snapshots import manifest
-from coatcheck.launcher.snapshots.directory import FILES, Unfinished
+from coatcheck.launcher.snapshots.directory import FILES
 from coatcheck.launcher.snapshots.manifest import SnapshotError
 from tests.launcher import tiny
 from tests.launcher.snapshots.worlds import World, failing
+from tests.launcher.steps import Step, Work, right_before, steps_of
 from tests.launcher.test_microvm import groups
 
 pytestmark = [
@@ -124,89 +124,75 @@ async def test_a_save_that_is_cancelled_leaves_nothing(
         assert int(await guest.ask("counted")) > 0
 
 
-@pytest.mark.parametrize("step", ["begin", "devices", "memory", "version"])
+SAVE: tuple[Work, ...] = (MicroVM.save, device_state.save, device_state.version)
+LOAD: tuple[Work, ...] = (
+    MicroVM._load,
+    MicroVM._launch,
+    Emulator.launch,
+    Emulator._prepare,
+    Emulator.answer,
+    device_state.load,
+)
+ELSEWHERE = {
+    "await in_thread(lambda: files.copy(MEMORY, self._memory, os.fstat(self._memory).st_size))",  # a clone's
+    "await in_thread(files.discard)",  # after a failure, as the next
+    "raise await self.not_started(error) from error",
+    "await asyncio.sleep(_POLL_SECONDS)",  # a QEMU that loads for long
+    "await asyncio.to_thread(self._group.add, first)",  # where there are control groups
+}
+
+
+def of(*works: Work) -> pytest.MarkDecorator:
+    """Each step of them that is taken here, whatever becomes of the code."""
+    steps = [each for each in steps_of(works, (*SAVE, *LOAD)) if each.text not in ELSEWHERE]
+    return pytest.mark.parametrize("step", steps, ids=str)
+
+
+def killing(machine: MicroVM) -> Callable[[], None]:
+    """SIGKILL to its QEMU; before there is one, whatever keeps it from being there."""
+
+    def happens() -> None:
+        if not machine.pid:
+            raise MachineError("there is no QEMU yet, and will be none")
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(machine.pid, 9)
+
+    return happens
+
+
+@of(*SAVE)
 async def test_a_qemu_that_dies_while_it_is_saved_leaves_no_snapshot(
-    world: World, snapshot: Path, step: str, monkeypatch: pytest.MonkeyPatch
+    world: World, snapshot: Path, step: Step
 ) -> None:
-    """At each step: what is in its memory after that is nothing that anybody wants back."""
+    """Right before each step: what is in its memory after that is nothing that anybody wants back."""
     before = sorted(world.snapshots.iterdir())
     async with world.machine(snapshot) as (machine, _):
         await machine.resume()
-        qemu = machine.pid
-
-        def killed() -> None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(qemu, 9)
-
-        async def kills_devices(*given: Any) -> None:
-            killed()
-            await save(*given)
-
-        async def kills_version(*given: Any) -> str:
-            killed()
-            return await version(*given)
-
-        def kills_begin(self: Unfinished) -> None:
-            begin(self)
-            killed()
-
-        def kills_memory(self: Unfinished, name: str, source: int, size: int) -> int:
-            killed()
-            return copy(self, name, source, size)
-
-        save, version = device_state.save, device_state.version
-        begin, copy = Unfinished.begin, Unfinished.copy
-        with monkeypatch.context() as patched:
-            where: tuple[Any, str, Any] = {
-                "begin": (Unfinished, "begin", kills_begin),
-                "devices": (device_state, "save", kills_devices),
-                "memory": (Unfinished, "copy", kills_memory),
-                "version": (device_state, "version", kills_version),
-            }[step]
-            patched.setattr(*where)
+        with right_before(step, killing(machine)) as reached:
             with pytest.raises(MachineError, match=r"gone|closed|not running|reset"):
                 await machine.save(world.snapshots / "none")
+            assert reached
         assert await machine.wait() == "QEMU was killed by signal 9"
     assert sorted(world.snapshots.iterdir()) == before
 
 
-@pytest.mark.parametrize("step", ["launched", "answers", "loading"])
+@of(*LOAD)
 async def test_a_qemu_that_dies_while_it_is_loaded_leaves_nothing(
-    world: World, snapshot: Path, step: str, monkeypatch: pytest.MonkeyPatch
+    world: World, snapshot: Path, step: Step
 ) -> None:
-    """At each step; nothing half alive is left, and the snapshot is as it was."""
-    launch, answer, load = Emulator.launch, Emulator.answer, device_state.load
-    running: list[Emulator] = []
-
-    def killed() -> None:
-        os.kill(running[0].pid, 9)
-
-    async def kills_launched(self: Emulator, *given: Any) -> None:
-        await launch(self, *given)
-        running.append(self)
-        if step == "launched":
-            killed()
-
-    async def kills_answer(self: Emulator) -> Qmp:
-        qmp = await answer(self)
-        if step == "answers":
-            killed()
-        return qmp
-
-    async def kills_loading(*given: Any) -> None:
-        if step == "loading":
-            killed()
-        await load(*given)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Emulator, "launch", kills_launched)
-        patched.setattr(Emulator, "answer", kills_answer)
-        patched.setattr(device_state, "load", kills_loading)
-        directory = world.directory()
+    """Right before each step: nothing half alive is left."""
+    directory = world.directory()
+    machine = MicroVM(world.spec(snapshot), directory)
+    with right_before(step, killing(machine)) as reached:
         with pytest.raises(MachineError):
-            await MicroVM(world.spec(snapshot), directory).start()
+            await machine.start()
+        assert reached
     assert list(directory.iterdir()) == []
     assert groups(f"coatcheck-{directory.name}") == []
+
+
+async def test_what_died_while_it_was_loaded_has_spoiled_nothing(world: World, snapshot: Path) -> None:
+    """After all of the above the snapshot is as it was."""
     async with world.machine(snapshot) as (machine, guest):
         await machine.resume()
         assert int(await guest.ask("counted")) >= 50
