@@ -219,6 +219,7 @@ PINNED = replace(
         (replace(PINNED, rule="unopened"), Change.SAME, "unopened"),
         (replace(PINNED, reason=Reason.HOST_NOT_ALLOWED), Change.ALLOWS, "unopened"),
         (replace(PINNED, destination=ASKED.destination), Change.RULE, "request by request"),
+        (replace(ASKED, reason=Reason.HANDLE_WRONG_HOST, destination=ELSEWHERE), Change.SAME, "host_not"),
         (replace(PINNED, destination=ELSEWHERE), Change.REFUSES, "host_not"),
         (replace(PINNED, destination=ELSEWHERE, reason=Reason.HOST_NOT_ALLOWED), Change.SAME, "host_not"),
         (replace(PINNED, destination=ELSEWHERE, reason=Reason.PORT_NOT_ALLOWED), Change.REASON, "host_not"),
