@@ -38,7 +38,7 @@ class RedisServer:
     def start(self) -> None:
         users = [f"user default on >{self.admin_password} ~* &* +@all", *self.acl]
         (self.directory / "users.acl").write_text("\n".join(users) + "\n")
-        self.port = self.port or _free_port()
+        self.port = self.port or free_port()
         where = ("--port", "0", "--tls-port", str(self.port)) if self.tls else ("--port", str(self.port))
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -80,7 +80,7 @@ class RedisServer:
         self.start()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from coatcheck.decision.policy import Policy
-from coatcheck.doctor import clients, control, files, machine, machines, network, secrets
+from coatcheck.doctor import clients, control, files, fleet, machine, machines, network, secrets
 from coatcheck.doctor.finding import Check, Finding, Level, Subject, problem
 from coatcheck.settings import Settings, process_environment
 from coatcheck.settings_problem import SettingsProblem, load_settings
@@ -20,6 +20,7 @@ CHECKS: tuple[Check, ...] = (
     network.allowed_networks,
     network.ports,
     control.control_socket,
+    fleet.shared_state,
     secrets.stores,
     clients.trust,
     machines.namespaces,
