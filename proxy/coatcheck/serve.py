@@ -12,6 +12,7 @@ from typing import Any
 
 from coatcheck.certificates.authority import Authority
 from coatcheck.certificates.leaf import LeafIssuer
+from coatcheck.certificates.succession import trusted
 from coatcheck.certificates.trust import TrustFiles, write_trust_files
 from coatcheck.control.server import ControlServer
 from coatcheck.decision.session import alive
@@ -205,10 +206,11 @@ class Daemon:
         return self.policies.reload()
 
     def reload_all(self) -> None:
-        """SIGHUP: policies, and the control API's grants and certificates."""
+        """SIGHUP: policies, the control API's grants and certificates, and a CA that is to be trusted soon."""
         self.reload()
         if self.control is not None:
             self.control.reload()
+        self.trust = self._write_trust()
 
     # --- living --------------------------------------------------------------------------------------
 
@@ -343,7 +345,7 @@ class Daemon:
         directory = runtime / "trust"
         directory.mkdir(exist_ok=True)
         directory.chmod(0o755)
-        return write_trust_files(directory, self.authority.pem)
+        return write_trust_files(directory, trusted(self.directory.ca, self.authority))
 
     @property
     def proxy_address(self) -> tuple[str, int] | None:

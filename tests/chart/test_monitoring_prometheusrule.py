@@ -31,4 +31,4 @@ def test_every_rule_is_about_metrics_that_exist() -> None:
         named = set(re.findall(r"coatcheck_[a-z_]+", rule["expr"]))
         assert named and named <= known, rule["alert"]
         assert rule["labels"]["severity"] in ("warning", "critical")
-        assert rule["annotations"].keys() == {"summary", "description"}
+        assert rule["annotations"].keys() == {"summary", "description", "runbook"}

@@ -104,3 +104,18 @@ def test_env_refuses_a_proxy_that_no_client_could_use(tmp_path: Path) -> None:
     coatcheck("ca", "new", "--dir", "ca", cwd=tmp_path)
     said = coatcheck("ca", "env", "--dir", "ca", "--out", "t", "--proxy", "https://x", cwd=tmp_path)
     assert (said.code, said.out) == (3, "") and "must look like http://127.0.0.1:8080" in said.error
+
+
+def test_a_successor_is_prepared_trusted_and_put_in_place(tmp_path: Path) -> None:
+    """Both are in what clients get, until the switch; then the new one alone."""
+    coatcheck("ca", "new", "--dir", "ca", cwd=tmp_path)
+    old = (tmp_path / "ca/ca.pem").read_text()
+    prepared = coatcheck("ca", "new", "--next", "--dir", "ca", cwd=tmp_path)
+    assert prepared.code == 0 and "certificate ca/next/ca.pem\n" in prepared.out
+    assert prepared.error.endswith("who trusts the old one alone: coatcheck ca switch\n")
+    new = (tmp_path / "ca/next/ca.pem").read_text()
+    assert coatcheck("ca", "bundle", "--dir", "ca", cwd=tmp_path).out.startswith(old + new)
+    switched = coatcheck("ca", "switch", "--dir", "ca", cwd=tmp_path)
+    assert switched.code == 0 and (tmp_path / "ca/ca.pem").read_text() == new
+    again = coatcheck("ca", "switch", "--dir", "ca", cwd=tmp_path)
+    assert again.code == 3 and "no successor of the CA in ca is prepared" in again.error

@@ -170,6 +170,11 @@ class Authority:
                 ) from error
         return cls(builder.sign(key, hashes.SHA256()), key)
 
+    def replace(self, directory: Path) -> None:
+        """Put this CA in the place of the one in `directory`."""
+        with _directory_lock(directory):
+            self._write(directory, overwrite=True)
+
     @property
     def not_after(self) -> datetime:
         return self.certificate.not_valid_after_utc

@@ -59,12 +59,14 @@ class TrustFiles:
 def write_trust_files(directory: Path, ca_pem: bytes, roots: Path | None = None) -> TrustFiles:
     """Write all of them, 0644, into `directory`, replacing older ones. See `public_roots` for `roots`.
 
+    `ca_pem`: our CA, and its successor where there is one.
     `directory` must be one that the sandbox can read: never the state directory.
     """
     public = public_roots(roots)
-    ca = x509.load_pem_x509_certificate(ca_pem)
+    ca, *following = x509.load_pem_x509_certificates(ca_pem)
+    public = (*following, *public)
     files = TrustFiles(directory / CA_FILE, directory / BUNDLE_FILE, directory / JAVA_TRUSTSTORE_FILE)
-    _write_public(files.ca, _pem(ca))
+    _write_public(files.ca, b"".join(_pem(each) for each in (ca, *following)))
     _write_public(files.bundle, bundle(ca, public))
     _write_public(files.java_truststore, java_truststore(ca, public))
     return files
@@ -129,7 +131,6 @@ def write_nss_database(directory: Path, ca_pem: bytes) -> Path:
             "install it: apt install libnss3-tools (Debian), dnf install nss-tools (Fedora)",
         )
     database = ["-d", f"sql:{directory}"]
-    ca = _pem(x509.load_pem_x509_certificate(ca_pem))
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not (directory / "cert9.db").exists():
         _run([certutil, "-N", *database, "--empty-password"])
@@ -139,8 +140,9 @@ def write_nss_database(directory: Path, ca_pem: bytes) -> Path:
             _run([certutil, "-D", *database, "-n", NSS_NAME])
         except CertificateError:
             break
-    # "C,,": trusted to sign servers' certificates; not mail, not code.
-    _run([certutil, "-A", *database, "-n", NSS_NAME, "-t", "C,,"], ca)
+    for ca in x509.load_pem_x509_certificates(ca_pem):
+        # "C,,": trusted to sign servers' certificates; not mail, not code.
+        _run([certutil, "-A", *database, "-n", NSS_NAME, "-t", "C,,"], _pem(ca))
     return directory
 
 

@@ -37,20 +37,50 @@ def new(
     force: Annotated[
         bool, typer.Option(help="Replace one that is there; whoever trusts it must be told.")
     ] = False,
+    successor: Annotated[
+        bool,
+        typer.Option("--next", help="Beside the one in use: both are trusted from the daemon's reload on."),
+    ] = False,
     directory: DirOption = None,
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a CA: an EC P-256 key (0600) and its certificate.
 
-    A running daemon goes on with the old one until it is restarted.
+    A running daemon goes on with the old one until it is restarted. With --next no sandbox notices the
+    change: prepare, reload, wait for those that run to end, then `coatcheck ca switch`.
 
     Example: coatcheck ca new --days 90 --name-constraint openai.com --name-constraint github.com
     """
     from coatcheck.certificates.authority import Authority
+    from coatcheck.certificates.succession import NEXT, prepare
+
+    where, create = directory or _state(state_dir), prepare if successor else Authority.create
+    made = create(where, name, days, tuple(name_constraint or ()), overwrite=force)
+    where = where / NEXT if successor else where
+    then = "restart the daemon, then give clients the new bundle: coatcheck ca bundle --out DIR"
+    if successor:
+        then = "reload the daemon; when nobody is left who trusts the old one alone: coatcheck ca switch"
+    _say(made, where, then, as_json=as_json)
+
+
+@app.command()
+def switch(
+    directory: DirOption = None, state_dir: StateDirOption = None, as_json: JsonOption = False
+) -> None:
+    """Put the CA that `new --next` prepared in the place of the one in use.
+
+    Whoever started before that one was trusted no longer believes the daemon after its restart.
+
+    Example: coatcheck ca switch
+    """
+    from coatcheck.certificates.succession import switch as put
 
     where = directory or _state(state_dir)
-    made = Authority.create(where, name, days, tuple(name_constraint or ()), overwrite=force)
+    _say(put(where), where, "restart the daemon", as_json=as_json)
+
+
+def _say(made: "Authority", where: Path, then: str, *, as_json: bool) -> None:
     if as_json:
         emit_json(
             {
@@ -63,7 +93,7 @@ def new(
         typer.echo(f"certificate {where / 'ca.pem'}")
         typer.echo(f"sha256      {made.fingerprint}")
         typer.echo(f"expires     {made.not_after:%Y-%m-%d}")
-        note("hint", "restart the daemon, then give clients the new bundle: coatcheck ca bundle --out DIR")
+        note("hint", then)
 
 
 @app.command()
@@ -82,20 +112,25 @@ def bundle(
 ) -> None:
     """The public roots and our CA as one PEM bundle, on standard output or as files for clients.
 
+    A successor that `new --next` prepared is in all of them.
+
     Example: coatcheck ca bundle --out /srv/sandbox/trust
     """
+    from cryptography.x509 import load_pem_x509_certificates
+
     from coatcheck.certificates.trust import bundle as merged
     from coatcheck.certificates.trust import public_roots, write_nss_database, write_trust_files
 
-    authority = _load(directory, state_dir)
+    pem = _trusted(directory, state_dir)
     if nss is not None:
-        typer.echo(str(write_nss_database(nss, authority.pem)))
+        typer.echo(str(write_nss_database(nss, pem)))
     if out is not None:
-        files = write_trust_files(out, authority.pem, roots)
+        files = write_trust_files(out, pem, roots)
         for path in (files.ca, files.bundle, files.java_truststore):
             typer.echo(str(path))
     elif nss is None:
-        typer.echo(merged(authority.certificate, public_roots(roots)), nl=False)
+        ca, *successor = load_pem_x509_certificates(pem)
+        typer.echo(merged(ca, (*successor, *public_roots(roots))), nl=False)
 
 
 @app.command()
@@ -125,17 +160,19 @@ def env(
 
     if style not in set(Style):
         raise CommandError(f"there is no style {style!r}", "write sh, fish, json or dotenv", ExitCode.USAGE)
-    authority = _load(directory, state_dir)
-    files = write_trust_files((out or _runtime(state_dir) / "trust").absolute(), authority.pem)
+    pem = _trusted(directory, state_dir)
+    files = write_trust_files((out or _runtime(state_dir) / "trust").absolute(), pem)
     proxied = proxy_variables(proxy) if proxy is not None else ()
     typer.echo(render(joined(trust_variables(files), proxied), Style(style)), nl=False)
 
 
-def _load(directory: Path | None, state_dir: Path | None) -> "Authority":
+def _trusted(directory: Path | None, state_dir: Path | None) -> bytes:
     from coatcheck.certificates.authority import Authority
+    from coatcheck.certificates.succession import trusted
     from coatcheck.settings_problem import load_settings
 
-    return Authority.load(directory or load_settings(state_dir=state_dir).state_dir / "ca")
+    where = directory or load_settings(state_dir=state_dir).state_dir / "ca"
+    return trusted(where, Authority.load(where))
 
 
 def _state(state_dir: Path | None) -> Path:

@@ -1,0 +1,203 @@
+"""docs/operations.md: what it tells somebody to type at night does what it says, on a real daemon."""
+
+import asyncio
+import re
+import shutil
+import signal
+import ssl
+import subprocess
+import tomllib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from coatcheck.demo.server import TlsServer
+from coatcheck.settings import Settings
+from tests.cli.transcript import COATCHECK
+from tests.e2e.daemon_process import DaemonProcess, OpenedSession, daemon_process
+from tests.e2e.story import policy, until
+from tests.test_docs import FENCE
+from tests.upstreams import UpstreamTls
+
+ROOT = Path(__file__).parent.parent
+GUIDE = (ROOT / "docs/operations.md").read_text()
+ALERTS = YAML(typ="safe", pure=True).load(ROOT / "charts/coatcheck/files/alerts.yaml")["groups"][0]["rules"]
+
+
+def blocks() -> list[tuple[str, list[str]]]:
+    """(the heading above, its lines) of each `sh` block, in order."""
+    found = []
+    for fence in FENCE.finditer(GUIDE):
+        if fence["kind"] == "sh":
+            heading = re.findall(r"(?m)^#+ (.*)$", GUIDE[: fence.start()])[-1]
+            found.append((heading, fence["text"].splitlines()))
+    return found
+
+
+@dataclass
+class Operator:
+    """Types the guide's lines; paths lead to the test's daemon, and `systemctl` to its process."""
+
+    daemon: DaemonProcess
+    left: list[tuple[str, list[str]]] = field(default_factory=blocks)
+
+    def where(self, line: str) -> str:
+        directory = self.daemon.directory
+        for guides, ours in (
+            ("/var/lib/coatcheck", directory / "state"),
+            ("/run/coatcheck", directory / "run"),
+            ("/etc/coatcheck/policies", directory / "policies"),
+            ("/srv", directory / "srv"),
+        ):
+            line = line.replace(guides, str(ours))
+        return line.replace(" -o coatcheck -g coatcheck", "")  # the test has no such user
+
+    async def block(self, heading: str) -> str:
+        """Type the next block, which stands under `heading`. What its last line printed."""
+        under, lines = self.left.pop(0)
+        assert under == heading
+        said = ""
+        for line in lines:
+            if line.startswith("systemctl "):
+                await self.systemctl(line.split()[1])
+            else:
+                said = await asyncio.to_thread(self.type, self.where(line))
+        return said
+
+    def type(self, line: str) -> str:
+        path = f"{Path(COATCHECK).parent}:/usr/sbin:/usr/bin:/sbin:/bin"
+        ran = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", line],
+            cwd=self.daemon.directory,
+            env={**self.daemon.settings, "PATH": path},
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert ran.returncode == 0, f"{line}\n{ran.stdout}{ran.stderr}"
+        return ran.stdout
+
+    async def systemctl(self, verb: str) -> None:
+        if verb == "reload":
+            self.daemon.send(signal.SIGHUP)
+        if verb in ("stop", "restart"):
+            self.daemon.send(signal.SIGTERM)
+            assert (await self.daemon.ended())[0] == 0
+        if verb in ("start", "restart"):
+            await self.daemon.start()
+
+    def trust(self, name: str) -> Path:
+        """What sandboxes are told to trust now, kept."""
+        kept = self.daemon.directory / f"{name}.pem"
+        shutil.copy(self.daemon.directory / "run/trust/coatcheck-ca.pem", kept)
+        return kept
+
+
+@asynccontextmanager
+async def operator(
+    place: Path, secrets: Path, origin: TlsServer, tls: UpstreamTls, key: str
+) -> AsyncIterator[Operator]:
+    running = daemon_process(
+        place, secrets, policy(secret="file:openai/key#value"), key=key, upstream_tls=tls,
+        port=origin.port, session_lease="600", drain_seconds="0.2",
+    )  # fmt: skip
+    async with running as daemon:
+        (place / "srv/audit").mkdir(parents=True)
+        (place / "srv/backup").mkdir()
+        yield Operator(daemon)
+
+
+async def believed(session: OpenedSession, trust: Path) -> bool:
+    """Whether a program of that session which read `trust` when it started still gets through."""
+    try:
+        return await replace(session, ca=trust).ask() == (200, "")
+    except (ssl.SSLError, ConnectionError):
+        return False
+
+
+@pytest.mark.slow
+async def test_what_it_says_to_type_does_what_it_says(
+    all_output: Path,
+    tmp_path: Path,
+    origin_server: TlsServer,
+    upstream_tls: UpstreamTls,
+    real_keys: dict[str, str],
+) -> None:
+    """Every block in order: rotations, backup and restore, break-glass."""
+    place = all_output / "ops"
+    place.mkdir()
+    async with operator(
+        place, tmp_path / "secrets", origin_server, upstream_tls, real_keys["openai"]
+    ) as on_call:
+        daemon = on_call.daemon
+        session, first = await daemon.open_session("tcp"), on_call.trust("first")
+        await on_call.block("The CA")
+        await until(both_are_trusted(on_call), lambda yes: yes)
+        overlapping = on_call.trust("overlapping")
+        assert await believed(session, first)
+        await on_call.block("The CA")
+        assert not await believed(session, first) and await believed(session, overlapping)
+
+        assert "ses_" not in await on_call.block("The keys that sign handles")
+        assert await session.ask() == (0, "")
+        assert "state_lost" in daemon.audit.read_text()
+
+        await on_call.block("The key that signs the audit log's checkpoints")
+        keys = [(place / f"srv/audit/key-{number}.pub").read_bytes() for number in (1, 2)]
+        assert keys[0] != keys[1]
+
+        session, trust = await daemon.open_session("tcp"), on_call.trust("before the backup")
+        await on_call.block("Backup and restore")
+        await on_call.block("Backup and restore")
+        assert await session.ask() == (0, "")
+        session = await daemon.open_session("tcp")
+        assert await believed(session, trust)
+
+        await on_call.block("Break-glass")
+        assert await session.ask() == (0, "")
+        assert f"{session.id}  revoked" in await on_call.block("Break-glass")
+        assert on_call.left == []
+
+
+def both_are_trusted(on_call: Operator) -> Callable[[], Awaitable[bool]]:
+    async def look() -> bool:
+        return on_call.trust("look").read_text().count("BEGIN CERTIFICATE") == 2
+
+    return look
+
+
+def anchors() -> set[str]:
+    """Of its headings, as code hosts make them."""
+    headings = re.findall(r"(?m)^#+ (.*)$", GUIDE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def test_every_alert_has_its_section_and_no_section_is_about_another() -> None:
+    """Same names, in the same order; the alert's annotation leads to it."""
+    names = [rule["alert"] for rule in ALERTS]
+    part = GUIDE.partition("\n## Alerts\n")[2].partition("\n## ")[0]
+    assert re.findall(r"(?m)^### (.*)$", part) == names
+    for rule in ALERTS:
+        file, _, anchor = rule["annotations"]["runbook"].partition("#")
+        assert file == "docs/operations.md" and anchor == rule["alert"].lower() and anchor in anchors()
+
+
+def test_its_own_links_lead_to_headings() -> None:
+    """A renamed heading would leave somebody at the top of the page."""
+    linked = set(re.findall(r"\]\(#([^)]+)\)", GUIDE))
+    assert linked and linked <= anchors()
+
+
+def test_every_setting_that_it_names_exists() -> None:
+    """In the example, and by the endings that settings have."""
+    (block,) = re.findall(r"```toml\n(.*?)```", GUIDE, re.DOTALL)
+    example: dict[str, Any] = tomllib.loads(block)
+    assert Settings(**example).otel_endpoint == example["otel_endpoint"]
+    named = re.findall(
+        r"`((?:vault|secret|session|otel|control|webhook|drain|max|proxy|audit)_[a-z_]+)`", GUIDE
+    )
+    reasons = {"secret_unavailable", "secret_missing", "secret_unusable", "audit_unavailable"}
+    assert len(named) > 8 and set(named) - reasons <= Settings.model_fields.keys()
