@@ -132,7 +132,7 @@ class Walk:
         self.second.type("\n".join([*before, "echo $$", f"exec {last}"]))
         self.pid = int(self.second.line())
         lines = [self.second.line()]
-        while not lines[-1].startswith("curl "):
+        while not lines[-1].endswith("coatcheck page\n"):
             lines.append(self.second.line())
         exports = [line for line in lines if line.startswith("export ")]
         put = next(line for line in lines if line.startswith("printf "))
@@ -177,5 +177,7 @@ def test_every_step_answers_what_the_guide_shows(walk: Walk) -> None:
     """From an empty directory to the refusals, in one go."""
     for block in blocks(GUIDE):
         said = walk.take(block)
-        if not fits(shown(said), shown(block.shown)):
+        if block.what == "daemon":
+            assert "coatcheck page" in said, "as the guide says later"
+        elif not fits(shown(said), shown(block.shown)):
             assert shown(said) == shown(block.shown), f"docs/security-team.md, line {block.line}"

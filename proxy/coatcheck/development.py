@@ -94,6 +94,11 @@ def lines(settings: Settings, vault: str, token: Path, policies: Sequence[Policy
             "# 3. or a session by hand, for an hour",
             f'eval "$({coatcheck} session create{which} --style sh)"',
             f"curl {_example(policies)}",
+            *(
+                ("", "# 4. what happens, in a browser", f"{coatcheck} page")
+                if settings.control_port is not None
+                else ()
+            ),
             "",
         ]
     )
