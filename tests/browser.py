@@ -102,14 +102,14 @@ class Person:
 
     def until[V](self, look: Callable[[], V], what: str = "") -> V:
         """What `look` gives, once that is something; what it raises until then is not there yet."""
-        end = time.monotonic() + PATIENCE
+        end, last = time.monotonic() + PATIENCE, ""
         while True:
             try:
                 if found := look():
                     return found
-            except (WebDriverException, StopIteration):
-                pass
-            assert time.monotonic() < end, f"waited in vain for {what}; the page says: {self.text('body')}"
+            except (WebDriverException, StopIteration) as error:
+                last = str(error)
+            assert time.monotonic() < end, f"no {what} ({last}); the page says: {self.text('body')}"
             time.sleep(0.05)
 
     def run(self, script: str, *values: Any) -> Any:
