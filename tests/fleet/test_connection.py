@@ -66,6 +66,12 @@ def test_the_least_rights_over_verified_tls_suffice(members: Fleet) -> None:
     until(lambda: a.refuses(session) is Reason.SESSION_REVOKED)
 
 
+def test_the_guide_gives_the_line_that_is_tested() -> None:
+    """An operator copies it from docs/fleet.md."""
+    guide = Path(__file__).parents[2].joinpath("docs/fleet.md").read_text()
+    assert f"user coatcheck on >PASSWORD {RIGHTS}\n" in guide
+
+
 def test_a_revocation_waits_for_a_replica_where_that_is_asked_for(members: Fleet) -> None:
     """There is none: it is done, and whoever asked is told that a failover could undo it."""
     from coatcheck.state import StateError

@@ -367,3 +367,28 @@ def test_a_long_log_becomes_a_snapshot_that_newcomers_begin_with(three: Fleet, s
     a.state.revoke(live.id, "operator")
     until(lambda: newcomer.refuses(live) is Reason.SESSION_REVOKED)
     assert b.epoch == newcomer.epoch == 1
+
+
+def test_a_member_that_is_cut_off_alone_refuses_within_the_bound(server: RedisServer, short: Path) -> None:
+    """The others go on and revoke; it does not hear of that, and so lets nothing through, until it does."""
+    admin = server.admin()
+    admin.acl_setuser(
+        "far", enabled=True, passwords=["+far"], keys=["*"], channels=["*"], categories=["+@all"]
+    )
+    password = short / "far-password"
+    password.write_text("far")
+    with fleet(server, short / "fleet", shared_state_max_silence=2.0) as made:
+        near = made.daemon()
+        far = made.daemon(shared_state=f"unix://far@{server.socket}", shared_state_password_file=password)
+        session, _ = near.state.open_session(wanted(), "launcher")
+        until(lambda: far.knows(session))
+        admin.acl_setuser("far", enabled=False)
+        admin.client_kill_filter(user="far")
+        near.state.revoke(session.id, "operator")
+        took = until(lambda: far.refuses(session) is not None)
+        assert far.refuses(session) is Reason.SHARED_STATE_SILENT
+        assert took < 2.0 + 10  # of a busy machine; the bound itself is arithmetic on one clock
+        assert near.hears
+        admin.acl_setuser("far", enabled=True)
+        until(lambda: far.hears)
+        assert far.refuses(session) is Reason.SESSION_REVOKED
