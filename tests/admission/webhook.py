@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from coatcheck.admission.configuration import Json
+from tests.ports import free_port
 
 SECONDS = 30.0
 
@@ -86,8 +87,7 @@ class Webhook:
 @contextmanager
 def running_webhook(arguments: list[str], ca: bytes, log: Path) -> Iterator[Webhook]:
     """`coatcheck admission serve` with these arguments, `--host`, and a port of its own."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     words = [*arguments]
     if "--port" in words:
         at = words.index("--port")

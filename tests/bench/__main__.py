@@ -18,7 +18,8 @@ from coatcheck.certificates.trust import CA_FILE
 from tests.bench import report, revocation, world
 from tests.bench.measuring import Bench, Target
 from tests.bench.origin import Origin, running_origin
-from tests.bench.proxies import BenchError, Proxy, free_port, running, wait_for_file, wait_for_port
+from tests.bench.proxies import BenchError, Proxy, running, wait_for_file, wait_for_port
+from tests.ports import free_port
 
 
 def arguments() -> argparse.Namespace:
@@ -84,9 +85,15 @@ def start_bare(stack: ExitStack, directory: Path, origin: Origin, core: int, han
 
 
 def start_coatcheck(
-    stack: ExitStack, directory: Path, origin: Origin, core: int, profile: Path | None = None
+    stack: ExitStack,
+    directory: Path,
+    origin: Origin,
+    core: int,
+    profile: Path | None = None,
+    name: str = "Coatcheck",
+    **settings: str,
 ) -> Target:
-    """The daemon as shipped."""
+    """The daemon as shipped, but for `settings`."""
     own = directory / "coatcheck"
     own.mkdir(mode=0o700)
     log = directory / "coatcheck.log"
@@ -94,11 +101,12 @@ def start_coatcheck(
         sys.executable, "-m", "tests.bench.coatcheck_daemon",
         str(own), str(origin.ca), str(origin.address[1]), str(core),
     ]  # fmt: skip
-    environment = {"BENCH_PROFILE": str(profile)} if profile else {}
+    environment = {f"COATCHECK_{setting.upper()}": value for setting, value in settings.items()}
+    environment |= {"BENCH_PROFILE": str(profile)} if profile else {}
     process = stack.enter_context(running(command, log, None, environment))
     wait_for_file(own / "routes.json", process, log)
     return Target(
-        Proxy("Coatcheck", process.pid), world.read_routes(own / "routes.json"), own / "run/trust" / CA_FILE
+        Proxy(name, process.pid), world.read_routes(own / "routes.json"), own / "run/trust" / CA_FILE
     )
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import trustme
 
 from tests.bench import world
-from tests.bench.proxies import BenchError, free_port, running, wait_for_port
+from tests.bench.proxies import BenchError, running, wait_for_port
 from tests.debian import find
+from tests.ports import free_port
 
 LARGE = 16 * 1024 * 1024
 """Bytes that /large answers with."""

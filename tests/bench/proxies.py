@@ -48,11 +48,6 @@ class Proxy:
         raise ProcessLookupError(f"{self.name} has ended")
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 def wait_for_port(address: tuple[str, int], process: subprocess.Popen[bytes], log: Path) -> None:
     """Until something listens there. BenchError with the log's end if the process dies first."""
 

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import json
-import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator
@@ -18,6 +17,7 @@ from tests.chart.helm import CHART
 from tests.daemon import TestDaemon, running_daemon
 from tests.e2e.story import bearer, policy
 from tests.known_secrets import known_secret
+from tests.ports import free_port
 from tests.upstreams import UpstreamTls
 
 pytestmark = pytest.mark.needs_debian("promtool")
@@ -47,8 +47,7 @@ async def prometheus(directory: Path, daemon: int) -> AsyncIterator[httpx.AsyncC
     rules = [str(CHART / "files/alerts.yaml")]
     configuration = {"global": intervals, "rule_files": rules, "scrape_configs": [scrape]}
     (directory / "prometheus.yml").write_text(json.dumps(configuration))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     words = [
         f"--config.file={directory}/prometheus.yml",
         f"--storage.tsdb.path={directory}/tsdb",

@@ -18,6 +18,7 @@ from coatcheck.control_client import ControlError
 from coatcheck.settings import Settings
 from tests.control.conftest import CALLERS, Control, grants_toml
 from tests.daemon import running_daemon
+from tests.ports import free_port
 from tests.upstreams import UpstreamTls
 
 STALL = 2.0
@@ -54,12 +55,6 @@ async def test_it_answers_while_the_plane_is_stuck(control: Control) -> None:
     assert answers[-1]["status"] == "stalled"
     await asyncio.sleep(0.6)  # two beats
     assert (await asyncio.to_thread(owner.health))["status"] == "ok"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def proxied(address: tuple[str, int], target: str) -> tuple[int, bytes]:

@@ -13,8 +13,9 @@ from typing import Any
 import hvac
 import requests
 
-from coatcheck.stores.embedded import _binary, _free_port
+from coatcheck.stores.embedded import _binary
 from tests.known_secrets import remember_secret
+from tests.ports import free_port
 
 PATIENCE = 60.0
 """Seconds; a start takes one or two on an idle machine."""
@@ -139,7 +140,7 @@ def _until(done: Callable[[], bool]) -> None:
 def own_bao(directory: Path) -> Iterator[OwnBao]:
     directory.mkdir(exist_ok=True)
     (directory / "data").mkdir()
-    bao = OwnBao(directory, _free_port(), _free_port())
+    bao = OwnBao(directory, free_port(), free_port())
     (directory / "config.hcl").write_text(
         f'storage "raft" {{\n path = "{directory}/data"\n node_id = "a"\n performance_multiplier = 1\n}}\n'
         f'listener "tcp" {{\n address = "127.0.0.1:{bao.port}"\n tls_disable = true\n}}\n'

@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import shlex
-import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -72,12 +71,6 @@ def command(
         if value is not None:
             words += ["--set", f"{name}={value}"]
     return words
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def child_environment(**settings: object) -> dict[str, str]:

@@ -17,6 +17,7 @@ from tests.planes.h2_daemon import bearer, client, daemon, origin, sandbox
 from tests.planes.h2_origin import H2Origin, H2Peer
 from tests.planes.raw_origin import RawOrigin
 from tests.planes.wire import http_client
+from tests.ports import free_port
 from tests.upstreams import UpstreamTls
 
 __all__ = ["client", "daemon", "origin", "sandbox"]
@@ -140,7 +141,7 @@ async def test_nginx_speaks_http2_with_curl_through_the_proxy(
     """A real server and a real client: 5 MB, HTTP/2 on both sides, with the secret."""
     (tmp_path / "www").mkdir()
     (tmp_path / "www/big").write_bytes(b"n" * 5_000_000)
-    port = _free_port()
+    port = free_port()
     user = "user root;" if os.getuid() == 0 else ""
     (tmp_path / "nginx.conf").write_text(
         f"{user} daemon off; pid {tmp_path}/pid; error_log stderr; worker_processes 1; events {{}}\n"
@@ -174,15 +175,6 @@ async def test_nginx_speaks_http2_with_curl_through_the_proxy(
     finally:
         nginx.terminate()
         await nginx.wait()
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 async def _listens(port: int) -> None:

@@ -13,8 +13,9 @@ import httpx
 import pytest
 
 from coatcheck.demo.server import TlsServer
-from tests.planes.mitmdump import SCRIPT, Mitmdump, child_environment, command, free_port, refusal_of, running
+from tests.planes.mitmdump import SCRIPT, Mitmdump, child_environment, command, refusal_of, running
 from tests.planes.wire import Wire
+from tests.ports import free_port
 from tests.upstreams import UpstreamTls
 
 POLICY = """
