@@ -257,6 +257,7 @@ class Supervisor:
         except (ChannelBroken, TimeoutError, Disobeyed, MachineError) as error:
             if isinstance(error, ChannelBroken):
                 await asyncio.wait([talking], timeout=LAST_WORDS_SECONDS)  # it ends, too, and knows why
+                error = ChannelBroken(f"{error}: {await self._last_words()}")
             self._broken(talking, error)
         finally:
             talking.cancel()
