@@ -79,6 +79,20 @@ async def test_it_ends_when_the_login_does(control: Control) -> None:
             assert await stream.line() is None
 
 
+async def test_a_daemon_that_stops_ends_what_is_watched(
+    control: Control, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Soon, and without an error in its log: somebody always has the page open."""
+    window = await log_in(control)
+    async with window.watching() as stream:
+        await stream.first("now")
+        began = time.monotonic()
+        assert control.daemon.control is not None
+        await asyncio.to_thread(control.daemon.control.stop)
+        assert time.monotonic() - began < 5
+    assert not [each for each in caplog.records if each.levelname in ("ERROR", "CRITICAL")]
+
+
 async def test_watchers_are_bounded(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one login and of all; a place is free again when somebody leaves."""
     monkeypatch.setattr(watching, "MAX_WATCHERS", 5)

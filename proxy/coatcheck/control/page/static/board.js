@@ -190,7 +190,7 @@ function drawSessions({ live, listed }) {
       el("div", { className: "actions" },
         button("Details", "quiet", () => details(session.id, may.has("end")), `Details of session ${session.id}`),
         may.has("end") ? button("Revoke", "danger quiet", () => revokeSession(session), `Revoke session ${session.id}`) : null)),
-    (row, session) => write(part(row, "age"), `${short(session.id)} · opened ${ago(session.opened_at)} · lease ${span(session.lease_expires_at - now())}`));
+    (row, session) => write(part(row, "age"), `${short(session.id)} · ${span(now() - session.opened_at)} old · lease ${span(session.lease_expires_at - now())}`));
 }
 
 function drawLimits(limits) {
@@ -200,7 +200,7 @@ function drawLimits(limits) {
       el("div", { className: "what" },
         el("strong", { className: "label", text: limit.rule || limit.who }),
         el("span", { className: "quiet-text", text: `${limit.limit} per ${limit.per}${limit.who ? ` · ${limit.who}` : ""} · ${limit.policy}` }),
-        el("meter", { min: 0, max: 1, high: 0.99, optimum: 0, "data-part": "meter", "aria-label": "used" })),
+        el("meter", { min: 0, max: 1, low: 0.8, high: 0.95, optimum: 0, "data-part": "meter", "aria-label": "used" })),
       el("span", { className: "share", "data-part": "share" })),
     (row, limit) => {
       part(row, "meter").value = Math.min(1, limit.used);
