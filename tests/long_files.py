@@ -12,6 +12,7 @@ FIRST = (
     "tests/fail_closed/test_every_await.py",
     "tests/planes/test_memory_is_flat.py",
     "tests/corpus/test_corpus.py",
+    "tests/deploy/test_image.py",
     "tests/e2e/test_three_clones_of_one_agent_finish_three_tasks.py",
     "tests/e2e/test_a_sandbox_grows_for_a_build_and_shrinks_after_it.py",
     "tests/faults/test_killed_while_it_is_saved_or_forked_a_sandbox_leaves_nothing_half_alive.py",

@@ -5,16 +5,17 @@ The container's places are mapped to directories of the test (`mapped`); everyth
 
 import hashlib
 import os
-import socket
+import signal
 import ssl
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx
 import pytest
@@ -28,6 +29,7 @@ from tests.chart.values import GATEWAY, given
 from tests.e2e.story import policy
 from tests.known_secrets import known_secret
 from tests.planes.platform import ISSUER, Platform
+from tests.ports import free_port
 from tests.upstreams import UpstreamTls
 
 SECONDS = 60.0
@@ -60,15 +62,11 @@ class Gateway:
     proxy: int
     ca: Path
     log: Path
+    pid: Callable[[], int]
 
     @property
     def client(self) -> ControlClient:
         return ControlClient(url=f"https://localhost:{self.control}", token=LAUNCHER, ca_file=self.ca)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 def write_volumes(spec: Json, data: Json, directory: Path) -> None:
@@ -105,11 +103,24 @@ def mapped(spec: Json, directory: Path) -> dict[str, str]:
     return made
 
 
-@pytest.fixture(scope="module")
-def gateway(
-    helm: Helm, upstream_tls: UpstreamTls, tmp_path_factory: pytest.TempPathFactory
+def start_here(spec: Json, directory: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """From this checkout."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "coatcheck", *spec["containers"][0]["args"]],
+        env=mapped(spec, directory), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+    )  # fmt: skip
+
+
+@contextmanager
+def serving(
+    helm: Helm,
+    upstream_tls: UpstreamTls,
+    start: Callable[[Json, Path, IO[bytes]], subprocess.Popen[bytes]] = start_here,
+    inside: Callable[[subprocess.Popen[bytes]], int] = lambda process: process.pid,
+    secrets_dir: str | None = None,
 ) -> Iterator[Gateway]:
-    platform = Platform(tmp_path_factory.mktemp("platform") / "jwks.json")
+    """The rendered gateway, ready, as `start` starts its container; `inside` gives the daemon's process id,
+    `secrets_dir` is the directory's name for it."""
     control, proxy = free_port(), free_port()
     key = known_secret("a rendered gateway's key", prefix="sk-proj-")
     with (
@@ -117,13 +128,14 @@ def gateway(
         an_origin(upstream_tls, key) as (_, origin_port),
     ):
         directory = Path(text)
+        platform = Platform(directory / "jwks.json")
         values: dict[str, Any] = {
             "policies": {"default.yaml": policy(secret="file:openai/key#value")},
             "platform": {"jwks": platform.file.read_text(), "issuer": ISSUER},
             "gateway": {"proxyPort": proxy, "control": {"port": control, "grants": GRANTS}},
             "upstreamCa": upstream_tls.ca.read_text(),
             "settings": {
-                "secrets_dir": str(directory / "secrets"),
+                "secrets_dir": secrets_dir or str(directory / "secrets"),
                 "connect_to": {"api.openai.com:443": f"127.0.0.1:{origin_port}"},
                 "allowed_networks": ["127.0.0.0/8"],
             },
@@ -134,10 +146,7 @@ def gateway(
         [container] = spec["containers"]
         assert container["command"] == ["coatcheck"]
         with (directory / "log").open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "coatcheck", *container["args"]],
-                env=mapped(spec, directory), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+            process = start(spec, directory, log)
         try:
             running = Gateway(
                 platform,
@@ -146,6 +155,7 @@ def gateway(
                 proxy,
                 directory / "ca.pem",
                 directory / "log",
+                lambda: inside(process),
             )
             deadline = time.monotonic() + SECONDS
             while not probed(running):
@@ -153,8 +163,15 @@ def gateway(
                 time.sleep(0.05)
             yield running
         finally:
-            process.terminate()
-            assert process.wait(SECONDS) == 0
+            if process.poll() is None:
+                os.kill(inside(process), signal.SIGTERM)
+            assert process.wait(SECONDS) == 0, (directory / "log").read_text()
+
+
+@pytest.fixture(scope="module")
+def gateway(helm: Helm, upstream_tls: UpstreamTls) -> Iterator[Gateway]:
+    with serving(helm, upstream_tls) as running:
+        yield running
 
 
 def probed(gateway: Gateway) -> bool:
