@@ -121,6 +121,7 @@ COVERED_BY = {
     "running.py": "cli/test_run.py",
     "sandbox_client/process.py": "sandbox_client/test_client.py",
     "serve.py": "planes/test_mitm.py",
+    "state/asked.py": "fleet/test_approvals.py",
     "state/hearing.py": "fleet/test_follower.py",
     "state/opening.py": "state/test_restart.py",
     "state/replica.py": "fleet/test_follower.py",

@@ -74,6 +74,18 @@ class Asked(Protocol):
     def credentials(self) -> tuple[str, ...]: ...
 
 
+class Elsewhere(Protocol):
+    """The other daemons of a fleet."""
+
+    def waiting(self) -> tuple[Waiting, ...]: ...
+
+    def allowed(self, asked: Question) -> str | None: ...
+
+    def remember(self, asked: Question, seconds: float, approver: str) -> None: ...
+
+    async def answer(self, waiting: Waiting, answer: Answer) -> None: ...
+
+
 class NotWaiting(Exception):
     """No request waits under this id: it never did, or it was answered, expired or withdrawn."""
 
@@ -96,10 +108,16 @@ class Approvals:
         self._remembered: OrderedDict[Question, tuple[float, str]] = OrderedDict()
         """Question -> until when (monotonic), and who said yes."""
         self._over: OrderedDict[str, str] = OrderedDict()
+        self.elsewhere: Elsewhere | None = None
 
     def waiting(self) -> tuple[Waiting, ...]:
-        """What waits now, the longest first."""
-        return tuple(waiting for waiting, _ in self._waiting.values())
+        """What waits now, the longest first; then what waits at other daemons."""
+        return (*self.held.values(), *(self.elsewhere.waiting() if self.elsewhere is not None else ()))
+
+    @property
+    def held(self) -> dict[str, Waiting]:
+        """What waits at this daemon, by id."""
+        return {name: waiting for name, (waiting, _) in self._waiting.items()}
 
     async def ask(self, call: Asked, verdict: Pass | Inject, state: State) -> str | Deny:
         """Wait until somebody has answered, or as long as the rule says: who said yes, or why not."""
@@ -122,6 +140,8 @@ class Approvals:
         known = self._remembered.get(asked)
         if known is not None and self._now().monotonic < known[0]:
             return known[1]
+        if self.elsewhere is not None and (approver := self.elsewhere.allowed(asked)) is not None:
+            return approver
         crowded = self._crowded(session.id)
         if crowded is not None:
             return crowded
@@ -147,6 +167,18 @@ class Approvals:
         if answer.remember:
             self._remember(asked, answer)
         return answer.approver
+
+    async def answer_anywhere(self, approval: str, answer: Answer) -> Waiting:
+        """`answer`, or told to the daemon that holds it; there the first word counts. Also StateError."""
+        there = self.elsewhere.waiting() if self.elsewhere is not None else ()
+        found = next((each for each in there if each.id == approval), None)
+        if found is None or self.elsewhere is None:
+            return self.answer(approval, answer)
+        answer = replace(answer, remember=min(answer.remember, found.asking.remember if answer.yes else 0.0))
+        change = ApprovalChange.APPROVED if answer.yes else ApprovalChange.REFUSED
+        self._emit(self._event(found, change, answer))
+        await self.elsewhere.answer(found, answer)
+        return found
 
     def answer(self, approval: str, answer: Answer) -> Waiting:
         """Somebody's word on a request that waits; what it was about. It is recorded before it counts.
@@ -220,6 +252,8 @@ class Approvals:
         self._remembered.move_to_end(asked)
         while len(self._remembered) > MAX_REMEMBERED:
             self._remembered.popitem(last=False)
+        if self.elsewhere is not None:
+            self.elsewhere.remember(asked, answer.remember, answer.approver)
 
     def _note(self, approval: str, why: str) -> None:
         self._over[approval] = why

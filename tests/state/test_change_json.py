@@ -19,7 +19,8 @@ def test_what_is_written_is_read_as_it_was(change: Change) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "{}", "[]", "null", '["later"]', '["closed", "ses_1", "asleep", 1]', '["opened", {}, 1]',
-     '["minted", ["ses_1"], "00", null, false]', '["rebound", 1, 2]', '["keys", "none"]'],
+     '["minted", ["ses_1"], "00", null, false]', '["rebound", 1, 2]', '["keys", "none"]',
+     '["Asked", "apr_1"]', '["Allowed", "ab", "soon", "alice"]'],
 )  # fmt: skip
 def test_anything_else_is_no_change(text: str) -> None:
     """From a newer coatcheck, or damaged: ValueError, and never half of one."""

@@ -6,6 +6,7 @@ from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.policy import Shape
 from coatcheck.decision.session import Isolation, Session
+from coatcheck.state.asked import Allowed, Answered, Asked, AskedNoMore
 from coatcheck.state.changes import (
     Change,
     Closed,
@@ -51,11 +52,30 @@ ALL: tuple[Change, ...] = (
     Closed("ses_1", Status.REVOKED, 99.25),
     HandleRevoked("ses_1", "jti-1"),
     CredentialsLeft("ses_1", frozenset({"github"})),
+    Asked(
+        "apr_1",
+        "ses_1",
+        1.5,
+        2.5,
+        "r1",
+        "merge",
+        ("github",),
+        "PUT",
+        "https://a",
+        "/x",
+        60.0,
+        0.0,
+        "rule",
+        "tenant",
+    ),
+    AskedNoMore("apr_1"),
+    Answered("apr_1", True, "alice", 900.0),
+    Allowed("ab" * 32, 3.5, "alice"),
 )
 
 
 def test_each_change_says_whose_it_is() -> None:
-    """Keys are nobody's."""
+    """Keys are nobody's, and so is what somebody is asked."""
     assert {session_of(change) for change in ALL} == {"ses_1", ""}
 
 

@@ -10,9 +10,9 @@ from coatcheck.control.caller import Action
 from coatcheck.control.desk import Desk
 from coatcheck.control.models import Answered, Asked, Name
 from coatcheck.control.operation import Answer, Ask, Operation
-from coatcheck.control.problem import ControlProblem, Refusal
+from coatcheck.control.problem import ControlProblem, Refusal, from_state
 from coatcheck.control.sessions import caller_of
-from coatcheck.state.errors import Problem
+from coatcheck.state.errors import Problem, StateError
 from coatcheck.telemetry.audit import AuditUnavailable
 
 
@@ -81,7 +81,7 @@ async def answer(desk: Desk, ask: Ask) -> Answer:
         theirs = next((each for each in approvals.waiting() if each.id == approval), None)
         if theirs is not None and not caller.sees(theirs.session):
             raise NotWaiting("nothing of this id was asked, or it is long over")
-        return approvals.answer(approval, word)
+        return await approvals.answer_anywhere(approval, word)
 
     try:
         waiting = await desk.bridge.call(tell)
@@ -91,6 +91,8 @@ async def answer(desk: Desk, ask: Ask) -> Answer:
             f"{approval} does not wait for an answer: {why}",
             "See `coatcheck approval list`.",
         ) from None
+    except StateError as error:  # it waits at another daemon, which cannot be told
+        raise from_state(error) from None
     except AuditUnavailable as unavailable:
         raise ControlProblem(
             Problem.NOT_RECORDED,
@@ -142,6 +144,8 @@ OPERATIONS = (
         answer,
         ApprovalAnswered,
         body=AnswerToApproval,
-        reasons=frozenset({Refusal.NOT_WAITING, Refusal.PLANE_STALLED, Problem.NOT_RECORDED}),
+        reasons=frozenset(
+            {Refusal.NOT_WAITING, Refusal.PLANE_STALLED, Problem.NOT_RECORDED, Problem.NOT_DURABLE}
+        ),
     ),
 )

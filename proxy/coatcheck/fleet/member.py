@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from coatcheck.approvals import Approvals
+from coatcheck.fleet.approvals import SharedApprovals
 from coatcheck.fleet.follower import Bounds, Follower
 from coatcheck.fleet.limits import SharedLimits
 from coatcheck.fleet.publisher import RedisPublisher
@@ -45,6 +47,7 @@ class Member:
             return SharedLog(server, Seal(material, fleet), fleet, self.name, bounds.timeout)
 
         self._writing = log()
+        self._state, self._replica = state, state.replica
         replica, hearing = state.replica, state.hearing
         replica.database.publisher = RedisPublisher(
             self._writing, replica, hearing, settings.shared_state_replicas, bounds.timeout
@@ -57,13 +60,16 @@ class Member:
             lambda: state.clock.now().monotonic,
         )
 
-    def start(self, buckets: Buckets) -> None:
+    def start(self, buckets: Buckets, approvals: Approvals) -> None:
         """On the plane's loop."""
         self.follower.start()
         buckets.shares = self.limits
         self.limits.start()
+        self.approvals = SharedApprovals(approvals, self._state, self._replica)
+        self.approvals.start()
 
     async def stop(self) -> None:
+        await self.approvals.stop()
         await self.limits.stop()
         await asyncio.to_thread(self.leave)
 

@@ -1,13 +1,14 @@
 """Changes as JSON: for the shared log, where they are sealed, and for the outbox in our own database."""
 
 import json
-from collections.abc import Iterable
+from dataclasses import astuple
 from typing import Any
 
 from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.policy import Shape
 from coatcheck.decision.session import Isolation, Session
+from coatcheck.state.asked import Allowed, Answered, Asked, AskedNoMore
 from coatcheck.state.changes import (
     Change,
     Closed,
@@ -56,6 +57,8 @@ def _plain(change: Change) -> list[Any]:
             return ["handle", session_id, jti]
         case CredentialsLeft(session_id, credentials):
             return ["credentials", session_id, sorted(credentials)]
+        case Asked() | AskedNoMore() | Answered() | Allowed():
+            return [type(change).__name__, *astuple(change)]
 
 
 def _change(plain: list[Any]) -> Change:
@@ -78,6 +81,16 @@ def _change(plain: list[Any]) -> Change:
             return HandleRevoked(session_id, jti)
         case ["credentials", str(session_id), list(names)]:
             return CredentialsLeft(session_id, frozenset(names))
+        case ["Asked", name, session, at, until, request, rule, list(credentials), *rest] if len(rest) == 7:
+            method, destination, path, wait, remember, same, whose = rest
+            who = (name, session, float(at), float(until), request, rule, tuple(credentials))
+            return Asked(*who, method, destination, path, float(wait), float(remember), same, whose)
+        case ["AskedNoMore", str(name)]:
+            return AskedNoMore(name)
+        case ["Answered", str(name), bool(yes), str(approver), remember]:
+            return Answered(name, yes, approver, float(remember))
+        case ["Allowed", str(question), until, str(approver)]:
+            return Allowed(question, float(until), approver)
         case _:
             raise ValueError("this is no change that we know")
 
@@ -119,7 +132,3 @@ def _session(plain: dict[str, Any]) -> Session:
         opened_by=plain["opened_by"],
         ancestors=frozenset(plain["ancestors"]),
     )
-
-
-def lines(changes: Iterable[Change]) -> list[str]:
-    return [written(change) for change in changes]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from coatcheck.decision.session import Session
+from coatcheck.state.asked import Allowed, Answered, Asked, AskedChange, AskedNoMore
 from coatcheck.state.database import IssuedHandle, Status
 
 
@@ -67,15 +68,20 @@ class CredentialsLeft:
     credentials: frozenset[str]
 
 
-type Change = Opened | Minted | Rebound | KeysChanged | Renewed | Closed | HandleRevoked | CredentialsLeft
+type SessionsChange = (
+    Opened | Minted | Rebound | KeysChanged | Renewed | Closed | HandleRevoked | CredentialsLeft
+)
+type Change = SessionsChange | AskedChange
 
 TAKING: Final = (Closed, HandleRevoked, CredentialsLeft)
 """These are in force here before anybody else knows of them."""
 
 
 def session_of(change: Change) -> str:
-    """The session that a change is about; empty for keys."""
+    """The session that a change is about; empty for keys, and for what somebody is asked."""
     match change:
+        case Asked() | AskedNoMore() | Answered() | Allowed():
+            return ""
         case Opened(session):
             return session.id
         case Minted(handle):

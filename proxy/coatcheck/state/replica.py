@@ -8,6 +8,7 @@ from threading import RLock
 from typing import Final
 
 from coatcheck.decision.session import Now, Session
+from coatcheck.state.asked import Allowed, Answered, Asked, AskedAnywhere, AskedNoMore
 from coatcheck.state.changes import (
     Change,
     Closed,
@@ -64,6 +65,7 @@ class Replica:
         self.database = database
         self.keys = keys
         self.clock = clock
+        self.asked = AskedAnywhere()
         self._registry = registry
         self._issued = issued
         self._genuine = genuine
@@ -114,6 +116,7 @@ class Replica:
             self._registry.sessions = Sessions(epoch=epoch)
             self._registry.closed.clear()
             self._genuine.forget_refusals()
+            self.asked.clear()
             self.position = None
             with self.database.applying(), self.database.flushed(now):
                 self.database.forget_all()
@@ -143,7 +146,7 @@ class Replica:
                 changes += [Minted(handle) for handle in self._issued.of(session.id)]
                 if (closed := registry.closed.get(session.id)) is not None:
                     changes.append(Closed(session.id, *closed))
-            return changes, self.position
+            return [*changes, *self.asked.changes(now.wall)], self.position
 
     def cut_all(self) -> None:
         """End what runs: this daemon no longer hears of revocations. The sessions go on when it does."""
@@ -187,6 +190,8 @@ class Replica:
                 case Closed(session_id, status, _):
                     if (session := self._live(session_id)) is not None:
                         closed.setdefault(status, []).append(session)
+                case Asked() | AskedNoMore() | Answered() | Allowed():
+                    self.asked.show(change, now.wall)
                 case Renewed():
                     pass  # they have a way of their own
         for status, sessions in closed.items():
@@ -271,5 +276,5 @@ class Replica:
                 self.database.set_credentials(session_id, left.credentials if left else credentials)
             case Closed(session_id, status, at):
                 self.database.close_session(session_id, status, at)
-            case KeysChanged() | Renewed():
-                pass  # keys have a file of their own, leases a way of their own
+            case _:
+                pass  # keys have a file of their own, leases a way of their own, questions no disk

@@ -1,0 +1,100 @@
+"""What the daemons of a fleet tell each other of requests that wait for somebody's word. In memory only."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+MAX_KNOWN: Final = 10_000
+"""Requests, and answers that count for later ones; the oldest goes first, and is asked for again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request waits at one of them. The fields are those of `approvals.Waiting`."""
+
+    id: str
+    session: str
+    asked_at: float
+    until: float
+    """Unix seconds."""
+    request_id: str
+    rule: str
+    credentials: tuple[str, ...]
+    method: str
+    destination: str
+    path: str
+    wait: float
+    remember: float
+    same: str
+    whose: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskedNoMore:
+    """It was answered, or went away."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Somebody's word, said at another daemon than where the request waits."""
+
+    id: str
+    yes: bool
+    approver: str
+    remember: float
+    """Seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """A yes that counts for later requests."""
+
+    question: str
+    """SHA-256 of `decision.approval.Question`."""
+    until: float
+    """Unix seconds."""
+    approver: str
+
+
+type AskedChange = Asked | AskedNoMore | Answered | Allowed
+
+
+class AskedAnywhere:
+    """Changed under `State`'s lock; read without it, one step at a time."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, Asked] = {}
+        self.allowed: dict[str, Allowed] = {}
+        self.on_answered: Callable[[Answered], None] = lambda answered: None
+        """Called in the thread that reads the shared log. It must not block."""
+
+    def show(self, change: AskedChange, wall: float) -> None:
+        match change:
+            case Asked():
+                self.asked[change.id] = change
+                self.asked = _young(self.asked, wall)
+            case AskedNoMore(name):
+                self.asked.pop(name, None)
+            case Answered():
+                self.on_answered(change)
+            case Allowed():
+                self.allowed[change.question] = change
+                self.allowed = _young(self.allowed, wall)
+
+    def changes(self, wall: float) -> list[AskedChange]:
+        """What a daemon that begins now must know."""
+        known: list[AskedChange] = [*self.asked.values(), *self.allowed.values()]
+        return [each for each in known if not isinstance(each, Asked | Allowed) or wall < each.until]
+
+    def clear(self) -> None:
+        self.asked, self.allowed = {}, {}
+
+
+def _young[T: (Asked, Allowed)](known: dict[str, T], wall: float) -> dict[str, T]:
+    """The same; when there are too many, without what is over, and without the oldest half."""
+    if len(known) <= MAX_KNOWN:
+        return known
+    left = [(name, each) for name, each in known.items() if wall < each.until]
+    return dict(left[-MAX_KNOWN // 2 :])
