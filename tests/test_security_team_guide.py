@@ -109,22 +109,21 @@ class Walk:
             return self._daemon(block)
         waiting = re.sub(r" && sleep \d+$", "", block.text, count=1, flags=re.MULTILINE)
         if waiting != block.text:
-            said, code = self._until_another_policy(waiting)
+            said, code = self._until_they_are_seen(waiting, block)
         else:
             said, code = self.first.run(block.text)
         assert code == block.code, f"line {block.line}: exit code {code}\n{said}"
         self.directory = Path(self.first.run("pwd")[0].strip())
         return said
 
-    def _until_another_policy(self, text: str) -> tuple[str, int]:
-        """What a person waits for with `sleep`: files that were moved are seen by the daemon."""
+    def _until_they_are_seen(self, text: str, block: Block) -> tuple[str, int]:
+        """What a person waits for with `sleep`: the daemon reads files that were moved."""
         first, _, rest = text.partition("\n")
-        list_ = "coatcheck policy list | grep -v under"
-        before, _ = self.first.run(list_)
         self.first.run(first)
+        wanted = {line for line in shown(block.shown) if line.startswith(("bundle ", "candidates: "))}
         until = time.monotonic() + PATIENCE
-        while self.first.run(list_)[0] == before:
-            assert time.monotonic() < until, f"nothing changed after {first}"
+        while not wanted <= set(shown(self.first.run("coatcheck policy list")[0])):
+            assert time.monotonic() < until, f"line {block.line}: not seen: {wanted}"
         return self.first.run(rest)
 
     def _daemon(self, block: Block) -> str:
