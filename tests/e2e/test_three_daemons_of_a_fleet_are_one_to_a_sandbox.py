@@ -20,6 +20,7 @@ from coatcheck.demo.server import TlsServer
 from tests.e2e.daemon_process import DaemonProcess, OpenedSession, daemon_process
 from tests.e2e.story import MODELS, PATIENCE, policy, until
 from tests.fleet.redis_server import RedisServer, free_port, redis_server
+from tests.planes.wire import Wire
 from tests.upstreams import UpstreamTls
 
 pytestmark = pytest.mark.needs_debian("redis-server")
@@ -115,9 +116,21 @@ async def status_at(daemon: DaemonProcess, session: str) -> str:
     return str(answer.json()["session"]["status"]) if answer.status_code == 200 else "unknown"
 
 
+async def _breaks_off(stream: Wire) -> None:
+    """Without a clean end."""
+    async with asyncio.timeout(60):
+        with pytest.raises((ConnectionError, ssl.SSLError, asyncio.IncompleteReadError)):
+            await _read_on(stream)
+
+
+async def _read_on(stream: Wire) -> None:
+    while await stream.reader.readuntil(b"\n\n"):
+        pass
+
+
 async def test_a_session_of_one_is_a_session_of_all(fleet: FleetOfProcesses, redis: RedisServer) -> None:
     """Opened at the first, served by each, refused by all while Redis is silent, revoked at the third, and
-    gone for good when Redis comes back empty."""
+    gone for good when Redis comes back empty. What runs is cut each time."""
     _, second, third = fleet.daemons
     session = fleet.session
 
@@ -128,7 +141,12 @@ async def test_a_session_of_one_is_a_session_of_all(fleet: FleetOfProcesses, red
     await until(served, lambda counts: all(counts))
     assert await status_at(second, session.id) == "live"
 
+    stream = await session.connect()
+    assert await session.request(stream, "/sse?n=100000&gap_ms=10") == (200, "")
+    await stream.reader.readuntil(b"\n\n")
+
     redis.send(signal.SIGSTOP)
+    await _breaks_off(stream)
     await until(lambda: fleet.answers(6), lambda seen: seen == {503}, patience=60)
     readiness = await second.control("GET", "/readyz")
     assert readiness.status_code == 503
@@ -136,8 +154,11 @@ async def test_a_session_of_one_is_a_session_of_all(fleet: FleetOfProcesses, red
     redis.send(signal.SIGCONT)
     await until(lambda: fleet.answers(10), lambda seen: seen == {200}, patience=60)
 
+    stream = await session.connect()
+    assert await session.request(stream, "/sse?n=100000&gap_ms=10") == (200, "")
     revoked = await third.control("POST", f"/v1/sessions/{session.id}/revoke", why="leaked")
     assert revoked.status_code == 200, revoked.text
+    await _breaks_off(stream)
     await until(lambda: fleet.answers(10), lambda seen: seen <= {401, 407})
     for daemon in fleet.daemons:
         await until(partial(status_at, daemon, session.id), lambda seen: seen == "revoked")
