@@ -25,7 +25,7 @@ from coatcheck.control_client import ControlClient
 from tests.chart.cluster import Json
 from tests.chart.helm import Helm
 from tests.chart.origin import an_origin
-from tests.chart.values import GATEWAY, given
+from tests.chart.values import GATEWAY, Values, given
 from tests.e2e.story import policy
 from tests.known_secrets import known_secret
 from tests.planes.platform import ISSUER, Platform
@@ -118,9 +118,10 @@ def serving(
     start: Callable[[Json, Path, IO[bytes]], subprocess.Popen[bytes]] = start_here,
     inside: Callable[[subprocess.Popen[bytes]], int] = lambda process: process.pid,
     secrets_dir: str | None = None,
+    change: Callable[[Values], Values] = lambda values: values,
 ) -> Iterator[Gateway]:
     """The rendered gateway, ready, as `start` starts its container; `inside` gives the daemon's process id,
-    `secrets_dir` is the directory's name for it."""
+    `secrets_dir` is the directory's name for it, `change` makes other values of a common gateway's."""
     control, proxy = free_port(), free_port()
     key = known_secret("a rendered gateway's key", prefix="sk-proj-")
     with (
@@ -140,7 +141,7 @@ def serving(
                 "allowed_networks": ["127.0.0.0/8"],
             },
         }
-        made = helm.install(given(GATEWAY, **values))
+        made = helm.install(change(given(GATEWAY, **values)))
         spec = made.of("StatefulSet")["spec"]["template"]["spec"]
         write_volumes(spec, made.of("ConfigMap")["data"], directory)
         [container] = spec["containers"]

@@ -24,6 +24,23 @@ OPTIONS: dict[str, Values] = {
         },
     ),
     "storage": given(GATEWAY, gateway={"state": {"size": "5Gi", "storageClass": "fast"}}),
+    "a private registry": given(GATEWAY, image={"pullSecrets": ["registry"]}),
+    "policies that somebody signed": {
+        **GATEWAY,
+        "policies": {},
+        "signedPolicies": {"bundle": "BUNDLE", "trustRoot": "PEM"},
+    },
+    "a bundle that somebody else keeps": {
+        **GATEWAY,
+        "policies": {},
+        "signedPolicies": {"configMap": "release", "trustRoot": "PEM"},
+    },
+    "signed policies beside each pod": {
+        **SIDECAR,
+        "policies": {},
+        "image": {"pullSecrets": ["registry"]},
+        "signedPolicies": {"bundle": "BUNDLE", "trustRoot": "PEM"},
+    },
     "a digest": given(GATEWAY, image={"digest": f"sha256:{'0' * 64}"}),
     "everything about Vault": given(
         GATEWAY,
@@ -68,6 +85,17 @@ def test_each_option_makes_objects_that_three_versions_of_kubernetes_take(helm: 
     [
         ({}, "policies is empty"),
         (given(GATEWAY, vault={"url": ""}), "vault.url is empty"),
+        (given(GATEWAY, signedPolicies={"bundle": "B", "trustRoot": "P"}), "are both given"),
+        (given(GATEWAY, signedPolicies={"trustRoot": "P"}), "belong together"),
+        ({**GATEWAY, "policies": {}, "signedPolicies": {"bundle": "B"}}, "belong together"),
+        (
+            {**GATEWAY, "policies": {}, "signedPolicies": {"bundle": "B", "configMap": "C"}},
+            "leave one away",
+        ),
+        (
+            {**SIDECAR, "policies": {}, "signedPolicies": {"configMap": "C", "trustRoot": "P"}},
+            "could bring back an old bundle",
+        ),
         (given(GATEWAY, platform={"jwks": ""}), "platform.jwks is empty"),
         (given(GATEWAY, gateway={"control": {"secret": ""}}), "gateway.control.secret is empty"),
         (given(GATEWAY, gateway={"control": {"grants": ""}}), "gateway.control.grants is empty"),
@@ -99,6 +127,8 @@ def test_values_that_would_not_work_are_refused_in_words(helm: Helm, values: Val
         given(GATEWAY, replicas=2),
         given(GATEWAY, gateway={"replicaCount": 2}),
         given(GATEWAY, image={"name": "x"}),
+        given(GATEWAY, signedPolicies={"secret": "x"}),
+        given(GATEWAY, image={"pullSecrets": [{"name": "x"}]}),
         given(GATEWAY, vault={"token": "x"}),
         given(GATEWAY, vault={"url": "http://vault.example"}),
         given(GATEWAY, policies={"../x.yaml": "version: 1"}),

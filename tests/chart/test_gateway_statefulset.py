@@ -94,3 +94,24 @@ def test_each_replica_has_a_name_and_a_volume_of_its_own(helm: Helm) -> None:
         '"cc-2.coatcheck.svc"'
         in env(made.of("StatefulSet")["spec"]["template"]["spec"])["COATCHECK_CONTROL_NAMES"]
     )
+
+
+def test_a_signed_bundle_is_all_that_is_read(helm: Helm) -> None:
+    """From the chart's own ConfigMap, or from one that somebody else keeps; the trust root is the chart's."""
+    signed = {**GATEWAY, "policies": {}, "signedPolicies": {"bundle": "B", "trustRoot": "P"}}
+    said = env(pod(helm, signed))
+    assert said["COATCHECK_POLICY"] == "/etc/coatcheck/policies/release.bundle"
+    assert said["COATCHECK_POLICY_TRUST_ROOT"] == "/etc/coatcheck/trust/trust-root.pem"
+    kept = pod(helm, {**signed, "signedPolicies": {"configMap": "release", "trustRoot": "P"}})
+    assert env(kept)["COATCHECK_POLICY"] == "/etc/coatcheck-bundle/release.bundle"
+    mounts = {each["name"]: each["mountPath"] for each in kept["containers"][0]["volumeMounts"]}
+    [volume] = [each["configMap"] for each in kept["volumes"] if each["name"] == "policy-bundle"]
+    assert mounts["policy-bundle"] == "/etc/coatcheck-bundle" and volume["name"] == "release"
+    assert "COATCHECK_POLICY_TRUST_ROOT" not in env(pod(helm))
+
+
+def test_a_private_registry_is_named(helm: Helm) -> None:
+    """By default there is none."""
+    assert "imagePullSecrets" not in pod(helm)
+    made = pod(helm, given(GATEWAY, image={"pullSecrets": ["registry"]}))
+    assert made["imagePullSecrets"] == [{"name": "registry"}]

@@ -34,3 +34,10 @@ def test_another_configuration_starts_other_pods(helm: Helm) -> None:
         for values in (SIDECAR, given(SIDECAR, sidecar={"proxyUid": 7000}))
     )
     assert one != other
+
+
+def test_the_webhooks_own_image_may_come_from_a_private_registry(helm: Helm) -> None:
+    """The pods that it changes name their own."""
+    made = helm.install(given(SIDECAR, image={"pullSecrets": ["registry"]}))
+    assert made.of("Deployment")["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "registry"}]
+    assert "registry" not in str(made.of("ConfigMap", "cc-admission"))

@@ -1,7 +1,13 @@
 {{- /* What must be given, said before anything is made of it. */ -}}
 {{- define "coatcheck.checks" -}}
 {{- $v := .Values -}}
-{{- if not $v.policies }}{{ fail "policies is empty: nothing may leave without one. Give policies.default\\.yaml, e.g. --set-file 'policies.default\\.yaml=policies/default.yaml'" }}{{ end -}}
+{{- $s := $v.signedPolicies -}}
+{{- $signed := or $s.bundle $s.configMap -}}
+{{- if and $v.policies $signed }}{{ fail "policies and signedPolicies are both given: with a trust root nothing without a signature is read. Leave policies away" }}{{ end -}}
+{{- if and $s.bundle $s.configMap }}{{ fail "signedPolicies.bundle and signedPolicies.configMap are both given: leave one away" }}{{ end -}}
+{{- if ne (empty $signed) (empty $s.trustRoot) }}{{ fail "signedPolicies.trustRoot and a bundle (signedPolicies.bundle or .configMap) belong together: the one says whose signature the other needs" }}{{ end -}}
+{{- if and $s.configMap (eq $v.shape "sidecar") }}{{ fail "signedPolicies.configMap is for the gateway: a new pod remembers no version, so that whoever writes its ConfigMap could bring back an old bundle. Give signedPolicies.bundle" }}{{ end -}}
+{{- if and (not $v.policies) (not $signed) }}{{ fail "policies is empty: nothing may leave without one. Give policies.default\\.yaml, e.g. --set-file 'policies.default\\.yaml=policies/default.yaml'" }}{{ end -}}
 {{- if not $v.vault.url }}{{ fail "vault.url is empty: give the https:// address of Vault or OpenBao" }}{{ end -}}
 {{- $own := include "coatcheck.settings" . | fromYaml -}}
 {{- range $name, $_ := $v.settings }}
@@ -17,7 +23,7 @@
 {{- if not $v.sidecar.namespaces }}{{ fail "sidecar.namespaces is empty: name the namespaces whose pods get a proxy" }}{{ end -}}
 {{- if has .Release.Namespace $v.sidecar.namespaces }}{{ fail "sidecar.namespaces names the release's own namespace: the webhook could not start its own pods" }}{{ end -}}
 {{- if has "kube-system" $v.sidecar.namespaces }}{{ fail "sidecar.namespaces names kube-system: the cluster could not start its own pods" }}{{ end -}}
-{{- if not (hasKey $v.policies (printf "%s.yaml" $v.sidecar.policy)) }}{{ fail (printf "sidecar.policy is %s, and policies has no %s.yaml" $v.sidecar.policy $v.sidecar.policy) }}{{ end -}}
+{{- if and $v.policies (not (hasKey $v.policies (printf "%s.yaml" $v.sidecar.policy))) }}{{ fail (printf "sidecar.policy is %s, and policies has no %s.yaml" $v.sidecar.policy $v.sidecar.policy) }}{{ end -}}
 {{- if eq (int $v.sidecar.proxyUid) (int $v.sidecar.workloadUid) }}{{ fail "sidecar.workloadUid is the proxy's: nothing would tell the workload from the proxy" }}{{ end -}}
 {{- if eq (int $v.sidecar.transparentPort) (int $v.sidecar.dnsPort) }}{{ fail "sidecar.transparentPort and sidecar.dnsPort are the same" }}{{ end -}}
 {{- if ne (empty $v.admission.ca.certificate) (empty $v.admission.ca.key) }}{{ fail "admission.ca.certificate and admission.ca.key belong together" }}{{ end -}}

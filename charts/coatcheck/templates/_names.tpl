@@ -22,6 +22,15 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 {{- end }}
 
+{{- define "coatcheck.pullSecrets" -}}
+{{- with .Values.image.pullSecrets -}}
+imagePullSecrets:
+{{- range . }}
+- name: {{ . | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "coatcheck.serverName" -}}
 {{ include "coatcheck.name" . }}-admission.{{ .Release.Namespace }}.svc
 {{- end }}

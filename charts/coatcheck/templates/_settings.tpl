@@ -11,6 +11,10 @@
   "COATCHECK_VAULT_ROLE" $v.vault.role
   "COATCHECK_VAULT_JWT_FILE" "/var/run/secrets/coatcheck/vault-token"
 -}}
+{{- if $v.signedPolicies.trustRoot -}}
+{{- $_ := set $set "COATCHECK_POLICY" (printf "%s/release.bundle" (ternary "/etc/coatcheck-bundle" (printf "%s/policies" $config) (ne $v.signedPolicies.configMap ""))) -}}
+{{- $_ := set $set "COATCHECK_POLICY_TRUST_ROOT" (printf "%s/trust/trust-root.pem" $config) -}}
+{{- end -}}
 {{- with $v.vault.mount }}{{ $_ := set $set "COATCHECK_VAULT_MOUNT" . }}{{ end -}}
 {{- with $v.vault.namespace }}{{ $_ := set $set "COATCHECK_VAULT_NAMESPACE" . }}{{ end -}}
 {{- if $v.vault.ca }}{{ $_ := set $set "COATCHECK_VAULT_CA_FILE" (printf "%s/trust/vault-ca.pem" $config) }}{{ end -}}
@@ -73,6 +77,12 @@
 {{- range $name, $policy := .Values.policies }}
 policy-{{ $name }}: {{ $policy | quote }}
 {{- end }}
+{{- with .Values.signedPolicies.bundle }}
+release.bundle: {{ . | quote }}
+{{- end }}
+{{- with .Values.signedPolicies.trustRoot }}
+trust-root.pem: {{ . | quote }}
+{{- end }}
 {{- with .Values.platform.jwks }}
 jwks.json: {{ . | quote }}
 {{- end }}
@@ -103,6 +113,6 @@ sandboxes-ca.pem: {{ . | quote }}
     items:
     {{- range $key := keys $data | sortAlpha }}
     - key: {{ $key }}
-      path: {{ if hasPrefix "policy-" $key }}policies/{{ trimPrefix "policy-" $key }}{{ else if eq $key "grants.toml" }}control/{{ $key }}{{ else }}trust/{{ $key }}{{ end }}
+      path: {{ if hasPrefix "policy-" $key }}policies/{{ trimPrefix "policy-" $key }}{{ else if eq $key "release.bundle" }}policies/{{ $key }}{{ else if eq $key "grants.toml" }}control/{{ $key }}{{ else }}trust/{{ $key }}{{ end }}
     {{- end }}
 {{- end }}
