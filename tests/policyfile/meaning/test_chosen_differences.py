@@ -64,6 +64,11 @@ def policy(*rules: Rule, one: Credential = ONE, two: Credential = TWO) -> Policy
 
 PAIRS = {
     "an upgrade": (policy(USING), policy(replace(USING, websocket=True))),
+    "a rule with upgrades": (policy(), policy(replace(USING, websocket=True))),
+    "a slash at the end": (
+        policy(replace(PLAIN, paths=(path("/a"), path("/a/*/**")))),
+        policy(replace(PLAIN, paths=(path("/a/**"),))),
+    ),
     "an upgrade elsewhere": (
         policy(USING, replace(PLAIN, paths=(path("/b"),))),
         policy(USING, replace(PLAIN, paths=(path("/b"),), websocket=True)),
