@@ -56,7 +56,6 @@ COVERED_BY = {
     "demo/summary.py": "demo/test_main.py",
     "development.py": "cli/test_daemon.py",
     "doctor/finding.py": "doctor/test_examination.py",
-    "fleet/member.py": "fleet/test_follower.py",
     "fleet/scripts.py": "fleet/test_follower.py",
     "fleet/shared_log.py": "fleet/test_follower.py",
     "frameworks/deepagents.py": "e2e/test_a_sandbox_is_a_tool_of_deepagents.py",

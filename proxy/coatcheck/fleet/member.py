@@ -48,6 +48,7 @@ class Member:
 
         self._writing = log()
         self._state, self._replica = state, state.replica
+        self._approvals: SharedApprovals | None = None
         replica, hearing = state.replica, state.hearing
         replica.database.publisher = RedisPublisher(
             self._writing, replica, hearing, settings.shared_state_replicas, bounds.timeout
@@ -65,11 +66,13 @@ class Member:
         self.follower.start()
         buckets.shares = self.limits
         self.limits.start()
-        self.approvals = SharedApprovals(approvals, self._state, self._replica)
-        self.approvals.start()
+        self._approvals = SharedApprovals(approvals, self._state, self._replica)
+        self._approvals.start()
 
     async def stop(self) -> None:
-        await self.approvals.stop()
+        """Also one that was never started."""
+        if self._approvals is not None:
+            await self._approvals.stop()
         await self.limits.stop()
         await asyncio.to_thread(self.leave)
 

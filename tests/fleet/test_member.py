@@ -1,0 +1,78 @@
+"""A daemon with shared state begins and ends like any other, whatever is wrong around it."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from coatcheck.fleet.connection import SharedStateDown, connect
+from coatcheck.fleet.member import member_of, open_state
+from coatcheck.private_files import PrivateFileError
+from coatcheck.settings import Settings
+from coatcheck.state.buckets import Buckets
+from coatcheck.state.shared_database import SharedDatabase
+from tests.fleet.fleet import new_key
+
+
+def _settings(directory: Path, **more: object) -> Settings:
+    nobody = {"shared_state": f"unix://{directory}/none.sock", "shared_state_key": new_key(directory / "key")}
+    return Settings(state_dir=directory / "state", **(nobody | more))  # type: ignore[arg-type]
+
+
+async def test_one_that_was_never_started_stops(tmp_path: Path) -> None:
+    """Its policies were bad: the reason must be the last thing that is told."""
+    settings = _settings(tmp_path)
+    state = open_state(settings, tmp_path / "sessions", lambda event: None, None)
+    member = member_of(settings, state, lambda event: None)
+    assert member is not None
+    await member.stop()
+    state.close()
+
+
+async def test_without_a_redis_it_starts_refuses_and_stops(tmp_path: Path) -> None:
+    """Whichever of the two is started first."""
+    from coatcheck.approvals import Approvals
+
+    settings = _settings(tmp_path)
+    state = open_state(settings, tmp_path / "sessions", lambda event: None, None)
+    member = member_of(settings, state, lambda event: None)
+    assert member is not None
+    member.start(Buckets(), Approvals(lambda event: None, state.clock.now))
+    async with asyncio.timeout(20):
+        while (denied := state.deaf(state.clock.now())) is not None and "none.sock" not in denied.detail:
+            await asyncio.sleep(0.01)
+    assert denied is not None
+    await member.stop()
+    state.close()
+
+
+def test_without_the_setting_nothing_is_shared(tmp_path: Path) -> None:
+    """The embedded store, which never is deaf."""
+    settings = Settings(state_dir=tmp_path)
+    state = open_state(settings, tmp_path / "sessions", lambda event: None, None)
+    assert member_of(settings, state, lambda event: None) is None
+    assert state.deaf(state.clock.now()) is None
+    assert state.replica is None
+    assert not isinstance(state._database, SharedDatabase)
+    state.close()
+
+
+def test_a_bad_key_stops_the_start(tmp_path: Path) -> None:
+    """Rather than a daemon that hears nobody."""
+    settings = _settings(tmp_path)
+    (tmp_path / "key").chmod(0o644)
+    state = open_state(settings, tmp_path / "sessions", lambda event: None, None)
+    with pytest.raises(PrivateFileError):
+        member_of(settings, state, lambda event: None)
+    state.close()
+
+
+def test_without_the_extra_one_error_says_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """redis-py is not among what everybody installs."""
+    import sys
+
+    monkeypatch.setitem(sys.modules, "redis", None)
+    server = _settings(tmp_path).shared_state_server
+    assert server is not None
+    with pytest.raises(SharedStateDown, match=r"coatcheck\[fleet\]"):
+        connect(server, 1.0)
