@@ -33,7 +33,7 @@ def run(minutes: float) -> str:
             said, failed = _round(path)
             _count(said, passing)
             if failed:
-                failures.append(f"```\n{said[said.find('= FAILURES') :][:8000]}\n```")
+                failures.append(f"{path}\n\n```\n{_what(said)}\n```")
         rounds += 1
         if failures:
             break
@@ -52,11 +52,17 @@ def files() -> list[str]:
 
 def _round(path: str) -> tuple[str, bool]:
     command = [
-        *("nice", "-n", "10", sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore"),
+        *("nice", "-n", "10", sys.executable, "-m", "pytest", "-q", "-W", "ignore"),
         *("-p", "tests.hard.profile", "-m", "hypothesis", "--hypothesis-show-statistics", path),
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout, done.returncode not in (0, NO_PROPERTY)
+
+
+def _what(said: str) -> str:
+    """From the first failure on, or where there is none, how it ended."""
+    places = [at for at in map(said.find, ("= ERRORS", "= FAILURES")) if at >= 0]
+    return said[min(places) :][:8000] if places else said[-2000:]
 
 
 def _count(said: str, passing: Counter[str]) -> None:
