@@ -37,6 +37,7 @@ async def develop(directory: Path, policy: Path, port: int | None, announce: Cal
                 state_dir=directory / "state",
                 runtime_dir=directory / "run",
                 control_socket=directory / "run/control.sock",
+                control_port=load_settings(policy=policy).control_port or 0,
                 policy=policy,
                 proxy_port=port,
                 vault_url=vault.url,

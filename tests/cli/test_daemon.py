@@ -198,6 +198,7 @@ async def test_dev_from_its_own_lines(
 
         assert "version" in await paste(put, SECRET=real_keys["openai"])
         assert await paste(run) == "200\n"
+        assert "/page/#login=" in await paste("coatcheck page")
         assert await paste(f"{session}\n{ask_with()}") == "200\n"
         assert [seen.genuine for seen in origin_server.seen] == ["openai", "openai"]
         children = Path(f"/proc/{dev.pid}/task/{dev.pid}/children").read_text().split()
