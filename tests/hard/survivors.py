@@ -26,7 +26,11 @@ TYPE_ERRORS = frozenset(
 """mypy's codes that are about the mutant; others are about the form in which mutmut writes it."""
 _MUTANT = re.compile(r"(?P<function>.+)__mutmut_(?P<number>\d+)")
 WORDED = {"Deny": (1, "detail"), "SandboxRefused": (1, "message"), "Replayed": (1, "then")} | dict.fromkeys(
-    ("HostRefused", "HeaderRefused", "CodingRefused", "SecretTooShort", "TypeError", "ValueError"), (0, "")
+    (
+        *("HostRefused", "HeaderRefused", "CodingRefused", "SecretTooShort", "TypeError", "ValueError"),
+        "Contradiction",
+    ),
+    (0, ""),
 )
 """Calls -> where their words stand that people read and nothing branches on, by position and by name."""
 

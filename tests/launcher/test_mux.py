@@ -3,7 +3,7 @@
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coatcheck.launcher.frames import (
@@ -31,6 +31,7 @@ from coatcheck.launcher.mux import (
     WasReset,
     cost,
 )
+from tests.fuzz.budget import budget
 
 HELLO = encode(Kind.HELLO, 0, encode_fields([("protocol", "1")]))
 OPEN = encode_fields([("kind", "proxy"), ("identity", "agent")])
@@ -215,7 +216,7 @@ _frames = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@budget(100)
 @given(st.lists(st.one_of(_frames, st.binary(max_size=30)), max_size=30), st.booleans(), st.data())
 def test_whatever_a_guest_says_is_events_or_a_violation(
     said: list[bytes], greets: bool, data: st.DataObject

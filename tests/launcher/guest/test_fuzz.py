@@ -12,12 +12,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coatcheck.launcher.frames import MAX_PAYLOAD, RESYNC, WINDOW, Kind, encode, encode_fields
 from coatcheck.launcher.guest_programs import AGENT_SOURCE
 from coatcheck.launcher.mux import Mux, Side
+from tests.fuzz.budget import budget
 from tests.launcher.guest.inhabited import IDENTITIES, SECONDS, started
 
 HELLO = Mux(Side.HOST).hello([("generation", "1"), ("hostname", "fuzz"), ("identities", IDENTITIES)])
@@ -119,7 +120,7 @@ def sanitized(pytestconfig: pytest.Config) -> Path:
     return made
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@budget(40)
 @given(st.one_of(_plausible(), st.lists(_any, max_size=20), st.lists(st.binary(max_size=60), max_size=3)))
 def test_no_frames_crash_the_agent(sanitized: Path, said: list[bytes]) -> None:
     """Whatever they say."""
