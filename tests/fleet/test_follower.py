@@ -324,6 +324,11 @@ def test_a_clock_that_is_apart_is_refused(server: RedisServer, short: Path) -> N
         daemon.state.clock.raise_to(time.time() + 3600)
         until(lambda: "apart" in daemon.deaf())
         assert daemon.refuses(session) is Reason.SHARED_STATE_SILENT
+        other = made.daemon()
+        daemon.state.revoke(session.id, "operator")  # which it may, and it moves nobody else's clock
+        until(lambda: other.refuses(session) is Reason.SESSION_REVOKED)
+        assert other.state.clock.now().wall < time.time() + 60
+        assert other.hears
 
 
 def test_a_lease_is_no_longer_at_a_member_whose_clock_is_behind(three: Fleet) -> None:

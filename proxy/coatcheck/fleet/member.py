@@ -50,6 +50,7 @@ class Member:
         self._state, self._replica = state, state.replica
         self._approvals: SharedApprovals | None = None
         replica, hearing = state.replica, state.hearing
+        replica.plausible = 2 * bounds.max_skew
         replica.database.publisher = RedisPublisher(
             self._writing, replica, hearing, settings.shared_state_replicas, bounds.timeout
         )

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import RLock
-from typing import Final
 
 from coatcheck.decision.session import Now, Session
 from coatcheck.state.asked import Allowed, Answered, Asked, AskedAnywhere, AskedNoMore
@@ -32,9 +31,6 @@ from coatcheck.state.signing_keys import SigningKeys
 from coatcheck.telemetry.events import Revocation, SessionChange
 
 logger = logging.getLogger(__name__)
-
-PLAUSIBLE_SECONDS: Final = 60.0
-"""An entry's time further ahead than this comes from a broken clock, and moves ours not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +62,9 @@ class Replica:
         self.keys = keys
         self.clock = clock
         self.asked = AskedAnywhere()
+        self.plausible = 10.0
+        """Seconds: an entry's time further ahead than this comes from a broken clock, and moves ours not at
+        all. Twice what a clock may be apart from Redis's."""
         self._registry = registry
         self._issued = issued
         self._genuine = genuine
@@ -164,8 +163,11 @@ class Replica:
 
     def _show(self, entry: Entry) -> None:
         """In memory, for whoever asks from now on. What closes comes last, and at once for all."""
-        if entry.at <= self.clock.now().wall + PLAUSIBLE_SECONDS:
-            self.clock.raise_to(entry.at)  # nobody's handles come from our future, no lease gets longer
+        gives = any(isinstance(change, Opened | Minted | Rebound) for change in entry.changes)
+        if gives and entry.at <= self.clock.now().wall + self.plausible:
+            # Nobody's handles come from our future, and no lease gets longer. What only takes may come from
+            # one whose clock is wrong, as it must be taken all the same.
+            self.clock.raise_to(entry.at)
         now = self.clock.now()
         closed: dict[Status, list[Session]] = {}
         ends = {change.session: change for change in entry.changes if isinstance(change, Closed)}
