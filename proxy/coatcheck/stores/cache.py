@@ -108,7 +108,8 @@ class CachedStore:
     def ages(self) -> dict[str, float]:
         """Seconds since each secret at hand was read, by the reference's text."""
         now = self._clock()
-        return {str(ref): now - entry.read_at for ref, entry in self._entries.items()}
+        entries = tuple(self._entries.items())  # at once: they are asked for in other threads
+        return {str(ref): now - entry.read_at for ref, entry in entries}
 
     def sweep(self) -> None:
         """Forget every secret that may not be served any more. Runs by itself."""
