@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -91,7 +92,7 @@ def start_coatcheck(
     core: int,
     profile: Path | None = None,
     name: str = "Coatcheck",
-    **settings: str,
+    settings: Mapping[str, str] | None = None,
 ) -> Target:
     """The daemon as shipped, but for `settings`."""
     own = directory / "coatcheck"
@@ -101,7 +102,7 @@ def start_coatcheck(
         sys.executable, "-m", "tests.bench.coatcheck_daemon",
         str(own), str(origin.ca), str(origin.address[1]), str(core),
     ]  # fmt: skip
-    environment = {f"COATCHECK_{setting.upper()}": value for setting, value in settings.items()}
+    environment = {f"COATCHECK_{setting.upper()}": value for setting, value in (settings or {}).items()}
     environment |= {"BENCH_PROFILE": str(profile)} if profile else {}
     process = stack.enter_context(running(command, log, None, environment))
     wait_for_file(own / "routes.json", process, log)

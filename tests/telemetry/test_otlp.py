@@ -94,6 +94,14 @@ def test_a_request_whose_end_is_unknown_says_so() -> None:
     assert plain(span(Request(DECISION)).attributes)["coatcheck.unfinished"] is True
 
 
+def test_values_that_come_back_stay_each_others() -> None:
+    """What is made once for many spans is not changed by one of them."""
+    first = span(Request(DECISION, COMPLETION))
+    next(each for each in first.attributes if each.key == "coatcheck.tenant").value.string_value = "changed"
+    second = plain(span(Request(replace(DECISION, rule="other"), COMPLETION)).attributes)
+    assert (second["coatcheck.tenant"], second["coatcheck.rule"]) == ("acme", "other")
+
+
 def test_a_trace_is_found_by_the_request_id_alone() -> None:
     """Which refusals and the audit log show. Another request has another trace."""
     made, other = span(Request(DECISION)), span(Request(replace(DECISION, request_id="x")))
