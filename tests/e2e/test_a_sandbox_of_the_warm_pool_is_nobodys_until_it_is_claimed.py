@@ -21,7 +21,7 @@ from coatcheck.launcher.unclaimed import State, Unclaimed
 from coatcheck.sandbox_client import Sandbox, SandboxClient
 from tests.known_secrets import needles
 from tests.launcher.test_pool import HANDLE
-from tests.sandboxes import WANTED, Place, family, image_cache, nothing_left, place, until
+from tests.sandboxes import POLICY, WANTED, Place, family, image_cache, nothing_left, place, until
 from tests.upstreams import UpstreamTls
 
 pytestmark = [
@@ -36,6 +36,22 @@ POOL: dict[str, Any] = {
     "warm_pool_disk": 32,
 }
 MINE: dict[str, Any] = {**WANTED, "backend": "microvm", "memory_mib": 192, "disk_mib": 32}
+WITH_AWS = POLICY.replace(
+    "credentials:\n",
+    """credentials:
+  aws:
+    secret: memory:secret/aws#keys
+    hosts: [sqs.eu-central-1.amazonaws.com]
+    inject: {sigv4: {services: [sqs]}}
+""",
+    1,
+).replace(
+    "rules:\n",
+    """rules:
+  - {name: aws, hosts: [sqs.eu-central-1.amazonaws.com], methods: [POST], credentials: [aws]}
+""",
+)
+CONTAINER = "http://169.254.170.2/v1/aws/credentials"
 FIRST = "cat /etc/machine-id /proc/sys/kernel/random/uuid; hostname; head -c 16 /dev/urandom | od -An -tx1"
 
 
@@ -75,7 +91,7 @@ def memory_of(supervisor: int) -> bytes:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def claimed(all_output: Path, upstream_tls: UpstreamTls) -> AsyncIterator[Claimed]:
     image_cache()
-    async with place(all_output, upstream_tls, **POOL) as where, where.client() as client:
+    async with place(all_output, upstream_tls, WITH_AWS, **POOL) as where, where.client() as client:
         pool = where.daemon.sandboxes.pool
 
         def ready() -> list[Unclaimed]:
@@ -144,6 +160,7 @@ async def test_it_is_saved_and_restored_as_its_owners(claimed: Claimed) -> None:
     """A snapshot of it is signed, numbered and kept like that of one that was booted for its owner."""
     one = claimed.sandboxes[1]
     await one.write_file("/home/agent/kept", b"kept")
+    token = (await one.run(["printenv", "AWS_CONTAINER_AUTHORIZATION_TOKEN"])).stdout.strip().decode()
     await one.snapshot("then")
     (shown,) = await one.snapshots()
     assert shown["generation"] == 2
@@ -151,6 +168,10 @@ async def test_it_is_saved_and_restored_as_its_owners(claimed: Claimed) -> None:
     await one.restore("then")
     assert one.shown["state"] == "running" and one.shown["sessions"]["agent"] != session
     assert (await one.run(["cat", "/home/agent/kept"])).stdout == b"kept"
+    # What was in a process's environment before is so still, and its SDK asks with it.
+    asks = f'curl -s -o /dev/null -w "%{{http_code}}" -H "Authorization: {token}" {CONTAINER}'
+    assert (await one.run(["sh", "-c", asks])).stdout == b"200"
+    assert (await one.run(["sh", "-c", asks.replace(token, "x" * 44)])).stdout == b"401"
     await one.remove_snapshot("then")  # handles are in it
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from coatcheck.control_client import ControlClient
 from coatcheck.launcher import metadata_http
 from coatcheck.launcher.metadata import MAX_CONNECTIONS, RATE, TTL_HEADER, MetadataService
 from coatcheck.launcher.metadata_handles import Handles
+from coatcheck.launcher.metadata_tokens import LastingTokens
 from coatcheck.state.sessions import NewSession
 from tests.daemon import TestDaemon, running_daemon
 from tests.known_secrets import known_secret
@@ -357,6 +359,26 @@ async def test_the_containers_host_needs_no_token_but_a_shown_one_must_hold(gues
     assert (await ask(guest.agent, request("PUT", "/latest/api/token", f"{TTL_HEADER}: 9", host=host)))[
         0
     ] == 404
+
+
+async def test_a_token_in_a_processs_environment_holds_where_its_process_goes_on(guest: Guest) -> None:
+    """After a fork, a restore, a wake: the process cannot be told another, and its SDK asks with this one. In
+    a sandbox that its process does not come from, and as another identity, it is worth nothing."""
+    before = Somebody("agent", "ses_of_the_parent")
+    for key, ancestors, name, status in (
+        (b"k" * 32, [before.session, "ses_older"], "agent", 200),
+        (b"k" * 32, ["ses_older"], "agent", 401),
+        (b"k" * 32, [], "agent", 401),
+        (b"o" * 32, [before.session], "agent", 401),
+        (b"k" * 32, [before.session], "tool", 401),
+    ):
+        token = LastingTokens(lambda: b"k" * 32).issue(name, before.session)
+        guest.service._lasting = LastingTokens(partial(bytes, key), ancestors)
+        guest.service.environment(guest.who)
+        asked = request("GET", "/v1/aws/credentials", f"Authorization: {token}", host="169.254.170.2")
+        assert (await ask(guest.agent, asked))[0] == status, (ancestors, name)
+        at_imds = request("GET", "/v1/identity", f"{SESSION}: {token}")
+        assert (await ask(guest.agent, at_imds))[0] == 401  # these can be had anew, and must be
 
 
 async def test_a_session_that_is_over_gets_nothing(guest: Guest) -> None:

@@ -11,6 +11,7 @@ import resource
 import signal
 import socket
 import sys
+from functools import partial
 from importlib import import_module
 
 from coatcheck.launcher.machines import make_machine
@@ -51,6 +52,8 @@ async def _supervise(spec: SupervisorSpec) -> None:
     from coatcheck.launcher.api import serving
     from coatcheck.launcher.elasticity import Elasticity, Means, Resizable
     from coatcheck.launcher.metadata import MetadataService
+    from coatcheck.launcher.metadata_tokens import LastingTokens
+    from coatcheck.launcher.snapshots.manifest import open_key
     from coatcheck.launcher.supervisor import Supervisor
     from coatcheck.launcher.unbound import Unbound
     from coatcheck.telemetry.log import LogFormat, configure
@@ -70,7 +73,12 @@ async def _supervise(spec: SupervisorSpec) -> None:
     restored = spec.machine.restore is not None
     elasticity = Elasticity(spec.id, spec.limits, means, restored=restored)
     owner = spec.identities[0].name
-    metadata = MetadataService(client, spec.id, elasticity.limits, scaler=elasticity, owner=owner)
+    lasting = None
+    if (key := spec.machine.snapshot_key) is not None:
+        lasting = LastingTokens(partial(open_key, key), spec.ancestors)
+    metadata = MetadataService(
+        client, spec.id, elasticity.limits, scaler=elasticity, owner=owner, lasting=lasting
+    )
     sandbox = Supervisor(spec, machine, client, metadata, starting, elasticity, booted)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -14,6 +14,7 @@ request. It is reached by streams of the guest only: as a destination the proxy 
 
 import json
 import logging
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
@@ -33,7 +34,7 @@ from coatcheck.launcher.metadata_aws import (
 from coatcheck.launcher.metadata_handles import Control, Handles
 from coatcheck.launcher.metadata_http import CONTAINER_HOST, Answer, Asked, Bytes, Refused, converse
 from coatcheck.launcher.metadata_scale import SCALE, Scaler, ScaleResource
-from coatcheck.launcher.metadata_tokens import MAX_TTL, Tokens
+from coatcheck.launcher.metadata_tokens import MAX_TTL, LastingTokens, Tokens
 
 TOKEN_PATH: Final = "/latest/api/token"
 TOKEN_HEADER: Final = "x-aws-ec2-metadata-token"
@@ -42,8 +43,6 @@ RATE: Final = Limit(LimitKind.REQUESTS, count=20, period=1.0, burst=100, per=Lim
 """Of one identity. An SDK asks three times an hour; a loop in a shell asks without end."""
 MAX_CONNECTIONS: Final = 64
 """Of one sandbox at once."""
-ENVIRONMENT_SECONDS: Final = 43_200.0
-"""For which a token in a process's environment holds: a session's default maximum age."""
 
 _log = logging.getLogger("coatcheck.launcher.metadata")
 
@@ -70,16 +69,20 @@ class MetadataService:
         scaler: Scaler | None = None,
         owner: str = "agent",
         handles: Handles | None = None,
+        lasting: LastingTokens | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`limits`: what `/v1/limits` answers; `scaler`: what `owner`, an identity, may change of them by
-        `/v1/scale`. `handles`: for other lifetimes than the usual ones."""
+        `/v1/scale`. `handles`: for other lifetimes than the usual ones. `lasting`: for variables of processes
+        that may go on in another sandbox; None: they cannot."""
         self._sandbox = sandbox
         self._limits = limits
         self._scale = ScaleResource(scaler, owner, clock)
         self._handles = handles or Handles(control)
         self._clock = clock
         self._tokens = Tokens(clock)
+        key = secrets.token_bytes(32)
+        self._lasting = lasting or LastingTokens(lambda: key)
         self._spent: dict[str, float] = {}
         self._connections = 0
 
@@ -96,7 +99,7 @@ class MetadataService:
 
     def environment(self, who: Who) -> dict[str, str]:
         """Variables with which AWS SDKs find their keys here, instead of AWS_ACCESS_KEY_ID and its like."""
-        return container_environment(self._tokens.issue(who.name, ENVIRONMENT_SECONDS))
+        return container_environment(self._lasting.issue(who.name, who.session))
 
     def rebind(self, who: Who) -> None:
         """The sandbox has a new generation: tokens and handles of the one before are worth nothing (I10)."""
@@ -148,6 +151,8 @@ class MetadataService:
             raise Refused(404, "not_found", "there is no such resource")
         token = asked.headers.get("authorization" if at_containers else TOKEN_HEADER)
         if token is None and at_containers:
+            return
+        if at_containers and token and self._lasting.holds(who.name, who.session, token):
             return
         if token is None or not self._tokens.holds(who.name, token):
             raise Refused(401, "token_required", f"get a token first: PUT {TOKEN_PATH} with {TTL_HEADER}")
