@@ -203,3 +203,27 @@ def test_sessions_are_told_when_they_are_not_the_usual_ones() -> None:
     assert "with isolation hardware" in widened
     (usual,) = said(("methods: [GET]", "methods: [GET, PUT]"))
     assert "proven by" not in usual
+
+
+PINNED = "  - name: pinned\n    hosts: [pinned.example]\n    tunnel: true\n    max_request: 10MiB\n"
+
+
+def test_a_tunnel_that_opens_widens_and_so_does_a_wider_one() -> None:
+    """Nothing in it is seen but how many bytes there are."""
+    last = "    limits: {requests: 60/minute}\n"
+    opened = "sessions of policy `web` may now open tunnels that nobody inspects to 1 host"
+    assert said((last, last + PINNED)) == [f"widens: {opened}"]
+    assert said((PINNED, ""), base=BASE + PINNED) == [
+        f"narrows: {opened.replace('may now', 'may no longer')}"
+    ]
+    assert said(("10MiB", "20MiB"), base=BASE + PINNED) == [
+        "widens: rule `pinned`: bytes of one request from `10MiB` to `20MiB`"
+    ]
+
+
+def test_a_limit_of_what_is_refused_anyway_is_no_change() -> None:
+    """A rule none of whose credentials counts lets nothing through, however often."""
+    nowhere = replace(ONE, hosts=(host("y"),))
+    once, twice = (Limit(LimitKind.REQUESTS, count, 60.0, count, LimitScope.SESSION) for count in (60, 120))
+    old, new = (policy(replace(ALL, limits=(limit,)), one=nowhere) for limit in (once, twice))
+    assert compare("p", old, new) == []
