@@ -19,8 +19,9 @@ import pytest
 from coatcheck.demo.server import TlsServer
 from tests.e2e.daemon_process import DaemonProcess, OpenedSession, daemon_process
 from tests.e2e.story import MODELS, PATIENCE, policy, until
-from tests.fleet.redis_server import RedisServer, free_port, redis_server
+from tests.fleet.redis_server import RedisServer, redis_server
 from tests.planes.wire import Wire
+from tests.ports import free_port
 from tests.upstreams import UpstreamTls
 
 pytestmark = pytest.mark.needs_debian("redis-server")

@@ -3,7 +3,6 @@
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import redis
+from tests.ports import free_port
 
 PATIENCE = 20.0
 """Seconds for a server to answer; it takes 50 ms on an idle machine."""
@@ -48,6 +47,8 @@ class RedisServer:
                  "--repl-diskless-sync-delay", "0", *self.tls, *self.options),
                 stdout=log, stderr=log, env={"PATH": os.environ["PATH"]},
             )  # fmt: skip
+        import redis  # not by every worker that collects tests
+
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
@@ -60,6 +61,8 @@ class RedisServer:
 
     def admin(self) -> Any:
         """A client that may do everything; redis-py's types fit only who looks at every answer twice."""
+        import redis
+
         return redis.Redis(
             unix_socket_path=str(self.socket), password=self.admin_password, socket_timeout=PATIENCE
         )
@@ -78,13 +81,6 @@ class RedisServer:
     def restart_empty(self) -> None:
         self.kill()
         self.start()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager
