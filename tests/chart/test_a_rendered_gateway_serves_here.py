@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,7 @@ from tests.upstreams import UpstreamTls
 SECONDS = 60.0
 PLACES = {
     "/etc/coatcheck-tls": "tls",
+    "/etc/coatcheck-shared": "shared",
     "/etc/coatcheck": "etc",
     "/var/lib/coatcheck": "lib",
     "/run/coatcheck": "run",
@@ -63,6 +64,7 @@ class Gateway:
     ca: Path
     log: Path
     pid: Callable[[], int]
+    address: str = "127.0.0.1"
 
     @property
     def client(self) -> ControlClient:
@@ -79,7 +81,7 @@ def write_volumes(spec: Json, data: Json, directory: Path) -> None:
         file.chmod(0o444)
     authority = trustme.CA()
     (directory / "tls/control").mkdir(parents=True)
-    issued = authority.issue_cert("localhost", "cc-0.coatcheck.svc")
+    issued = authority.issue_cert("localhost", "127.0.0.2", "cc-0.coatcheck.svc")
     issued.private_key_and_cert_chain_pem.write_to_path(directory / "tls/control/control.pem")
     authority.cert_pem.write_to_path(directory / "ca.pem")
     secret = directory / "secrets/openai/key"
@@ -88,13 +90,18 @@ def write_volumes(spec: Json, data: Json, directory: Path) -> None:
     secret.write_text(known_secret("a rendered gateway's key", prefix="sk-proj-"))
 
 
-def mapped(spec: Json, directory: Path) -> dict[str, str]:
-    """The container's environment, with its mounts where the test has them, at loopback."""
+def mapped(
+    spec: Json, directory: Path, places: Mapping[str, str] = PLACES, address: str = "127.0.0.1"
+) -> dict[str, str]:
+    """The container's environment, with its mounts where the test has them, at an address of loopback."""
     mounts = {each["mountPath"] for each in spec["containers"][0]["volumeMounts"]}
     made = {"PATH": os.environ["PATH"]}
     for each in spec["containers"][0]["env"]:
-        value = each["value"].replace("0.0.0.0", "127.0.0.1")
-        for place, name in PLACES.items():
+        if "valueFrom" in each:
+            assert each["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+            continue
+        value = each["value"].replace("0.0.0.0", address).replace("$(POD_IP)", address)
+        for place, name in places.items():
             if value.startswith(f"{place}/"):
                 assert any(value.startswith(f"{mount}/") for mount in mounts), each
                 value = str(directory / name) + value.removeprefix(place)
@@ -103,11 +110,13 @@ def mapped(spec: Json, directory: Path) -> dict[str, str]:
     return made
 
 
-def start_here(spec: Json, directory: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
+def start_here(
+    spec: Json, directory: Path, log: IO[bytes], env: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
     """From this checkout."""
     return subprocess.Popen(
         [sys.executable, "-m", "coatcheck", *spec["containers"][0]["args"]],
-        env=mapped(spec, directory), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+        env=env or mapped(spec, directory), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
     )  # fmt: skip
 
 
@@ -142,7 +151,8 @@ def serving(
             },
         }
         made = helm.install(change(given(GATEWAY, **values)))
-        spec = made.of("StatefulSet")["spec"]["template"]["spec"]
+        [workload] = [*made.all("StatefulSet"), *made.all("Deployment")]
+        spec = workload["spec"]["template"]["spec"]
         write_volumes(spec, made.of("ConfigMap")["data"], directory)
         [container] = spec["containers"]
         assert container["command"] == ["coatcheck"]
@@ -179,7 +189,7 @@ def probed(gateway: Gateway) -> bool:
     """As a kubelet asks: by address, without a look at the certificate, with the headers of the probe."""
     assert gateway.probe["scheme"] == "HTTPS"
     headers = {each["name"]: each["value"] for each in gateway.probe["httpHeaders"]}
-    url = f"https://127.0.0.1:{gateway.control}{gateway.probe['path']}"
+    url = f"https://{gateway.address}:{gateway.control}{gateway.probe['path']}"
     try:
         return httpx.get(url, headers=headers, verify=False, trust_env=False).status_code == 200
     except httpx.TransportError:
@@ -189,7 +199,7 @@ def probed(gateway: Gateway) -> bool:
 def asked(gateway: Gateway, token: str | None, handle: str, ca: str) -> httpx.Response:
     """A request of a pod that shows `token` to the proxy."""
     headers = {"Proxy-Authorization": f"Bearer {token}"} if token is not None else {}
-    proxy = httpx.Proxy(f"http://127.0.0.1:{gateway.proxy}", headers=headers)
+    proxy = httpx.Proxy(f"http://{gateway.address}:{gateway.proxy}", headers=headers)
     with httpx.Client(proxy=proxy, verify=ssl.create_default_context(cafile=ca), trust_env=False) as client:
         return client.get(MODELS, headers={"Authorization": f"Bearer {handle}"}, timeout=SECONDS)
 

@@ -8,11 +8,16 @@ import pytest
 
 from tests.chart.helm import CHART, Helm, HelmRefused
 from tests.chart.schemas import check
-from tests.chart.values import GATEWAY, SIDECAR, Values, given
+from tests.chart.values import GATEWAY, SHARED, SIDECAR, Values, given
 
 OPTIONS: dict[str, Values] = {
     "the gateway": GATEWAY,
-    "three replicas": given(GATEWAY, gateway={"replicas": 3, "clusterIPs": ["10.96.0.7"]}),
+    "replicas on shared state": SHARED,
+    "everything about shared state": given(
+        SHARED,
+        gateway={"replicas": 3, "clusterIPs": ["10.96.0.7"], "sharedState": {"name": "agents", "ca": "PEM"}},
+        monitoring={"serviceMonitor": {"enabled": True, "tokenSecret": "t", "caSecret": "c"}},
+    ),
     "client certificates": given(
         GATEWAY, gateway={"origin": "certificate", "proxyTls": {"secret": "tls", "clientCa": "PEM"}}
     ),
@@ -87,6 +92,8 @@ def test_each_option_makes_objects_that_three_versions_of_kubernetes_take(helm: 
         (given(GATEWAY, vault={"url": ""}), "vault.url is empty"),
         (given(GATEWAY, signedPolicies={"bundle": "B", "trustRoot": "P"}), "are both given"),
         (given(GATEWAY, signedPolicies={"trustRoot": "P"}), "belong together"),
+        (given(GATEWAY, gateway={"replicas": 2}), "gateway.sharedState.url is empty"),
+        (given(SHARED, gateway={"sharedState": {"secret": ""}}), "gateway.sharedState.secret is empty"),
         ({**GATEWAY, "policies": {}, "signedPolicies": {"bundle": "B"}}, "belong together"),
         (
             {**GATEWAY, "policies": {}, "signedPolicies": {"bundle": "B", "configMap": "C"}},
@@ -126,6 +133,8 @@ def test_values_that_would_not_work_are_refused_in_words(helm: Helm, values: Val
     [
         given(GATEWAY, replicas=2),
         given(GATEWAY, gateway={"replicaCount": 2}),
+        given(SHARED, gateway={"sharedState": {"url": "redis://redis.example:6379"}}),
+        given(SHARED, gateway={"sharedState": {"url": "rediss://user:password@redis.example"}}),
         given(GATEWAY, image={"name": "x"}),
         given(GATEWAY, signedPolicies={"secret": "x"}),
         given(GATEWAY, image={"pullSecrets": [{"name": "x"}]}),

@@ -1,7 +1,7 @@
 """templates/gateway/poddisruptionbudget.yaml."""
 
 from tests.chart.helm import Helm
-from tests.chart.values import GATEWAY, given
+from tests.chart.values import GATEWAY, SHARED
 
 
 def test_by_default_there_is_none(helm: Helm) -> None:
@@ -11,8 +11,8 @@ def test_by_default_there_is_none(helm: Helm) -> None:
 
 def test_several_replicas_go_one_after_another(helm: Helm) -> None:
     """It selects the gateway's pods and no others."""
-    made = helm.install(given(GATEWAY, gateway={"replicas": 2}))
+    made = helm.install(SHARED)
     budget = made.of("PodDisruptionBudget")["spec"]
-    labels = made.of("StatefulSet")["spec"]["template"]["metadata"]["labels"]
+    labels = made.of("Deployment")["spec"]["template"]["metadata"]["labels"]
     assert budget["maxUnavailable"] == 1
     assert budget["selector"]["matchLabels"].items() <= labels.items()

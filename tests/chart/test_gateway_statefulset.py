@@ -85,15 +85,12 @@ def test_a_digest_wins_over_the_tag(helm: Helm) -> None:
     assert made["containers"][0]["image"] == f"r/c@{digest}"
 
 
-def test_each_replica_has_a_name_and_a_volume_of_its_own(helm: Helm) -> None:
-    """Sessions are known to the replica that opened them."""
-    made = helm.install(given(GATEWAY, gateway={"replicas": 3, "state": {"storageClass": "fast"}}))
+def test_the_replica_has_a_name_and_a_volume_of_its_own(helm: Helm) -> None:
+    """Sessions, keys and the audit log outlive its pod."""
+    made = helm.install(given(GATEWAY, gateway={"state": {"storageClass": "fast"}}))
     [claim] = made.of("StatefulSet")["spec"]["volumeClaimTemplates"]
     assert claim["spec"]["storageClassName"] == "fast"
-    assert (
-        '"cc-2.coatcheck.svc"'
-        in env(made.of("StatefulSet")["spec"]["template"]["spec"])["COATCHECK_CONTROL_NAMES"]
-    )
+    assert "initContainers" not in pod(helm)
 
 
 def test_a_signed_bundle_is_all_that_is_read(helm: Helm) -> None:

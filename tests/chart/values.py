@@ -30,6 +30,14 @@ GATEWAY: Values = {
     **COMMON,
     "gateway": {"control": {"secret": "control-tls", "grants": "# nobody\n"}},
 }
+SHARED: Values = {
+    **COMMON,
+    "gateway": {
+        **GATEWAY["gateway"],
+        "replicas": 2,
+        "sharedState": {"url": "rediss://coatcheck@redis.example:6379", "secret": "fleet"},
+    },
+}
 SIDECAR: Values = {**COMMON, "shape": "sidecar", "sidecar": {"namespaces": ["agents"]}}
 
 

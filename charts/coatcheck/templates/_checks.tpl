@@ -14,6 +14,9 @@
 {{- if hasKey $own (printf "COATCHECK_%s" (upper $name)) }}{{ fail (printf "settings.%s is set by the chart itself: use the value that it has for it" $name) }}{{ end -}}
 {{- end -}}
 {{- if eq $v.shape "gateway" -}}
+{{- $shared := $v.gateway.sharedState -}}
+{{- if and (gt (int $v.gateway.replicas) 1) (not $shared.url) }}{{ fail "gateway.replicas is more than 1, and gateway.sharedState.url is empty: a replica would not know the sessions and revocations of another. Give a Redis or Valkey (docs/fleet.md)" }}{{ end -}}
+{{- if and $shared.url (not $shared.secret) }}{{ fail "gateway.sharedState.secret is empty: name a Secret with fleet.key, redis-password, ca.pem and ca-key.pem, the same for all replicas" }}{{ end -}}
 {{- if not $v.gateway.control.secret }}{{ fail "gateway.control.secret is empty: the control API crosses the network; name a Secret with control.pem (certificate and key)" }}{{ end -}}
 {{- if not $v.gateway.control.grants }}{{ fail "gateway.control.grants is empty: nobody could open a session. See docs/control-api.md" }}{{ end -}}
 {{- if and (eq $v.gateway.origin "token") (not $v.platform.jwks) }}{{ fail "platform.jwks is empty: no pod's token could be verified. Give --set-file platform.jwks=FILE with `kubectl get --raw /openid/v1/jwks`" }}{{ end -}}

@@ -33,9 +33,15 @@
 {{- $_ := set $set "COATCHECK_CONTROL_GRANTS" (printf "%s/control/grants.toml" $config) -}}
 {{- $_ := set $set "COATCHECK_CONTROL_TLS_CERTIFICATE" "/etc/coatcheck-tls/control/control.pem" -}}
 {{- $name := include "coatcheck.name" . -}}
-{{- $names := list -}}
-{{- range $i := until (int $v.gateway.replicas) -}}
-{{- $names = append $names (printf "%s-%d.%s.svc" $name $i $.Release.Namespace) -}}
+{{- $names := list (printf "%s-0.%s.svc" $name .Release.Namespace) -}}
+{{- with $v.gateway.sharedState.url -}}
+{{- /* The kubelet puts the address in: Prometheus asks each replica by it. */ -}}
+{{- $names = list (printf "%s.%s.svc" $name $.Release.Namespace) "$(POD_IP)" -}}
+{{- $_ := set $set "COATCHECK_SHARED_STATE" . -}}
+{{- $_ := set $set "COATCHECK_SHARED_STATE_NAME" $v.gateway.sharedState.name -}}
+{{- $_ := set $set "COATCHECK_SHARED_STATE_KEY" "/etc/coatcheck-shared/fleet.key" -}}
+{{- $_ := set $set "COATCHECK_SHARED_STATE_PASSWORD_FILE" "/etc/coatcheck-shared/redis-password" -}}
+{{- if $v.gateway.sharedState.ca }}{{ $_ := set $set "COATCHECK_SHARED_STATE_CA_FILE" (printf "%s/trust/redis-ca.pem" $config) }}{{ end -}}
 {{- end -}}
 {{- $_ := set $set "COATCHECK_CONTROL_NAMES" ($names | toJson) -}}
 {{- if $v.gateway.control.clientCa }}{{ $_ := set $set "COATCHECK_CONTROL_CLIENT_CA" (printf "%s/trust/callers-ca.pem" $config) }}{{ end -}}
@@ -96,6 +102,9 @@ upstream-ca.pem: {{ . | quote }}
 grants.toml: {{ .Values.gateway.control.grants | quote }}
 {{- with .Values.gateway.control.clientCa }}
 callers-ca.pem: {{ . | quote }}
+{{- end }}
+{{- if and .Values.gateway.sharedState.url .Values.gateway.sharedState.ca }}
+redis-ca.pem: {{ .Values.gateway.sharedState.ca | quote }}
 {{- end }}
 {{- with .Values.gateway.proxyTls.clientCa }}
 sandboxes-ca.pem: {{ . | quote }}

@@ -1,0 +1,133 @@
+{{- /* A gateway's pod, of either kind. */ -}}
+{{- define "coatcheck.gatewayPod" -}}
+{{- $g := .Values.gateway -}}
+metadata:
+  labels:
+    {{- include "coatcheck.labels" . | nindent 4 }}
+    app.kubernetes.io/component: gateway
+  annotations:
+    # Policies are read again as they change; these are not.
+    checksum/settings: {{ include "coatcheck.env" . | sha256sum }}
+spec:
+  serviceAccountName: {{ include "coatcheck.name" . }}
+  automountServiceAccountToken: false
+  # A Service called coatcheck would put COATCHECK_… variables here, which are no settings.
+  enableServiceLinks: false
+  terminationGracePeriodSeconds: {{ $g.terminationGraceSeconds }}
+  {{- include "coatcheck.pullSecrets" . | nindent 2 }}
+  securityContext:
+    runAsNonRoot: true
+    runAsUser: 9990
+    runAsGroup: 9990
+    fsGroup: 9990
+    fsGroupChangePolicy: OnRootMismatch
+    seccompProfile: {type: RuntimeDefault}
+  {{- if $g.sharedState.url }}
+  initContainers:
+  # The daemon's CA is a file of its own user's, as a Secret's never is. Made here once, before its first start.
+  - name: ca
+    image: {{ include "coatcheck.image" . | quote }}
+    imagePullPolicy: {{ .Values.image.pullPolicy }}
+    command: [sh, -c]
+    args: ["umask 077 && mkdir -p /var/lib/coatcheck/proxy/state/ca && cp /etc/coatcheck-shared/ca.pem /etc/coatcheck-shared/ca-key.pem /var/lib/coatcheck/proxy/state/ca/"]
+    securityContext:
+      allowPrivilegeEscalation: false
+      readOnlyRootFilesystem: true
+      capabilities: {drop: [ALL]}
+    resources: {{- toYaml $g.resources | nindent 6 }}
+    volumeMounts:
+    - {name: state, mountPath: /var/lib/coatcheck}
+    - {name: shared-state, mountPath: /etc/coatcheck-shared, readOnly: true}
+  {{- end }}
+  containers:
+  - name: coatcheck
+    image: {{ include "coatcheck.image" . | quote }}
+    imagePullPolicy: {{ .Values.image.pullPolicy }}
+    command: [coatcheck]
+    args: [serve]
+    env:
+    {{- if $g.sharedState.url }}
+    - name: POD_IP
+      valueFrom: {fieldRef: {fieldPath: status.podIP}}
+    {{- end }}
+    {{- include "coatcheck.env" . | nindent 4 }}
+    ports:
+    - {name: proxy, containerPort: {{ $g.proxyPort }}}
+    - {name: control, containerPort: {{ $g.control.port }}}
+    securityContext:
+      allowPrivilegeEscalation: false
+      readOnlyRootFilesystem: true
+      capabilities: {drop: [ALL]}
+    # The control API answers to names that it knows: a kubelet asks by address.
+    startupProbe:
+      httpGet: &ready
+        path: /readyz
+        port: control
+        scheme: HTTPS
+        httpHeaders: [{name: Host, value: localhost}]
+      periodSeconds: 2
+      failureThreshold: 60
+    readinessProbe:
+      httpGet: *ready
+      periodSeconds: 5
+    livenessProbe:
+      httpGet:
+        path: /healthz
+        port: control
+        scheme: HTTPS
+        httpHeaders: [{name: Host, value: localhost}]
+      periodSeconds: 10
+      timeoutSeconds: 5
+      failureThreshold: 6
+    resources: {{- toYaml $g.resources | nindent 6 }}
+    volumeMounts:
+    - {name: state, mountPath: /var/lib/coatcheck}
+    - {name: run, mountPath: /run/coatcheck}
+    - {name: tmp, mountPath: /tmp}
+    - {name: coatcheck-config, mountPath: /etc/coatcheck, readOnly: true}
+    {{- if $g.sharedState.url }}
+    - {name: shared-state, mountPath: /etc/coatcheck-shared, readOnly: true}
+    {{- end }}
+    {{- if .Values.signedPolicies.configMap }}
+    - {name: policy-bundle, mountPath: /etc/coatcheck-bundle, readOnly: true}
+    {{- end }}
+    - {name: control-tls, mountPath: /etc/coatcheck-tls/control, readOnly: true}
+    {{- if eq $g.origin "certificate" }}
+    - {name: proxy-tls, mountPath: /etc/coatcheck-tls/proxy, readOnly: true}
+    {{- end }}
+    - {name: vault-token, mountPath: /var/run/secrets/coatcheck, readOnly: true}
+  volumes:
+  {{- if $g.sharedState.url }}
+  - name: state
+    emptyDir: {sizeLimit: {{ $g.state.size }}}
+  - name: shared-state
+    secret: {secretName: {{ $g.sharedState.secret | quote }}, defaultMode: 288}
+  {{- end }}
+  - name: run
+    emptyDir: {medium: Memory, sizeLimit: 64Mi}
+  - name: tmp
+    emptyDir: {sizeLimit: 64Mi}
+  {{- include "coatcheck.configurationVolume" (dict "Values" .Values "configMap" (include "coatcheck.name" .)) | nindent 2 }}
+  {{- with .Values.signedPolicies.configMap }}
+  - name: policy-bundle
+    configMap:
+      name: {{ . | quote }}
+      defaultMode: 292
+      items:
+      - {key: release.bundle, path: release.bundle}
+  {{- end }}
+  - name: control-tls
+    secret: {secretName: {{ $g.control.secret | quote }}, defaultMode: 288}
+  {{- if eq $g.origin "certificate" }}
+  - name: proxy-tls
+    secret: {secretName: {{ $g.proxyTls.secret | quote }}, defaultMode: 288}
+  {{- end }}
+  - name: vault-token
+    projected:
+      defaultMode: 288
+      sources:
+      - serviceAccountToken:
+          path: vault-token
+          audience: {{ .Values.vault.audience | quote }}
+          expirationSeconds: 3600
+{{- end }}
