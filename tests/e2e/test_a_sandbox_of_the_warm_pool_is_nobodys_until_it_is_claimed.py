@@ -18,7 +18,7 @@ import pytest_asyncio
 from coatcheck.launcher.descriptors import MEMORY
 from coatcheck.launcher.pool import FROM_POOL
 from coatcheck.launcher.unclaimed import State, Unclaimed
-from coatcheck.sandbox_client import Sandbox, SandboxClient
+from coatcheck.sandbox_client import Sandbox
 from tests.known_secrets import needles
 from tests.launcher.test_pool import HANDLE
 from tests.sandboxes import POLICY, WANTED, Place, family, image_cache, nothing_left, place, until
@@ -60,11 +60,9 @@ class Claimed:
     """What stood by, and what became of it."""
 
     where: Place
-    client: SandboxClient
     found: Sequence[bytes]
     """Of what was searched for, in what was nobody's."""
     searched: int
-    seconds: Sequence[float]
     sandboxes: Sequence[Sandbox]
 
 
@@ -105,12 +103,8 @@ async def claimed(all_output: Path, upstream_tls: UpstreamTls) -> AsyncIterator[
             wanted = [needle for needle, name in needles().items() if "the origin's" in name]
             found = [needle for needle in wanted for memory in memories if needle in memory]
             found += [hit for memory in memories for hit in HANDLE.findall(memory)]
-            sandboxes, seconds = [], []
-            for _ in range(2):
-                began = time.monotonic()
-                sandboxes.append(await client.create(wait=False, **MINE))
-                seconds.append(time.monotonic() - began)
-            yield Claimed(where, client, found, sum(map(len, memories)), seconds, sandboxes)
+            sandboxes = [await client.create(wait=False, **MINE) for _ in range(2)]
+            yield Claimed(where, found, sum(map(len, memories)), sandboxes)
 
 
 async def test_nothing_was_in_them_that_is_anybodys(claimed: Claimed) -> None:
@@ -124,11 +118,10 @@ async def test_nothing_was_in_them_that_is_anybodys(claimed: Claimed) -> None:
 
 
 async def test_both_ran_when_they_were_answered(claimed: Claimed) -> None:
-    """Without a boot: tests.bench.durable says how long it takes; this, that it is no boot's time."""
+    """Without a boot, whose answer comes while it starts. How long it takes says tests.bench.durable."""
     assert [each.shown["state"] for each in claimed.sandboxes] == ["running", "running"]
     told = [each for each in claimed.where.daemon.records() if each["type"] == "sandbox"]
     assert [each["detail"] for each in told if each["change"] == "created"] == [FROM_POOL, FROM_POOL]
-    assert max(claimed.seconds) < 2.0, claimed.seconds
 
 
 async def test_each_is_somebody_of_its_own_with_the_time_of_now(claimed: Claimed) -> None:
