@@ -86,7 +86,6 @@ class Sink(StrEnum):
     USAGE = "usage"
     LOG = "log"
     OTEL = "otel"
-
     RECENT = "recent"
     """What the page shows."""
 
