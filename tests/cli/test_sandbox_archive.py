@@ -105,6 +105,12 @@ def test_an_import_that_fails_leaves_nothing(ours: Path, passphrase: Path, tmp_p
     assert [path.name for path in kept(ours, OURS).iterdir()] == ["one"]
 
 
+def test_what_is_imported_is_not_called_as_if_it_could_be_replaced(ours: Path, passphrase: Path) -> None:
+    """A sandbox that rotates its periodic snapshots would take it for one of them."""
+    with pytest.raises(CommandError, match="begin with auto- are of periodic snapshots"):
+        run("import", OURS, "auto-1", "no.ccs", "--passphrase", passphrase, "--state-dir", ours)
+
+
 def test_an_export_that_fails_leaves_no_file(ours: Path, passphrase: Path, tmp_path: Path) -> None:
     """Half of one would be found years later; and what is there is not written over."""
     file = tmp_path / "one.ccs"

@@ -66,9 +66,16 @@ def import_(
 
     Example: coatcheck sandbox import sbx_fedcba9876543210 from-the-laptop up.ccs --passphrase ./passphrase
     """
+    from coatcheck.decision.keeping import PERIODIC
     from coatcheck.launcher.snapshots import archive
     from coatcheck.launcher.snapshots.manifest import open_key
 
+    if name.startswith(PERIODIC):
+        raise CommandError(
+            f"names that begin with {PERIODIC} are of periodic snapshots, which are replaced",
+            "use another name",
+            ExitCode.USAGE,
+        )
     kept, key_file = _kept(sandbox, state_dir)
     words = _passphrase(passphrase)
     key = open_key(key_file)
