@@ -297,6 +297,8 @@ def test_a_handle_that_was_refused(credential: Credential, detail: str, change: 
     policy = Policy("default", "tests", "0", MappingProxyType({"one": credential}), (CALLS,))
     asked = replace(INJECTED, reason=Reason.HANDLE_WRONG_HOST, detail=detail, credentials=(), rule="")
     assert replay(policy, asked).change is change
+    for reason in (Reason.ORIGIN_CLASS_REFUSED, Reason.ISOLATION_REFUSED):  # it may have come without one
+        assert replay(policy, replace(asked, reason=reason)).change is Change.UNKNOWN
 
 
 def test_a_request_without_a_handle_under_a_rule_that_wants_one() -> None:
