@@ -64,6 +64,7 @@ class Builder:
         base = [f"--build-arg=BASE={BASE}", *([f"--build-arg=BASE_DIGEST={self.digest}"] if pinned else [])]
         said = self.buildah(
             "bud", "--isolation=chroot", "--layers", "--pull-never", "--quiet", f"--file={DOCKERFILE}", *base,
+            "--force-rm",  # also when it fails, as one is meant to
             f"--secret=id=pip,src={self.home / 'pip.conf'}", f"--volume={self.home / 'wheels'}:/mnt:ro",
             f"--target={target}", *words, ROOT,
         )  # fmt: skip
