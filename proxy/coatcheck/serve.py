@@ -206,7 +206,7 @@ class Daemon:
         return self.policies.reload()
 
     def reload_all(self) -> None:
-        """SIGHUP: policies, the control API's grants and certificates, and a CA that is to be trusted soon."""
+        """SIGHUP: policies, the control API's grants and certificates, a CA that is to be trusted soon."""
         self.reload()
         if self.control is not None:
             self.control.reload()
