@@ -40,6 +40,11 @@ OPTIONS: dict[str, Values] = {
         "policies": {},
         "signedPolicies": {"configMap": "release", "trustRoot": "PEM"},
     },
+    "signed policies on shared state": {
+        **SHARED,
+        "policies": {},
+        "signedPolicies": {"bundle": "BUNDLE", "trustRoot": "PEM"},
+    },
     "signed policies beside each pod": {
         **SIDECAR,
         "policies": {},
@@ -102,6 +107,10 @@ def test_each_option_makes_objects_that_three_versions_of_kubernetes_take(helm: 
         (
             {**SIDECAR, "policies": {}, "signedPolicies": {"configMap": "C", "trustRoot": "P"}},
             "could bring back an old bundle",
+        ),
+        (
+            {**SHARED, "policies": {}, "signedPolicies": {"configMap": "C", "trustRoot": "P"}},
+            "signedPolicies.configMap cannot be used with gateway.sharedState",
         ),
         (given(GATEWAY, platform={"jwks": ""}), "platform.jwks is empty"),
         (given(GATEWAY, gateway={"control": {"secret": ""}}), "gateway.control.secret is empty"),

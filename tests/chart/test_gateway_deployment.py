@@ -1,5 +1,10 @@
 """templates/gateway/deployment.yaml: replicas on shared state."""
 
+import os
+import subprocess
+from pathlib import Path
+
+from coatcheck.certificates.authority import Authority
 from tests.chart.cluster import Json
 from tests.chart.helm import Helm
 from tests.chart.values import GATEWAY, SHARED, given
@@ -41,3 +46,39 @@ def test_one_service_leads_to_all_and_a_budget_keeps_one(helm: Helm) -> None:
     assert budget["maxUnavailable"] == 1 and budget["selector"]["matchLabels"].items() <= labels.items()
     [endpoint] = made.of("ServiceMonitor")["spec"]["endpoints"]
     assert endpoint["tlsConfig"]["serverName"] == "cc.coatcheck.svc" and "relabelings" not in endpoint
+
+
+def copy_ca(helm: Helm, secret: Path, volume: Path) -> None:
+    """The init container's command, with its two places here, and with as little power as it has there."""
+    [container] = helm.install(SHARED).of("Deployment")["spec"]["template"]["spec"]["initContainers"]
+    [script] = container["args"]
+    script = script.replace("/etc/coatcheck-shared/", f"{secret}/").replace(
+        "/var/lib/coatcheck/", f"{volume}/"
+    )
+    powers = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
+    ran = subprocess.run(
+        [*powers, *container["command"], script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+def write_secret(made: Path, secret: Path, prefix: str = "") -> None:
+    """Its pair, as a Secret's volume has it: read-only."""
+    secret.mkdir(exist_ok=True)
+    for name in ("ca.pem", "ca-key.pem"):
+        (secret / f"{prefix}{name}").unlink(missing_ok=True)
+        (secret / f"{prefix}{name}").write_bytes((made / name).read_bytes())
+        (secret / f"{prefix}{name}").chmod(0o440)
+
+
+def test_the_ca_is_copied_again_when_the_pod_is_made_anew_on_its_old_volume(
+    helm: Helm, tmp_path: Path
+) -> None:
+    """A reboot of the node runs init containers again, and an emptyDir is still there then."""
+    secret, volume = tmp_path / "secret", tmp_path / "volume"
+    volume.mkdir()
+    for name in ("First CA", "Second CA"):
+        made = Authority.create(tmp_path / name, name)
+        write_secret(tmp_path / name, secret)
+        copy_ca(helm, secret, volume)
+        assert Authority.load(volume / "proxy/state/ca").fingerprint == made.fingerprint

@@ -15,6 +15,7 @@
 {{- end -}}
 {{- if eq $v.shape "gateway" -}}
 {{- $shared := $v.gateway.sharedState -}}
+{{- if and $s.configMap $shared.url }}{{ fail "signedPolicies.configMap cannot be used with gateway.sharedState: a new replica has no volume and remembers no version, so that whoever writes its ConfigMap could bring back an old bundle. Give signedPolicies.bundle" }}{{ end -}}
 {{- if and (gt (int $v.gateway.replicas) 1) (not $shared.url) }}{{ fail "gateway.replicas is more than 1, and gateway.sharedState.url is empty: a replica would not know the sessions and revocations of another. Give a Redis or Valkey (docs/fleet.md)" }}{{ end -}}
 {{- if and $shared.url (not $shared.secret) }}{{ fail "gateway.sharedState.secret is empty: name a Secret with fleet.key, redis-password, ca.pem and ca-key.pem, the same for all replicas" }}{{ end -}}
 {{- if not $v.gateway.control.secret }}{{ fail "gateway.control.secret is empty: the control API crosses the network; name a Secret with control.pem (certificate and key)" }}{{ end -}}

@@ -24,12 +24,13 @@ spec:
     seccompProfile: {type: RuntimeDefault}
   {{- if $g.sharedState.url }}
   initContainers:
-  # The daemon's CA is a file of its own user's, as a Secret's never is. Made here once, before its first start.
+  # The daemon's CA is a file of its own user's, as a Secret's never is. -f: it runs again when the pod's sandbox is
+  # made anew (a reboot of the node) on a volume that is still there, and the Secret's files are read-only, so the copies are.
   - name: ca
     image: {{ include "coatcheck.image" . | quote }}
     imagePullPolicy: {{ .Values.image.pullPolicy }}
     command: [sh, -c]
-    args: ["umask 077 && mkdir -p /var/lib/coatcheck/proxy/state/ca && cp /etc/coatcheck-shared/ca.pem /etc/coatcheck-shared/ca-key.pem /var/lib/coatcheck/proxy/state/ca/"]
+    args: ["umask 077 && mkdir -p /var/lib/coatcheck/proxy/state/ca && cp -f /etc/coatcheck-shared/ca.pem /etc/coatcheck-shared/ca-key.pem /var/lib/coatcheck/proxy/state/ca/"]
     securityContext:
       allowPrivilegeEscalation: false
       readOnlyRootFilesystem: true
