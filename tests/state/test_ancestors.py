@@ -151,3 +151,41 @@ def test_handles_of_minutes_are_not_kept(house: House, state: State) -> None:
     state.renew(parent.id, "launcher")
     state.sweep()
     assert len(state.handles(parent.id)) == 3
+
+
+def test_what_is_revoked_after_its_end_is_revoked(house: House, state: State) -> None:
+    """A sandbox died, and is to be brought back: in between somebody revokes its session."""
+    session, _ = opened(state)
+    state.end(session.id, "launcher")
+    state.revoke(session.id, "operator")
+    assert state.status(session.id) is Status.REVOKED
+    version = state.version
+    state.revoke(session.id, "operator")
+    state.end(session.id, "launcher")
+    assert state.status(session.id) is Status.REVOKED and state.version == version
+    assert house.restart(state).status(session.id) is Status.REVOKED
+
+
+def test_revoking_everything_means_what_sleeps_too(house: House, state: State) -> None:
+    """Its session ended when it fell asleep; what it was left with is what its next life has. One that can
+    come back nowhere is left as it is."""
+    asleep, _ = opened(state)
+    gone, _ = opened(state)
+    for each in (asleep, gone):
+        state.end(each.id, "launcher")
+    state.keep(lambda: {asleep.id})
+    assert state.revoke_where(lambda _: True, "anthropic", "operator") == (asleep.id,)
+    assert "anthropic" not in state.session(asleep.id).credentials
+    assert state.revoke_where(lambda _: True, None, "operator") == (asleep.id,)
+    assert state.revoke_where(lambda _: True, None, "operator") == ()
+    state = house.restart(state)
+    assert (state.status(asleep.id), state.status(gone.id)) == (Status.REVOKED, Status.ENDED)
+    assert "anthropic" not in state.session(asleep.id).credentials
+
+
+def test_what_is_not_counted_yet_is_revoked_as_if_it_were_held(state: State) -> None:
+    """At a start, before anybody has looked at what is kept."""
+    session, _ = opened(state)
+    state.end(session.id, "launcher")
+    state.keep(lambda: None)
+    assert state.revoke_where(lambda _: True, None, "operator") == (session.id,)

@@ -134,6 +134,17 @@ class Registry:
         live = (each for each in self.sessions.by_id.values() if each.id not in self.closed)
         return kept | frozenset().union(*(each.ancestors for each in live))
 
+    def revocable(self) -> list[Session]:
+        """Those that are live, and those that are over and that a new one may be opened after: nobody revoked
+        them, and what they were in is kept, or may be."""
+        held, found = self.held(), []
+        for session in self.sessions.by_id.values():
+            status, _ = self.closed.get(session.id, (Status.LIVE, 0.0))
+            over = status is not Status.LIVE
+            if not over or (status is not Status.REVOKED and (held is None or session.id in held)):
+                found.append(session)
+        return found
+
     def forget(self, closed_before: float = float("-inf")) -> None:
         """Drop closed sessions, all from before then (Unix seconds) and the oldest of too many: they are only
         kept for the wording of refusals. Not those whose strings somebody may hold."""

@@ -307,12 +307,13 @@ class State:
     def revoke_where(
         self, chosen: Callable[[Session], bool], credential: str | None, caller: str, why: str = ""
     ) -> tuple[str, ...]:
-        """Kill every live session that is `chosen`, or only take `credential` from it; the ids of those that
-        lost something. One write for all of them; otherwise like `revoke`."""
+        """Kill every session that is `chosen`, or only take `credential` from it; the ids of those that lost
+        something: live ones, and those of sandboxes that sleep or could be restored. One write for all of
+        them; otherwise like `revoke`."""
         with self._lock:
             now = self.clock.now()
-            live = [s for s in self.sessions.by_id.values() if s.id not in self._registry.closed]
-            found = [s for s in live if chosen(s) and (credential is None or credential in s.credentials)]
+            there = self._registry.revocable()
+            found = [s for s in there if chosen(s) and (credential is None or credential in s.credentials)]
             if credential is None:
                 self._registry.close(found, Status.REVOKED, now, caller, why, one=False)
             else:
@@ -371,7 +372,9 @@ class State:
         with self._lock:
             now = self.clock.now()
             session = self.session(session_id)
-            if session_id not in self._registry.closed:
+            before = self._registry.closed.get(session_id)
+            if before is None or (status is Status.REVOKED and before[0] is not Status.REVOKED):
+                # Also one that is over: what sleeps, or was saved, must not come back with it.
                 self._registry.close([session], status, now, caller, why)
             elif self._journal.in_debt:
                 self._journal.settle(now)
