@@ -139,7 +139,6 @@ COVERED_BY = {
     "control_sandboxes.py": "test_control_client.py",
     "launcher/starting.py": "launcher/test_service.py",
     "launcher/unclaimed.py": "launcher/test_pool.py",
-    "control/sandbox_returning.py": "control/test_sandbox_keeping.py",
     "cli/sandbox_keeping.py": "e2e/test_a_sleeping_sandbox_outlives_its_daemon.py",
     "cli/events.py": "control/test_events.py",
     "sandbox_client/keeping.py": "e2e/test_three_clones_of_one_agent_finish_three_tasks.py",

@@ -12,7 +12,7 @@ import pytest
 from coatcheck.control import sandbox_recovery
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.sandbox_recovery import Recovery
-from coatcheck.decision.sandbox import Sandbox, SandboxProblem, SandboxState
+from coatcheck.decision.sandbox import Ending, Sandbox, SandboxProblem, SandboxState
 from tests.decision.test_recovery import DEAD
 
 
@@ -35,12 +35,18 @@ class World:
             saved=lambda _, name: Path("newest"),
         )
         sandboxes = SimpleNamespace(
-            kept=kept, all=lambda: [self.sandbox], noted=self._noted, give_up=self._give_up
+            kept=kept,
+            all=lambda: [self.sandbox],
+            get=lambda _: self.sandbox,
+            noted=self._noted,
+            give_up=self._give_up,
         )
         desk: Any = SimpleNamespace(backend=self)
         self.sandboxes = sandboxes
         self.recovery = Recovery(desk, self._named)
+        self.revoked = False
         monkeypatch.setattr(sandbox_recovery, "bring_back", self._bring_back)
+        monkeypatch.setattr(sandbox_recovery, "revoked", lambda desk, sandbox: self.revoked)
         monkeypatch.setattr(sandbox_recovery, "LOOK_SECONDS", 0.0)
         monkeypatch.setattr(sandbox_recovery, "time", SimpleNamespace(time=lambda: self.now))
 
@@ -50,8 +56,8 @@ class World:
     def _noted(self, sandbox: str, change: str, detail: str) -> None:
         self.told.append(f"{change}: {detail}")
 
-    def _give_up(self, sandbox: str, detail: str) -> None:
-        self.given_up = detail
+    def _give_up(self, sandbox: str, detail: str, why: Ending) -> None:
+        self.given_up = f"{why}: {detail}"
         self.sandbox = replace(self.sandbox, keeping=replace(self.sandbox.keeping, recovers=False))
 
     async def _bring_back(self, desk: Any, sandbox: str, maker: Any, saved: Path, until: float) -> Sandbox:
@@ -110,3 +116,12 @@ async def test_what_cannot_be_is_tried_three_times_and_then_said(
     assert "it was brought back 3 times within 10 minutes, and died again" in world.given_up
     last = "no room for it. Wait." if why == "a refusal" else "there is no caller launcher any more"
     assert world.given_up.endswith(last)
+
+
+async def test_one_that_was_revoked_when_it_was_down_stays_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guest can die when it likes, and somebody revokes it in that second."""
+    world = World(monkeypatch)
+    world.revoked = True
+    await world.at(1)
+    assert (world.began, world.attempts) == ([], ())
+    assert world.given_up == "session_over: it died, and its session was revoked: only a person restores it"

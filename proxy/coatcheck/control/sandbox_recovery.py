@@ -13,9 +13,9 @@ from coatcheck.control.caller import Caller
 from coatcheck.control.desk import Desk
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.sandbox_keeping import told
-from coatcheck.control.sandbox_returning import bring_back
+from coatcheck.control.sandbox_returning import bring_back, revoked
 from coatcheck.decision.recovery import ATTEMPTS, WITHIN_SECONDS, Step, next_step
-from coatcheck.decision.sandbox import Sandbox
+from coatcheck.decision.sandbox import Ending, Sandbox
 from coatcheck.telemetry.events import SandboxChange
 
 LOOK_SECONDS: Final = 1.0
@@ -39,7 +39,7 @@ class Recovery:
             await asyncio.sleep(LOOK_SECONDS)
             for sandbox in self._desk.backend.sandboxes.all():
                 try:
-                    await self._look(sandbox)
+                    await self._look(self._desk.backend.sandboxes.get(sandbox.id) or sandbox)
                 except Exception:
                     logger.exception("sandbox %s: its recovery failed; it counts as an attempt", sandbox.id)
 
@@ -49,6 +49,9 @@ class Recovery:
         sandboxes = self._desk.backend.sandboxes
         attempts, now = sandboxes.kept.recoveries(sandbox.id), time.time()
         match next_step(sandbox, attempts, now):
+            case Step.TRY if revoked(self._desk, sandbox):
+                detail = "it died, and its session was revoked: only a person restores it"
+                await asyncio.to_thread(sandboxes.give_up, sandbox.id, detail, Ending.SESSION_OVER)
             case Step.TRY:
                 begun = len([each for each in attempts if now - each < WITHIN_SECONDS]) + 1
                 await asyncio.to_thread(sandboxes.kept.recovering, sandbox.id, now)
@@ -62,7 +65,7 @@ class Recovery:
                     f"it was brought back {ATTEMPTS} times within {minutes} minutes, and died again: {why}"
                 )
                 logger.error("sandbox %s is given up: %s", sandbox.id, detail)
-                await asyncio.to_thread(sandboxes.give_up, sandbox.id, detail)
+                await asyncio.to_thread(sandboxes.give_up, sandbox.id, detail, Ending.CRASH_LOOP)
 
     async def _try(self, sandbox: Sandbox) -> None:
         sandboxes = self._desk.backend.sandboxes

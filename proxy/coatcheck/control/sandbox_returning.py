@@ -33,6 +33,7 @@ from coatcheck.decision.sandbox import (
     SandboxState,
     WantedSandbox,
 )
+from coatcheck.decision.session import Session
 from coatcheck.state.database import Status
 from coatcheck.state.errors import Problem
 
@@ -84,6 +85,12 @@ async def awake(desk: Desk, sandbox: Sandbox, caller: Caller) -> Sandbox:
     if not sandboxes.is_down(sandbox.id):
         await told(lambda: sandboxes.ask(sandbox.id, "POST", "/wake", {}, BACK_SECONDS))
         return sandboxes.reported(sandbox.id, SandboxState.RUNNING, None, "") or sandbox
+    if revoked(desk, sandbox):
+        raise ControlProblem(
+            SandboxProblem.NOT_WOKEN,
+            "its session was revoked while it slept",
+            f"Create another one; or, if it may go on: coatcheck sandbox restore {sandbox.id}",
+        )
     saved = await told(lambda: sandboxes.kept.saved(sandbox.id, None))
     try:
         return await bring_back(desk, sandbox.id, caller, saved)
@@ -220,23 +227,50 @@ async def _admit(desk: Desk, wanted: WantedSandbox, caller: Caller, sandbox_id: 
     return await told(lambda: sandboxes.admit(mine, sandbox_id))
 
 
+def revoked(desk: Desk, sandbox: Sandbox) -> bool:
+    """Whether whoever was inside last was revoked; of one that several share, all of them. Who is not known
+    any more counts as revoked: a state that was lost has lost what was revoked, too."""
+    state = desk.backend.state
+    whose = [
+        each not in state.sessions.by_id or state.status(each) is Status.REVOKED
+        for each in sandbox.sessions.values()
+    ]
+    return bool(whose) and (all if sandbox.keeping.shares else any)(whose)
+
+
 def _people(desk: Desk, back: Comeback, wanted: WantedSandbox) -> list[Person]:
-    """Who was inside. What their sessions were left with is what they have; of those that nobody remembers,
-    as after an import, what was written down, and their processes' handles mean nothing. Who was revoked and
-    left behind in a sandbox that others share has nothing."""
+    """Who was inside, with what every session of theirs since then was left with: going back to an older
+    snapshot undoes no revocation. Who was revoked and left behind in a sandbox that others share has nothing.
+    After an import what was written down counts, and the handles of their processes mean nothing."""
     state = desk.backend.state
     life = back.last or max(back.lives, key=lambda each: each.generation)
+    since = [each for each in back.lives if back.last is None or each.generation >= life.generation]
+    policy = state.policies.get(wanted.policy)
     people = []
     for name, session_id in life.sessions.items():
-        parent = state.sessions.by_id.get(session_id) if back.last is not None else None
-        revoked = parent is not None and state.status(session_id) is Status.REVOKED
-        if revoked and wanted.keeping.shares:
+        theirs = [_known(desk, each.sessions[name]) for each in since if name in each.sessions]
+        left = frozenset(life.credentials[name]).intersection(*(each.credentials for each in theirs))
+        if policy is not None:  # it may have lost one meanwhile
+            left &= policy.credentials.keys()
+        if wanted.keeping.shares and any(state.status(each.id) is Status.REVOKED for each in theirs):
             people.append(Person(name, []))
-        elif parent is not None:
-            people.append(Person(name, None, session_id, parent.lease_seconds))
+        elif back.last is not None:
+            lease = state.session(session_id).lease_seconds
+            people.append(Person(name, sorted(left), session_id, lease))
         else:
-            people.append(Person(name, life.credentials[name]))
+            people.append(Person(name, sorted(left)))
     return people
+
+
+def _known(desk: Desk, session_id: str) -> Session:
+    session = desk.backend.state.sessions.by_id.get(session_id)
+    if session is None:
+        raise ControlProblem(
+            Problem.UNKNOWN_SESSION,
+            "a session that it had is not known any more: the state was lost, and with it what was revoked",
+            "Create another sandbox: `coatcheck sandbox run`.",
+        )
+    return session
 
 
 async def running(desk: Desk, sandbox: Sandbox) -> Sandbox:

@@ -140,8 +140,10 @@ class ControlServer:
         tasks = [asyncio.create_task(door.keep_open()) for door in doors]
         tasks.append(asyncio.create_task(bridge.keep_beating()))
         dispatcher = self._dispatcher
-        recovery = Recovery(desk, lambda name: dispatcher.grants.of_name(name))
-        tasks += [asyncio.create_task(work.run()) for work in (recovery, PeriodicSnapshots(desk))]
+        tasks.append(asyncio.create_task(PeriodicSnapshots(desk).run()))
+        if self._settings.recover_sandboxes:
+            recovery = Recovery(desk, lambda name: dispatcher.grants.of_name(name))
+            tasks.append(asyncio.create_task(recovery.run()))
         self._started.set()
         try:
             await self._ending.wait()

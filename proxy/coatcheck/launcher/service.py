@@ -160,6 +160,7 @@ class Sandboxes(Register):
                 self._ending_since[sandbox_id] = time.monotonic()
             self._known[sandbox_id] = now
         if now.over:
+            self.kept.ended(now)  # before anything of it is: a daemon that dies here must not bring it back
             self._let_go(now)
             self._told(now, SandboxChange.ENDED, now.detail)
         elif sandbox.state is SandboxState.STARTING and state is SandboxState.RUNNING:
@@ -225,13 +226,13 @@ class Sandboxes(Register):
         if sandbox is not None:
             self._told(sandbox, change, detail)
 
-    def give_up(self, sandbox_id: str, detail: str) -> None:
-        """It died too often to be brought back by itself; somebody may restore it."""
+    def give_up(self, sandbox_id: str, detail: str, why: Ending) -> None:
+        """It is not brought back by itself; somebody may restore it."""
         with self._lock:
             sandbox = self._known.get(sandbox_id)
             if sandbox is None or sandbox.state is not SandboxState.ENDED:
                 return  # somebody does just now
-            self._known[sandbox_id] = now = replace(sandbox, ending=Ending.CRASH_LOOP, detail=detail)
+            self._known[sandbox_id] = now = replace(sandbox, ending=why, detail=detail)
             self.kept.ended(now)
         self._told(now, SandboxChange.GIVEN_UP, detail)
 
@@ -277,6 +278,11 @@ class Sandboxes(Register):
                 self._known[sandbox.id] = sandbox
                 continue
             if sandbox is not None:
+                record = self.kept.record(sandbox.id)
+                if record is not None and record.sandbox.over:  # it was ending, and how is known
+                    ending, detail = record.sandbox.ending, record.sandbox.detail
+                    sandbox = replace(sandbox, state=SandboxState.ENDING, ending=ending, detail=detail)
+                    self._let_go(sandbox)
                 self._known[sandbox.id] = sandbox
                 self._gone(sandbox)
             remove_cgroup(f"coatcheck-{directory.name}")  # of one that was nobody's, too

@@ -1,0 +1,140 @@
+"""Whoever comes back has what every later life was left with: no snapshot undoes a revocation.
+
+Real sandboxes: test_sandbox_keeping.py, tests/e2e/test_four_lifecycles_of_one_launcher.py."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from coatcheck.control.problem import ControlProblem
+from coatcheck.control.sandbox_returning import _people, awake, revoked
+from coatcheck.decision.keeping import Comeback, Keeping, Life, Lifecycle
+from coatcheck.decision.sandbox import Sandbox, SandboxProblem, SandboxState
+from coatcheck.state import Problem, State
+from tests.decision.test_recovery import DEAD
+from tests.state.house import WANTED, House
+
+BOTH = frozenset({"anthropic", "github"})
+SHARED = Keeping(lifecycle=Lifecycle.SHARED, recovers=True)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path / "sessions")
+
+
+@pytest.fixture
+def state(house: House) -> Iterator[State]:
+    opened = house.open()
+    yield opened
+    opened.close()
+
+
+class Lives:
+    """A sandbox with two people inside, life after life, each begun from what was saved of the first."""
+
+    def __init__(self, state: State, keeping: Keeping) -> None:
+        self.state = state
+        self.keeping = keeping
+        self.lives: list[Life] = []
+        self.desk: Any = SimpleNamespace(backend=SimpleNamespace(state=state))
+
+    def begin(self) -> dict[str, str]:
+        """The ids of its sessions, by whose they are."""
+        sessions = {
+            name: self.state.open_session(replace(WANTED, credentials=BOTH), "launcher")[0].id
+            for name in ("agent", "tool")
+        }
+        granted = dict.fromkeys(sessions, tuple(sorted(BOTH)))
+        self.lives.append(Life(len(self.lives) + 1, sessions, granted, after=1 if self.lives else None))
+        return sessions
+
+    def end(self) -> None:
+        for each in self.lives[-1].sessions.values():
+            self.state.end(each, "launcher")
+
+    def back(self, generation: int = 1) -> dict[str, list[str] | None]:
+        """Who would come back from what was saved of that life, and with which credentials."""
+        comeback = Comeback("saved", generation, tuple(self.lives), "sbx_1")
+        wanted: Any = SimpleNamespace(keeping=self.keeping, policy=WANTED.policy)
+        return {
+            each.name: list(each.credentials) if each.credentials is not None else None
+            for each in _people(self.desk, comeback, wanted)
+        }
+
+    @property
+    def sandbox(self) -> Sandbox:
+        return replace(DEAD, sessions=self.lives[-1].sessions, keeping=self.keeping)
+
+
+def test_who_is_brought_back_has_what_they_were_left_with(state: State) -> None:
+    """All of it, where nobody took anything."""
+    lives = Lives(state, SHARED)
+    lives.begin()
+    lives.end()
+    assert lives.back() == {"agent": sorted(BOTH), "tool": sorted(BOTH)}
+
+
+def test_going_back_to_before_a_revocation_does_not_undo_it(state: State) -> None:
+    """The one who was revoked in the second life has nothing, though the first one was saved before."""
+    lives = Lives(state, SHARED)
+    lives.begin()
+    lives.end()
+    second = lives.begin()
+    state.revoke(second["tool"], "operator")
+    lives.end()
+    assert lives.back() == {"agent": sorted(BOTH), "tool": []}
+    assert not revoked(lives.desk, lives.sandbox)
+    state.revoke(second["agent"], "operator")  # after its end
+    assert revoked(lives.desk, lives.sandbox)
+
+
+def test_a_credential_that_was_taken_in_a_later_life_stays_taken(state: State) -> None:
+    """While it ran, or when it was down already."""
+    lives = Lives(state, Keeping(recovers=True))
+    lives.begin()
+    lives.end()
+    second = lives.begin()
+    state.revoke_where(lambda each: each.id == second["tool"], "github", "operator")
+    lives.end()
+    assert lives.back() == {"agent": sorted(BOTH), "tool": ["anthropic"]}
+    state.keep(lambda: {each for life in lives.lives for each in life.sessions.values()})
+    state.revoke_where(lambda _: True, "anthropic", "operator")
+    assert lives.back() == {"agent": ["github"], "tool": []}
+
+
+def test_what_was_imported_has_no_more_than_those_here_were_left_with(state: State) -> None:
+    """Its generation says nothing here, so every life counts."""
+    lives = Lives(state, Keeping(recovers=True))
+    first = lives.begin()
+    state.revoke_where(lambda each: each.id == first["agent"], "github", "operator")
+    lives.end()
+    assert lives.back(generation=77) == {"agent": ["anthropic"], "tool": sorted(BOTH)}
+
+
+def test_a_state_that_was_lost_brings_nobody_back(state: State) -> None:
+    """It has lost what was revoked, too."""
+    lives = Lives(state, Keeping(recovers=True))
+    lives.begin()
+    lives.lives[0] = replace(lives.lives[0], sessions={"agent": "ses_of_another_state"})
+    with pytest.raises(ControlProblem) as caught:
+        lives.back()
+    assert caught.value.reason is Problem.UNKNOWN_SESSION
+    assert revoked(lives.desk, lives.sandbox)
+
+
+async def test_one_that_was_revoked_in_its_sleep_is_not_woken_by_using_it(state: State) -> None:
+    """Only somebody who says so brings it back."""
+    lives = Lives(state, Keeping(sleeps=True))
+    sessions = lives.begin()
+    lives.end()
+    state.revoke(sessions["tool"], "operator")
+    lives.desk.backend.sandboxes = SimpleNamespace(is_down=lambda _: True)
+    with pytest.raises(ControlProblem) as caught:
+        await awake(lives.desk, replace(lives.sandbox, state=SandboxState.SLEEPING), SimpleNamespace())  # type: ignore[arg-type]
+    assert caught.value.reason is SandboxProblem.NOT_WOKEN
+    assert "coatcheck sandbox restore sbx_1" in caught.value.hint
