@@ -1,16 +1,20 @@
 """Writing beside others: nobody's entry is lost, and what is judged is judged by all that came before."""
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from coatcheck.decision.session import Session
 from coatcheck.decision.verdict import Reason
 from coatcheck.fleet.shared_log import SharedLog
 from coatcheck.state import Problem, StateError
 from coatcheck.state.replica import Replica
 from coatcheck.state.sessions import NewSession
-from tests.fleet.fleet import Daemon, Fleet, until, wanted
-from tests.fleet.redis_server import RedisServer
+from tests.fleet.fleet import Daemon, Fleet, fleet, until, wanted
+from tests.fleet.redis_server import RedisServer, redis_server
 
 pytestmark = pytest.mark.needs_debian("redis-server")
 
@@ -108,3 +112,56 @@ def test_what_lapses_lapses_for_all(three: Fleet, server: RedisServer) -> None:
     again, _ = c.state.open_session(wanted(), "launcher")
     until(lambda: a.refuses(again) is None)
     assert session.id.encode() not in server.admin().hgetall("coatcheck:{coatcheck}:leases")
+
+
+@contextmanager
+def _unable_to_write(server: RedisServer) -> Iterator[None]:
+    """Appending alone: everybody goes on hearing."""
+    server.admin().execute_command("ACL", "SETUSER", "default", "-xadd")
+    try:
+        yield
+    finally:
+        server.admin().execute_command("ACL", "SETUSER", "default", "+xadd")
+
+
+def _revoked(daemon: Daemon, session: Session) -> bool:
+    try:
+        return bool(daemon.state.revoke(session.id, "operator"))
+    except StateError:
+        return False  # a failure is not followed by an attempt for a second
+
+
+def test_a_revocation_that_is_repeated_is_answered_when_the_others_know(
+    three: Fleet, server: RedisServer
+) -> None:
+    """Each way to say it again is refused until then: that it is in force here is not what was asked for."""
+    a, b, _ = three.daemons
+    session, _ = a.state.open_session(wanted(), "launcher")
+    until(lambda: b.knows(session))
+    with _unable_to_write(server):
+        for _ in range(2):
+            with pytest.raises(StateError) as refused:
+                a.state.revoke(session.id, "operator")
+            assert refused.value.reason is Problem.NOT_DURABLE
+        for credential in (None, "openai"):
+            with pytest.raises(StateError) as refused:
+                a.state.revoke_where(lambda each: False, credential, "operator")
+            assert refused.value.reason is Problem.NOT_DURABLE
+        assert b.refuses(session) is None
+    until(_revoked, a, session)
+    until(lambda: b.refuses(session) is Reason.SESSION_REVOKED)
+
+
+def test_a_revocation_that_no_replica_has_is_refused_as_often_as_it_is_repeated(short: Path) -> None:
+    """Until one has it: told again on a connection that wrote it, as another one knows nothing of it."""
+    with redis_server(short / "primary") as primary, fleet(primary, short / "fleet") as made:
+        daemon = made.daemon(shared_state_replicas=1)
+        session, _ = daemon.state.open_session(wanted(), "launcher")
+        for _ in range(3):
+            with pytest.raises(StateError, match="fewer than 1 replicas"):
+                daemon.state.revoke(session.id, "operator")
+        with pytest.raises(StateError, match="fewer than 1 replicas"):
+            daemon.state.revoke_where(lambda each: True, None, "operator")
+        follow = ("--replicaof", "127.0.0.1", str(primary.port), "--masteruser", "default")
+        with redis_server(short / "replica", options=(*follow, "--masterauth", primary.admin_password)):
+            until(_revoked, daemon, session)

@@ -28,6 +28,8 @@ AGAIN_SECONDS: Final = 0.2
 LONG_LOG: Final = 2_000
 """Entries, beyond one a session, after which a snapshot takes their place: a second's reading at a start."""
 FIRST: Final = "0-0"
+UNCONFIRMED_SECONDS: Final = 10.0
+"""Between two attempts to have confirmed what all know already: each is an entry, and waits for replicas."""
 
 
 class ClockApart(Exception):
@@ -82,6 +84,7 @@ class Follower:
         self._renewals = FIRST
         self._length, self._length_limit = 0, LONG_LOG
         self._deaf = True
+        self._told_at = float("-inf")
         self._complaint = ""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shared-state", daemon=True)
@@ -225,7 +228,9 @@ class Follower:
         try:
             with replica.lock:
                 now = replica.clock.now()
-                replica.database.tell_owed(now)
+                if not replica.database.unconfirmed or now.monotonic - self._told_at > UNCONFIRMED_SECONDS:
+                    self._told_at = now.monotonic
+                    replica.database.tell_owed(now)
                 if now.wall - replica.keys.created_at >= bounds.key_rotation:
                     keys = replica.keys.rotated(now.wall, bounds.max_age)
                     replica.database.publisher.give([KeysChanged(keys.exported())])

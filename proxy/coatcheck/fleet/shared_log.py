@@ -209,7 +209,12 @@ class SharedLog:
         return bool(self._run(scripts.INSTALL, keys, position.epoch, position.number, MARGIN) == 1)
 
     def replicated(self, seconds: float, wanted: int) -> bool:
-        """Whether so many replicas have all that this connection wrote. Waits up to `seconds`."""
+        """Whether so many replicas have all that this connection wrote. Waits up to `seconds`.
+
+        A new connection wrote nothing, and may lead to a primary that has lost what the last one wrote.
+        """
+        if self._client is None:
+            raise SharedStateDown("the connection on which it was written is gone")
         return int(self._do(lambda client: client.wait(wanted, int(seconds * 1000)))) >= wanted
 
     def _content(self, after: str, changes: Sequence[Change], at: float) -> bytes:

@@ -148,6 +148,9 @@ class Database:
                 self._sql.execute("ROLLBACK")
             raise
 
+    def tell_owed(self, now: Now) -> None:
+        """There is nobody to tell: only a `SharedDatabase` has others."""
+
     def set_version(self, version: int) -> None:
         self._sql.execute("UPDATE meta SET version = ?", (version,))
 

@@ -55,3 +55,10 @@ class Journal:
             self._owed.clear()  # it is on our disk, which remembers that others must be told
             raise
         self._owed.clear()
+
+    def settle_again(self, now: Now) -> None:
+        """What was taken is asked for once more: whoever is answered now may rely on it as if it were the
+        first time, so others are told as well. StateError(NOT_DURABLE): it is owed still."""
+        if self._owed:
+            self.settle(now)
+        self.database.tell_owed(now)

@@ -74,6 +74,8 @@ class SharedDatabase(Database):
         self._noted: list[Change] = []
         self._doubtful: list[Change] = []
         self._applying = False
+        self.unconfirmed = False
+        """The others know what is owed; fewer replicas than were asked for are known to have it."""
 
     # --- what others know, and what they must be told ------------------------------------------------------
 
@@ -99,17 +101,25 @@ class SharedDatabase(Database):
 
     def forget_owed(self) -> None:
         """It is about sessions that nobody has any more."""
+        self._doubtful, self.unconfirmed = [], False
         self._sql.execute("DELETE FROM outbox")
 
+    @override
     def tell_owed(self, now: Now) -> None:
-        """Try again to tell the others. StateError as long as that fails."""
+        """Try again to tell the others. StateError as long as that fails.
+
+        It is owed until it is confirmed, and told again on each attempt: only what was written on a
+        connection can be confirmed on it, and a failover may have lost what was written on the last one.
+        """
         owed = self.owed()
         if not owed:
             return
         self.publisher.take(owed)
+        self.unconfirmed = True
+        self.publisher.confirm()
+        self.unconfirmed = False
         with self.applying(), self.unflushed(now):
             self._sql.executemany("DELETE FROM outbox WHERE change = ?", [(written(each),) for each in owed])
-        self.publisher.confirm()
 
     @contextmanager
     def applying(self) -> Iterator[None]:

@@ -318,6 +318,8 @@ class State:
                 self._registry.close(found, Status.REVOKED, now, caller, why, one=False)
             else:
                 self._registry.take_credential(found, credential, now, caller, why)
+            if not found:  # perhaps as they were taken a moment ago, which others may not know yet
+                self._journal.settle_again(now)
             return tuple(session.id for session in found)
 
     def sweep(self) -> tuple[SessionEvent, ...]:
@@ -376,8 +378,8 @@ class State:
             if before is None or (status is Status.REVOKED and before[0] is not Status.REVOKED):
                 # Also one that is over: what sleeps, or was saved, must not come back with it.
                 self._registry.close([session], status, now, caller, why)
-            elif self._journal.in_debt:
-                self._journal.settle(now)
+            else:
+                self._journal.settle_again(now)
             return self.sessions.by_id.get(session_id, session)
 
     def _tidy(self, now: Now) -> None:
