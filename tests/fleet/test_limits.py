@@ -14,6 +14,7 @@ from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.policy import Limit, LimitKind, LimitScope, Rule
 from coatcheck.decision.session import Session
 from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.fleet import limits
 from coatcheck.fleet.limits import SharedLimits
 from coatcheck.fleet.seal import Seal
 from coatcheck.fleet.shared_log import SharedLog
@@ -181,3 +182,48 @@ async def test_redis_learns_no_names_of_tenants_or_policies(server: RedisServer,
     assert b"limit:" in keys
     assert b"acme" not in keys
     assert b"model" not in keys
+
+
+async def test_what_is_no_number_in_redis_spoils_one_limit_and_no_other(
+    server: RedisServer, short: Path
+) -> None:
+    """Whoever can write there: that limit is not what it was, and the others go on being shared."""
+    spoilt = rule(Limit(LimitKind.CONCURRENT, 2, 0.0, 2, LimitScope.TENANT))
+    sound = rule(Limit(LimitKind.REQUESTS, 20, 3600.0, 20, LimitScope.TENANT))
+    async with daemons(server, short, count=2) as (one, two):
+        assert await one.ask_all(spoilt, 1) == 1
+        (name,) = await _stored(server)
+        server.admin().hset(name, "daemon-0", "inf")
+        assert two.buckets.take(SESSION, spoilt, (), time.monotonic()) is None
+        assert await two.ask_all(sound, 20) == 20
+
+
+async def _stored(server: RedisServer) -> list[bytes]:
+    """The limits that Redis knows, once it knows one."""
+    async with asyncio.timeout(20):
+        while not (found := list(server.admin().keys("*:limit:*"))):
+            await asyncio.sleep(0.02)
+    return found
+
+
+async def test_a_full_table_of_shares_empties_itself_and_stops_nothing(
+    server: RedisServer, short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has ended is told while another limit wants its place: both come out right."""
+    monkeypatch.setattr(limits, "MAX_SHARES", 1)
+    first = rule(Limit(LimitKind.CONCURRENT, 2, 0.0, 2, LimitScope.TENANT))
+    second = rule(Limit(LimitKind.REQUESTS, 20, 3600.0, 20, LimitScope.TENANT))
+    async with daemons(server, short, count=1) as (one,):
+        assert await one.ask(first) is None
+        await _stored(server)
+        server.send(signal.SIGSTOP)
+        one.buckets.leave(SESSION, first, ())
+        async with asyncio.timeout(20):
+            while one.shared._changed:  # it is being told, which nobody answers yet
+                await asyncio.sleep(0.02)
+        one.buckets.take(SESSION, second, (), time.monotonic())
+        server.send(signal.SIGCONT)
+        async with asyncio.timeout(20):
+            while await one.ask(second) is not None:
+                await asyncio.sleep(0.05)
+        assert await one.ask_all(second, 18) == 18

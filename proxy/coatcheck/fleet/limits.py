@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import hmac
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -32,8 +33,10 @@ FRESH_SECONDS: Final = 0.1
 """For so long what the others have running is believed when it speaks against a request."""
 REFRESH_SECONDS: Final = 20.0
 """What runs for long is told again: Redis forgets it after a minute, as of a daemon that died."""
+TIDY_SECONDS: Final = 1.0
+"""Between two looks at every share: for those that say nothing any more, and those that run for long."""
 MAX_SHARES: Final = 200_000
-"""As many as there may be buckets; those that say nothing are dropped first."""
+"""As many as there may be buckets; those that say nothing are dropped each second."""
 AT_ONCE: Final = 500
 """Limits in one step of Redis, some milliseconds."""
 
@@ -58,7 +61,9 @@ class _Share:
         return max(self.told, now) + own
 
     def is_idle(self, now: float) -> bool:
-        return self.told <= now and not (self.unreported or self.reporting or self.running)
+        return self.told <= now and not (
+            self.unreported or self.reporting or self.running or self.reported_running
+        )
 
 
 class SharedLimits:
@@ -72,6 +77,7 @@ class SharedLimits:
         self._changed: dict[BucketKey, None] = {}
         self._awaited: asyncio.Future[None] | None = None
         self._news = asyncio.Event()
+        self._tidied_at = float("-inf")
         self._worker = ThreadPoolExecutor(1, "shared-limits")
         self._task: asyncio.Task[None] | None = None
 
@@ -154,8 +160,6 @@ class SharedLimits:
         share = self._shares.get(key)
         if share is None:
             if len(self._shares) >= MAX_SHARES:
-                self._shares = {k: each for k, each in self._shares.items() if not each.is_idle(now)}
-            if len(self._shares) >= MAX_SHARES:
                 return None
             share = self._shares[key] = _Share(limit)
         share.limit = limit  # a reload may have changed its count
@@ -180,13 +184,25 @@ class SharedLimits:
                 async with asyncio.timeout(REPORT_SECONDS):
                     await self._news.wait()
             except TimeoutError:
-                self._refresh()
+                pass
             self._news.clear()
-            if self._changed:
-                await self._report()
+            try:
+                self._tidy()
+                if self._changed:
+                    await self._report()
+            except Exception:
+                # Without this task every limit that runs ahead would be refused until a restart.
+                logger.exception("the limits could not be shared")
+                await asyncio.sleep(REPORT_SECONDS)
 
-    def _refresh(self) -> None:
+    def _tidy(self) -> None:
         now = self._monotonic()
+        if now - self._tidied_at < TIDY_SECONDS:
+            return
+        self._tidied_at = now
+        self._shares = {
+            key: each for key, each in self._shares.items() if key in self._changed or not each.is_idle(now)
+        }
         for key, share in self._shares.items():
             if share.running and now - share.told_at > REFRESH_SECONDS:
                 self._note(key)
@@ -213,6 +229,9 @@ class SharedLimits:
         except SharedStateDown:
             self._failed(keys)
             await asyncio.sleep(REPORT_SECONDS)
+        except Exception:
+            self._failed(keys)
+            raise
         finally:
             if awaited is not None and not awaited.done():
                 awaited.set_result(None)
@@ -220,7 +239,12 @@ class SharedLimits:
     def _told(self, answers: Mapping[BucketKey, float]) -> None:
         now = self._monotonic()
         for key, answer in answers.items():
-            share = self._shares[key]
+            share = self._shares.get(key)
+            if share is None:  # it said nothing any more
+                continue
+            if not math.isfinite(answer):  # whoever can write to Redis may have put it there
+                self._failed([key])
+                continue
             share.reporting, share.told_at = 0, now
             if share.limit.kind is LimitKind.CONCURRENT:
                 share.others = int(answer)
@@ -230,7 +254,9 @@ class SharedLimits:
     def _failed(self, keys: Sequence[BucketKey]) -> None:
         """It may have got there or not: told again, it may count twice, which lets through less."""
         for key in keys:
-            share = self._shares[key]
+            share = self._shares.get(key)
+            if share is None:
+                continue
             share.unreported += share.reporting
             share.reporting = share.reported_running = 0
             self._note(key)
