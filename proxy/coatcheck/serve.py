@@ -12,7 +12,7 @@ from typing import Any
 
 from coatcheck.certificates.authority import Authority
 from coatcheck.certificates.leaf import LeafIssuer
-from coatcheck.certificates.succession import trusted
+from coatcheck.certificates.succession import tidy, trusted
 from coatcheck.certificates.trust import TrustFiles, write_trust_files
 from coatcheck.control.server import ControlServer
 from coatcheck.decision.session import alive
@@ -99,6 +99,7 @@ class Daemon:
         self.member = member_of(settings, self.state, emit)
         self._resume_usage()
         self.authority = Authority.load_or_create(self.directory.ca)
+        tidy(self.directory.ca, self.authority)
         self.trust: TrustFiles = self._write_trust()
         self._session_cas = session_cas(settings, self.trust.ca.parent)
         self._last_complaint = ""

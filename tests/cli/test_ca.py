@@ -107,7 +107,7 @@ def test_env_refuses_a_proxy_that_no_client_could_use(tmp_path: Path) -> None:
 
 
 def test_a_successor_is_prepared_trusted_and_put_in_place(tmp_path: Path) -> None:
-    """Both are in what clients get, until the switch; then the new one alone."""
+    """Clients get both, also after the switch: until its restart the daemon signs with the old."""
     coatcheck("ca", "new", "--dir", "ca", cwd=tmp_path)
     old = (tmp_path / "ca/ca.pem").read_text()
     prepared = coatcheck("ca", "new", "--next", "--dir", "ca", cwd=tmp_path)
@@ -119,3 +119,14 @@ def test_a_successor_is_prepared_trusted_and_put_in_place(tmp_path: Path) -> Non
     assert switched.code == 0 and (tmp_path / "ca/ca.pem").read_text() == new
     again = coatcheck("ca", "switch", "--dir", "ca", cwd=tmp_path)
     assert again.code == 3 and "no successor of the CA in ca is prepared" in again.error
+    assert coatcheck("ca", "bundle", "--dir", "ca", cwd=tmp_path).out.startswith(new + old)
+    assert coatcheck("ca", "env", "--dir", "ca", "--out", "trust", cwd=tmp_path).code == 0
+    assert (tmp_path / "trust/coatcheck-ca.pem").read_text() == new + old
+
+
+def test_after_a_theft_the_new_one_is_trusted_alone(tmp_path: Path) -> None:
+    """`ca new --force` forgets the successor and the one before, whose keys lay beside the stolen one."""
+    for arguments in (("new",), ("new", "--next"), ("switch",), ("new", "--next"), ("new", "--force")):
+        assert coatcheck("ca", *arguments, "--dir", "ca", cwd=tmp_path).code == 0
+    assert coatcheck("ca", "env", "--dir", "ca", "--out", "trust", cwd=tmp_path).code == 0
+    assert (tmp_path / "trust/coatcheck-ca.pem").read_bytes() == Authority.load(tmp_path / "ca").pem

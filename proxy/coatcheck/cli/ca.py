@@ -53,10 +53,12 @@ def new(
     Example: coatcheck ca new --days 90 --name-constraint openai.com --name-constraint github.com
     """
     from coatcheck.certificates.authority import Authority
-    from coatcheck.certificates.succession import NEXT, prepare
+    from coatcheck.certificates.succession import NEXT, forget, prepare
 
     where, create = directory or _state(state_dir), prepare if successor else Authority.create
     made = create(where, name, days, tuple(name_constraint or ()), overwrite=force)
+    if not successor:
+        forget(where)
     where = where / NEXT if successor else where
     then = "restart the daemon, then give clients the new bundle: coatcheck ca bundle --out DIR"
     if successor:
@@ -70,7 +72,8 @@ def switch(
 ) -> None:
     """Put the CA that `new --next` prepared in the place of the one in use.
 
-    Whoever started before that one was trusted no longer believes the daemon after its restart.
+    Whoever started before that one was trusted no longer believes the daemon after its restart. The old
+    one, without its key, stays in what clients get for a week: the daemon signs with it until its restart.
 
     Example: coatcheck ca switch
     """
@@ -112,7 +115,7 @@ def bundle(
 ) -> None:
     """The public roots and our CA as one PEM bundle, on standard output or as files for clients.
 
-    A successor that `new --next` prepared is in all of them.
+    A successor that `new --next` prepared is in all of them, and for a week the one before a switch.
 
     Example: coatcheck ca bundle --out /srv/sandbox/trust
     """
