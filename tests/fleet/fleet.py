@@ -38,13 +38,15 @@ class Daemon:
     settings: Settings
     directory: Path
     events: list[Event] = field(default_factory=list)
+    seen_version: int | None = None
+    """Of the state, in the audit log."""
 
     state: State = field(init=False)
     member: Member = field(init=False)
     running: bool = False
 
     def start(self) -> "Daemon":
-        self.state = open_state(self.settings, self.directory / "sessions", self.events.append, None)
+        self.state = open_state(self.settings, self.directory / "sessions", self.events.append, self.seen_version)
         self.state.swap_policies(POLICIES)
         self.member = Member(self.settings, self.state, self.events.append)
         self.running = True

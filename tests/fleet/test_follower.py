@@ -16,6 +16,7 @@ from tests.fleet.redis_server import RedisServer, redis_server
 pytestmark = pytest.mark.needs_debian("redis-server")
 
 LOG, HEAD = "coatcheck:{coatcheck}:log", "coatcheck:{coatcheck}:head"
+RENEWALS = "coatcheck:{coatcheck}:renewals"
 
 
 def test_what_one_member_gives_and_takes_is_seen_by_all(three: Fleet) -> None:
@@ -287,6 +288,46 @@ def test_a_lease_that_is_put_back_or_forged_renews_nothing(three: Fleet, server:
     newcomer = three.daemon()
     assert newcomer.state.session(session.id).lease_seconds == 120
     assert newcomer.state.session(other.id).lease_seconds == 600
+
+
+@pytest.mark.parametrize("how", ["from the log", "from a snapshot"])
+def test_who_joins_knows_leases_that_were_renewed_long_ago(
+    three: Fleet, server: RedisServer, how: str
+) -> None:
+    """The stream that tells of renewals has an end. Who missed one would end the session, and for all."""
+    a, b, _ = three.daemons
+    session, _ = a.state.open_session(wanted(), "launcher")
+    if how == "from a snapshot":
+        replica = b.state.replica
+        assert replica is not None
+        until(lambda: b.knows(session))
+        changes, position = replica.snapshot()
+        assert position is not None
+        assert b.member._writing.install(changes, position)
+        server.admin().delete(LOG)
+    a.state.renew(session.id, "launcher", 600)
+    server.admin().delete(RENEWALS)
+    newcomer = three.daemon()
+    assert newcomer.state.session(session.id).lease_seconds == 600
+
+
+def test_a_member_whose_directory_was_rolled_back_joins_anew(three: Fleet) -> None:
+    """It dropped its sessions and keys: it must not believe that it has read the log that has them."""
+    a, b, c = three.daemons
+    live, (handle,) = a.state.open_session(wanted("issuer|live"), "launcher")
+    over, (old,) = c.state.open_session(wanted("issuer|over"), "launcher")
+    c.state.revoke(over.id, "operator")
+    until(lambda: b.knows(live) and b.refuses(over) is Reason.SESSION_REVOKED)
+    b.stop()
+    b.seen_version = 1_000_000
+    b.start()
+    until(lambda: b.hears, why=b.deaf)
+    assert b.counts(live, handle.value) is None
+    assert b.refuses(over) is Reason.SESSION_REVOKED
+    assert b.counts(over, old.value) is not None
+    minted = b.state.mint(live.id, "openai")
+    assert a.counts(live, minted.value) is None
+    assert a.epoch == b.epoch == 1
 
 
 def test_a_member_with_another_key_hears_nothing_and_harms_nobody(three: Fleet, short: Path) -> None:

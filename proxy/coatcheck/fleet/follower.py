@@ -82,6 +82,7 @@ class Follower:
         self.members = 1
         """Daemons that shared the state a moment ago, this one included."""
         self._renewals = FIRST
+        self._leases_read = False
         self._length, self._length_limit = 0, LONG_LOG
         self._deaf = True
         self._told_at = float("-inf")
@@ -120,6 +121,7 @@ class Follower:
             logger.warning("the shared state cannot be followed: %s", why)
         self._complaint = why
         self._log.disconnect()
+        self._read_leases_again()
         self._watch()
         self._stopping.wait(AGAIN_SECONDS)
 
@@ -127,9 +129,6 @@ class Follower:
 
     def _listen(self) -> bool:
         """Apply what is new. True: everything is known that was there when we asked."""
-        fresh = not self._log.connected
-        if fresh:
-            self._renewals = FIRST
         known = self._replica.position
         after = known or Position(0, 0, START)
         asked = self._replica.clock.now().monotonic
@@ -151,8 +150,11 @@ class Follower:
         except LogLost as error:
             self._found(head, known, str(error))
             return False
-        if fresh:
+        if not self._leases_read:
+            # The stream of renewals has an end; without them a session that lives would lapse here, and then
+            # for all. Only now, as the sessions that they are of must be known.
             self._replica.renewed(self._log.leases(known.epoch))
+            self._leases_read = True
         if heard.renewals:
             leases = [(session, sealed) for _, session, sealed in heard.renewals]
             self._replica.renewed(self._log.opened(known.epoch, leases))
@@ -175,6 +177,7 @@ class Follower:
             if reached.number <= known.number:
                 raise LogLost(f"the snapshot ends at {reached.number}, and entry {known.number} was seen")
             self._replica.load(changes, reached)
+            self._read_leases_again()
             return False
         entries, position = self._log.verified(known, heard.entries)
         if entries:
@@ -195,7 +198,10 @@ class Follower:
         )
         self._replica.start_over(why)
         self._replica.apply([], Position(head.position.epoch, 0, START))
-        self._renewals = FIRST
+        self._read_leases_again()
+
+    def _read_leases_again(self) -> None:
+        self._renewals, self._leases_read = FIRST, False
 
     def _found(self, head: Head | None, known: Position | None, why: str) -> None:
         """There is no shared state, or not the one we know: what it had may be revoked, so all of it ends."""

@@ -104,7 +104,8 @@ class Replica:
 
     def start_over(self, why: str) -> None:
         """The shared state was lost, or is another: every session, handle and revocation that we know of it
-        is gone, and what runs is cut. What is owed to it is owed no more."""
+        is gone, and what runs is cut. What is owed to it is owed no more, unless none was ever read: then it may
+        be from before our directory was rolled back, and about sessions that others have."""
         with self.lock:
             now = self.clock.now()
             live = [each for each in self._registry.sessions.by_id.values() if self._live(each.id)]
@@ -116,10 +117,11 @@ class Replica:
             self._registry.closed.clear()
             self._genuine.forget_refusals()
             self.asked.clear()
-            self.position = None
+            known, self.position = self.position, None
             with self.database.applying(), self.database.flushed(now):
                 self.database.forget_all()
-                self.database.forget_owed()
+                if known is not None:
+                    self.database.forget_owed()
 
     def load(self, changes: Sequence[Change], position: Position) -> None:
         """A whole snapshot. What it does not hold is over."""

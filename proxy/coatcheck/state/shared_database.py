@@ -91,6 +91,12 @@ class SharedDatabase(Database):
             "INSERT INTO shared_position VALUES (?,?,?)", (position.epoch, position.number, position.digest)
         )
 
+    @override
+    def forget_all(self) -> None:
+        """Also how far the shared log was read: without what it says, all of it must be read again."""
+        super().forget_all()
+        self._sql.execute("DELETE FROM shared_position")
+
     def owed(self) -> list[Change]:
         """What was taken here and is not yet in the shared log."""
         return [read(row[0]) for row in self._sql.execute("SELECT change FROM outbox ORDER BY rowid")]
