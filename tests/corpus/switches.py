@@ -61,7 +61,10 @@ def _function(where: str) -> FunctionType:
     module, _, name = where.partition(":")
     found: Any = importlib.import_module(module)
     for part in name.split("."):
-        found = inspect.getattr_static(found, part)
+        try:
+            found = inspect.getattr_static(found, part)
+        except AttributeError:  # or else it would look as if the program failed without its check
+            raise Stale(f"{where} is not there any more") from None
     found = getattr(found, "fget", None) or getattr(found, "__func__", None) or found
     found = inspect.unwrap(found)
     if not isinstance(found, FunctionType):
