@@ -46,7 +46,8 @@ class Daemon:
     running: bool = False
 
     def start(self) -> "Daemon":
-        self.state = open_state(self.settings, self.directory / "sessions", self.events.append, self.seen_version)
+        sessions = self.directory / "sessions"
+        self.state = open_state(self.settings, sessions, self.events.append, self.seen_version)
         self.state.swap_policies(POLICIES)
         self.member = Member(self.settings, self.state, self.events.append)
         self.running = True

@@ -104,8 +104,8 @@ class Replica:
 
     def start_over(self, why: str) -> None:
         """The shared state was lost, or is another: every session, handle and revocation that we know of it
-        is gone, and what runs is cut. What is owed to it is owed no more, unless none was ever read: then it may
-        be from before our directory was rolled back, and about sessions that others have."""
+        is gone, and what runs is cut. What is owed to it is owed no more, unless none was ever read: then it
+        may be from before our directory was rolled back, and about sessions that others have."""
         with self.lock:
             now = self.clock.now()
             live = [each for each in self._registry.sessions.by_id.values() if self._live(each.id)]
