@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 from coatcheck.certificates.authority import Authority
+from coatcheck.certificates.succession import trusted
 from tests.chart.cluster import Json
 from tests.chart.helm import Helm
 from tests.chart.values import GATEWAY, SHARED, given
@@ -82,3 +83,25 @@ def test_the_ca_is_copied_again_when_the_pod_is_made_anew_on_its_old_volume(
         write_secret(tmp_path / name, secret)
         copy_ca(helm, secret, volume)
         assert Authority.load(volume / "proxy/state/ca").fingerprint == made.fingerprint
+
+
+def test_replicas_change_their_ca_by_two_rolls_and_every_step_trusts_both(helm: Helm, tmp_path: Path) -> None:
+    """docs/kubernetes.md: the new one beside the old, then swapped, then the old one is gone."""
+    first = Authority.create(tmp_path / "first", "First CA")
+    second = Authority.create(tmp_path / "second", "Second CA")
+    secret, steps = tmp_path / "secret", [("first", "second"), ("second", "first"), ("second", "")]
+    said = []
+    for number, (own, other) in enumerate(steps):
+        write_secret(tmp_path / own, secret)
+        if other:
+            write_secret(tmp_path / other, secret, "next-")
+        else:
+            (secret / "next-ca.pem").unlink()
+            (secret / "next-ca-key.pem").unlink()
+        for volume in (tmp_path / f"new-{number}", tmp_path / "old"):
+            volume.mkdir(exist_ok=True)
+            copy_ca(helm, secret, volume)
+            ca = volume / "proxy/state/ca"
+            said.append(trusted(ca, Authority.load(ca)))
+    both = (first.pem + second.pem, second.pem + first.pem)
+    assert said == [both[0]] * 2 + [both[1]] * 2 + [second.pem] * 2

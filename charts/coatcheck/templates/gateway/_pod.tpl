@@ -30,7 +30,14 @@ spec:
     image: {{ include "coatcheck.image" . | quote }}
     imagePullPolicy: {{ .Values.image.pullPolicy }}
     command: [sh, -c]
-    args: ["umask 077 && mkdir -p /var/lib/coatcheck/proxy/state/ca && cp -f /etc/coatcheck-shared/ca.pem /etc/coatcheck-shared/ca-key.pem /var/lib/coatcheck/proxy/state/ca/"]
+    args:
+    - |
+      set -e; umask 077; from=/etc/coatcheck-shared/; to=/var/lib/coatcheck/proxy/state/ca/
+      mkdir -p "$to"; cp -f "$from"ca.pem "$from"ca-key.pem "$to"; rm -rf "$to"next
+      # The other CA that sandboxes are to trust while replicas change theirs one after another.
+      if [ -e "$from"next-ca.pem ]; then
+        mkdir "$to"next; cp -f "$from"next-ca.pem "$to"next/ca.pem; cp -f "$from"next-ca-key.pem "$to"next/ca-key.pem
+      fi
     securityContext:
       allowPrivilegeEscalation: false
       readOnlyRootFilesystem: true
