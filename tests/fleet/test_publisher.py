@@ -1,19 +1,23 @@
 """Writing beside others: nobody's entry is lost, and what is judged is judged by all that came before."""
 
+import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 
 from coatcheck.decision.session import Session
 from coatcheck.decision.verdict import Reason
-from coatcheck.fleet.shared_log import SharedLog
+from coatcheck.fleet.shared_log import Heard, SharedLog
 from coatcheck.state import Problem, StateError
 from coatcheck.state.replica import Replica
 from coatcheck.state.sessions import NewSession
-from tests.fleet.fleet import Daemon, Fleet, fleet, until, wanted
+from coatcheck.state.shared_database import Position
+from tests.fleet.fleet import PATIENCE, Daemon, Fleet, fleet, until, wanted
 from tests.fleet.redis_server import RedisServer, redis_server
 
 pytestmark = pytest.mark.needs_debian("redis-server")
@@ -165,3 +169,80 @@ def test_a_revocation_that_no_replica_has_is_refused_as_often_as_it_is_repeated(
         follow = ("--replicaof", "127.0.0.1", str(primary.port), "--masteruser", "default")
         with redis_server(short / "replica", options=(*follow, "--masterauth", primary.admin_password)):
             until(_revoked, daemon, session)
+
+
+def test_a_connection_that_was_cut_while_idle_fails_nobody(
+    three: Fleet, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a load balancer or Redis's `timeout`: the first change after a quiet hour is no exception."""
+    a = three.daemons[0]
+    first, _ = a.state.open_session(wanted("issuer|first"), "launcher")
+    monkeypatch.setattr("coatcheck.fleet.shared_log.IDLE_SECONDS", -1.0, raising=False)
+    for _ in range(3):
+        server.admin().client_kill_filter(_type="normal")
+        until(lambda: a.hears)
+        a.state.renew(first.id, "launcher")
+    server.admin().client_kill_filter(_type="normal")
+    a.state.revoke(first.id, "operator")
+
+
+def test_what_a_member_did_a_moment_ago_speaks_against_nothing_that_it_does(
+    three: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own entries were judged here already, whether its follower has read them or not."""
+    a, b, _ = three.daemons
+    log, held = a.member.follower._log, Event()
+    listen = log.listen
+
+    def later(after: Position, renewals_after: str) -> Heard:
+        assert held.wait(PATIENCE)
+        return listen(after, renewals_after)
+
+    monkeypatch.setattr(log, "listen", later)
+    monkeypatch.setattr(a.state.hearing, "max_silence", PATIENCE)
+    try:
+        for _ in range(3):
+            session, _ = a.state.open_session(wanted("issuer|same"), "launcher")
+            a.state.revoke_where(lambda each: each.id == session.id, "openai", "operator")  # noqa: B023
+            a.state.bump_generation(session.id, "launcher")
+            a.state.revoke(session.id, "operator")
+    finally:
+        held.set()
+    until(lambda: b.refuses(session) is Reason.SESSION_REVOKED)
+
+
+def test_a_session_that_could_not_be_kept_here_is_ended_at_the_others(three: Fleet) -> None:
+    """Told, and then our own commit failed: nobody has its handles, and it must not hold its origin."""
+    a, b, _ = three.daemons
+    replica = a.state.replica
+    assert replica is not None
+    connection = replica.database._sql
+    replica.database._sql = _FullDisk(connection)  # type: ignore[assignment]
+    with pytest.raises(StateError, match="the fleet was told") as refused:
+        a.state.open_session(wanted(), "launcher")
+    assert refused.value.reason is Problem.NOT_DURABLE
+    until(lambda: len(b.state.sessions.by_id) == 1)
+    (orphan,) = b.state.sessions.by_id.values()
+    replica.database._sql = connection
+    until(lambda: b.refuses(orphan) is Reason.SESSION_REVOKED)
+
+
+class _FullDisk:
+    """SQLite when nothing can be committed, nor noted outside of a transaction."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def execute(self, statement: str, *about: Any) -> sqlite3.Cursor:
+        if statement == "COMMIT":
+            raise sqlite3.OperationalError("database or disk is full")
+        return self._connection.execute(statement, *about)
+
+    def executemany(self, statement: str, about: Any) -> sqlite3.Cursor:
+        if not self._connection.in_transaction:
+            raise sqlite3.OperationalError("database or disk is full")
+        return self._connection.executemany(statement, about)
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._connection.in_transaction

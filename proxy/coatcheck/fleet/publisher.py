@@ -12,7 +12,7 @@ from coatcheck.state.changes import Change, Closed, Opened, Renewed, conflict
 from coatcheck.state.database import Status
 from coatcheck.state.errors import Problem, StateError
 from coatcheck.state.hearing import Hearing
-from coatcheck.state.replica import Replica
+from coatcheck.state.replica import Entry, Replica
 from coatcheck.state.shared_database import Position
 
 ATTEMPTS: Final = 50
@@ -46,7 +46,12 @@ class RedisPublisher:
             now = self._replica.clock.now()
             opened = [c.session for c in changes if isinstance(c, Opened)]
             self._replica.database.owe([Closed(each.id, Status.ENDED, now.wall) for each in opened])
-            raise _not_shared(str(error)) from None
+            raise StateError(
+                Problem.NOT_DURABLE,
+                f"the fleet's shared state did not confirm it ({error}): nothing was changed here, a session"
+                " that was opened is ended again, and a handle or a generation may count all the same",
+                "See /readyz and docs/fleet.md; look at the session when it is back, then repeat it.",
+            ) from None
         except (LogLost, SealBroken) as error:
             raise _not_shared(str(error)) from None
 
@@ -102,11 +107,22 @@ class RedisPublisher:
             entries, position = self._log.verified(position, heard.entries)
             if not entries:
                 raise LogLost("the shared log is behind what was read of it")
-            why = conflict(changes, [change for entry in entries for change in entry.changes])
+            why = conflict(changes, self._unjudged(entries))
             if judged and why is not None:
                 problem = Problem.ORIGIN_TAKEN if "origin" in why else Problem.NOT_DURABLE
                 raise StateError(problem, why, "Look at it again, then repeat what is still wanted.")
         raise SharedStateDown("too many daemons write at once")
+
+    def _unjudged(self, entries: Sequence[Entry]) -> list[Change]:
+        """What nobody here knew of when it was judged: all of the others', and of ours what was undone here
+        and not yet there."""
+        undone = {each.session for each in self._replica.database.owed() if isinstance(each, Closed)}
+        return [
+            change
+            for entry in entries
+            for change in entry.changes
+            if entry.by != self._log.member or (isinstance(change, Opened) and change.session.id in undone)
+        ]
 
     def _try[T](self, command: Callable[[], T]) -> T:
         if time.monotonic() < self._not_before:

@@ -5,6 +5,7 @@ only where a seal or the chain vouches for it.
 """
 
 import json
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ CHUNK: Final = 500
 """Changes in one field of a snapshot: some 200 kB."""
 MARGIN: Final = 500
 """Entries that stay in the log although the snapshot has them, for readers that are a little behind."""
+IDLE_SECONDS: Final = 15.0
+"""After so long a connection may have been cut without a word, by Redis (`timeout`) or a load balancer, and a
+command on it would fail or wait: a new one is made first."""
 NEW_SNAPSHOT_SECONDS: Final = 60
 """A snapshot whose writer died half-way is dropped."""
 
@@ -68,10 +72,13 @@ class SharedLog:
     def __init__(
         self, server: SharedStateServer, seal: Seal, fleet: str, member: str, timeout: float
     ) -> None:
-        self._server, self._seal, self._member, self._timeout = server, seal, member, timeout
+        self._server, self._seal, self._timeout = server, seal, timeout
+        self.member = member
+        """Whose name our entries bear."""
         self._key = f"coatcheck:{{{fleet}}}:"
         self._client: Redis | None = None
         self._loaded: dict[str, str] = {}
+        self._used_at = 0.0
 
     @property
     def connected(self) -> bool:
@@ -90,7 +97,7 @@ class SharedLog:
         """What came after, and that we are here."""
         keys = ("head", "log", "leases", "renewals", "members")
         answer = self._run(
-            scripts.LISTEN, keys, after.epoch, after.number, renewals_after, self._member, AT_ONCE
+            scripts.LISTEN, keys, after.epoch, after.number, renewals_after, self.member, AT_ONCE
         )
         try:
             time, members, head, entries, renewals, length = answer
@@ -198,7 +205,7 @@ class SharedLog:
     def install(self, changes: Sequence[Change], position: Position) -> bool:
         """Put a snapshot in place of the log up to `position`. False: there is a newer one."""
         chunks = [changes[at : at + CHUNK] for at in range(0, len(changes), CHUNK)]
-        name = f"snapshot:{self._member}"
+        name = f"snapshot:{self.member}"
         self._do(lambda client: client.delete(self._key + name))
         for each, chunk in enumerate(chunks):
             place = f"snapshot|{position.epoch}|{position.number}|{position.digest}|{each}|{len(chunks)}"
@@ -219,7 +226,7 @@ class SharedLog:
 
     def _content(self, after: str, changes: Sequence[Change], at: float) -> bytes:
         lines = [written(change) for change in changes]
-        return json.dumps({"after": after, "by": self._member, "at": at, "changes": lines}).encode()
+        return json.dumps({"after": after, "by": self.member, "at": at, "changes": lines}).encode()
 
     def settle(self, limits: Sequence[tuple[str, bool, float]]) -> list[float]:
         """Add to each limit the seconds that were used of it, or (True) say how many run at once here; how
@@ -228,7 +235,7 @@ class SharedLog:
         amounts = [
             each for _, count, much in limits for each in ("running" if count else "spent", repr(much))
         ]
-        return [float(answer) for answer in self._run(scripts.SETTLE, keys, self._member, *amounts)]
+        return [float(answer) for answer in self._run(scripts.SETTLE, keys, self.member, *amounts)]
 
     # --- the connection ------------------------------------------------------------------------------------
 
@@ -250,8 +257,11 @@ class SharedLog:
 
     def _do(self, command: Any) -> Any:
         try:
+            if self._client is not None and time.monotonic() - self._used_at > IDLE_SECONDS:
+                self.disconnect()
             if self._client is None:
                 self._client = connect(self._server, self._timeout)
+            self._used_at = time.monotonic()
             return command(self._client)
         except SharedStateDown:
             raise

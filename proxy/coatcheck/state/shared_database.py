@@ -5,8 +5,9 @@ is in the shared log before it is committed here; what *takes* is committed here
 the others must be told, which is dropped only when the shared log has it (ADR 30).
 """
 
+import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, override
@@ -25,6 +26,7 @@ from coatcheck.state.changes import (
     Renewed,
 )
 from coatcheck.state.database import Database, IssuedHandle, Status
+from coatcheck.state.errors import Problem, StateError
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS shared_position (
@@ -72,6 +74,7 @@ class SharedDatabase(Database):
         super().__init__(path)
         self._sql.executescript(f"BEGIN; {_TABLES} COMMIT;")
         self._noted: list[Change] = []
+        self._given: list[Change] = []
         self._doubtful: list[Change] = []
         self._applying = False
         self.unconfirmed = False
@@ -99,7 +102,8 @@ class SharedDatabase(Database):
 
     def owed(self) -> list[Change]:
         """What was taken here and is not yet in the shared log."""
-        return [read(row[0]) for row in self._sql.execute("SELECT change FROM outbox ORDER BY rowid")]
+        kept = [read(row[0]) for row in self._sql.execute("SELECT change FROM outbox ORDER BY rowid")]
+        return kept + [each for each in self._doubtful if each not in kept]
 
     def owe(self, changes: Sequence[Change]) -> None:
         """The others must be told, even if the change that is being made now is undone."""
@@ -124,6 +128,7 @@ class SharedDatabase(Database):
         self.unconfirmed = True
         self.publisher.confirm()
         self.unconfirmed = False
+        self._doubtful = [each for each in self._doubtful if each not in owed]
         with self.applying(), self.unflushed(now):
             self._sql.executemany("DELETE FROM outbox WHERE change = ?", [(written(each),) for each in owed])
 
@@ -139,15 +144,20 @@ class SharedDatabase(Database):
     @contextmanager
     @override
     def _transaction(self, synchronous: str, now: Now) -> Iterator[None]:
-        self._noted = []
+        self._noted, self._given = [], []
         try:
             with super()._transaction(synchronous, now):
                 yield
                 taken = self._tell()
+        except BaseException as error:
+            opened = [each.session for each in self._given if isinstance(each, Opened)]
+            self.owe([Closed(each.id, Status.ENDED, now.wall) for each in opened])
+            if self._given and isinstance(error, sqlite3.Error):
+                raise _not_kept(error) from error
+            raise
         finally:
-            if self._doubtful:
-                doubtful, self._doubtful = self._doubtful, []
-                self._owe(doubtful)
+            with suppress(sqlite3.Error):  # it is tried again with the next change, until then in memory
+                self._keep_doubtful()
         if taken:
             self.tell_owed(now)
 
@@ -158,9 +168,15 @@ class SharedDatabase(Database):
         self._owe(taken)
         if given := [change for change in noted if not isinstance(change, (*TAKING, Renewed))]:
             self.publisher.give(given)
+            self._given = list(given)
         if renewals := [change for change in noted if isinstance(change, Renewed)]:
             self.publisher.renew(renewals)
         return bool(taken)
+
+    def _keep_doubtful(self) -> None:
+        if self._doubtful:
+            self._owe(self._doubtful)
+            self._doubtful = []
 
     def _owe(self, changes: Sequence[Change]) -> None:
         self._sql.executemany("INSERT OR IGNORE INTO outbox VALUES (?)", [(written(c),) for c in changes])
@@ -224,3 +240,12 @@ class SharedDatabase(Database):
         row = self._sql.execute("SELECT session FROM handles WHERE jti = ?", (jti,)).fetchone()
         if row is not None:
             self._note(HandleRevoked(row[0], jti))
+
+
+def _not_kept(error: sqlite3.Error) -> StateError:
+    return StateError(
+        Problem.NOT_DURABLE,
+        f"the fleet was told, but it could not be written here ({error}): a session that was opened is ended"
+        " again, and a handle or a generation may count all the same",
+        "Look at the free space and the health of the disk with the state directory, then at the session.",
+    )
