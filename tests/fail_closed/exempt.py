@@ -9,6 +9,7 @@ from tests.fail_closed.sites import Site
 
 # --- places that no ordinary request passes ---------------------------------------------------------
 
+FLEET = "only a daemon that shares its state: tests/fleet/test_limits.py, tests/fleet/test_approvals.py"
 OPENING = "a listener is opened by an operator's call or at the start, before there is a request"
 PRESSURE = "only under pressure from a slow receiver: tests/planes/test_traps_connections.py, tests/scale"
 REFUSING = "only where something was refused or has failed already"
@@ -19,6 +20,8 @@ STOPPING = "when the daemon stops"
 SHARED = "on shared listeners; the same `_serve` fails here on a session's own"
 
 NOT_PASSED = {
+    "exchange:Exchange._await_share ": FLEET,
+    "approvals:Approvals.answer_anywhere ": FLEET,
     "planes.connection:EgressConnection.open_connection await: self._not_connected": REFUSING,
     "planes.connection:EgressConnection._not_connected await: ": REFUSING,
     "planes.connection:EgressConnection.on_timeout": "mitmproxy's own watchdog, which is above our bounds",
