@@ -43,7 +43,6 @@ class Settings(SharedStateSettings, BaseSettings):
         description="PEM file of the public keys that sign policy bundles; with it `policy` names a bundle,"
         " nothing else is read, and no version older than one that was in force.",
     )
-
     policy_observe: str | None = Field(
         None,
         min_length=10,
@@ -204,11 +203,7 @@ class Settings(SharedStateSettings, BaseSettings):
     max_kept_sandboxes: int = Field(
         256, ge=0, description="Running, asleep or only saved: each has its memory and its disk on ours."
     )
-    recover_sandboxes: bool = Field(
-        True,
-        description="Those that asked for it come back by themselves when they died; `false`: a start after"
-        " an incident: then only people restore.",
-    )
+    recover_sandboxes: bool = Field(True, description="By themselves, those that died and were to come back.")
     max_snapshots: int = Field(10, ge=1, description="Of one sandbox; one more is refused.")
     max_sandboxes_per_caller: int = Field(8, ge=0, description="One caller cannot take them all.")
     sandbox_total_memory: int | None = Field(
