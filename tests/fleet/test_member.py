@@ -1,17 +1,21 @@
 """A daemon with shared state begins and ends like any other, whatever is wrong around it."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 
 import pytest
 
+from coatcheck.decision.policy import Limit, LimitKind, LimitScope
 from coatcheck.fleet.connection import SharedStateDown, connect
 from coatcheck.fleet.member import member_of, open_state
+from coatcheck.fleet.shared_log import SharedLog
 from coatcheck.private_files import PrivateFileError
 from coatcheck.settings import Settings
 from coatcheck.state.buckets import Buckets
 from coatcheck.state.shared_database import SharedDatabase
-from tests.fleet.fleet import new_key
+from tests.fleet.fleet import PATIENCE, new_key
 
 
 def _settings(directory: Path, **more: object) -> Settings:
@@ -43,6 +47,43 @@ async def test_without_a_redis_it_starts_refuses_and_stops(tmp_path: Path) -> No
             await asyncio.sleep(0.01)
     assert denied is not None
     await member.stop()
+    state.close()
+
+
+async def test_one_whose_commands_hang_stops_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Resolving a name has no deadline, in neither of its threads."""
+    from coatcheck.approvals import Approvals
+
+    for module in ("follower", "limits"):
+        monkeypatch.setattr(f"coatcheck.fleet.{module}.LEAVING_SECONDS", 0.2, raising=False)
+    resolved, stuck = Event(), [Event(), Event()]
+
+    def hangs(which: int) -> Callable[..., None]:
+        def command(log: SharedLog, *about: object) -> None:
+            stuck[which].set()
+            resolved.wait(PATIENCE)
+            raise SharedStateDown("no such host")
+
+        return command
+
+    monkeypatch.setattr(SharedLog, "listen", hangs(0))
+    monkeypatch.setattr(SharedLog, "settle", hangs(1))
+    settings = _settings(tmp_path)
+    state = open_state(settings, tmp_path / "sessions", lambda event: None, None)
+    member = member_of(settings, state, lambda event: None)
+    assert member is not None
+    member.start(Buckets(), Approvals(lambda event: None, state.clock.now))
+    limit = Limit(LimitKind.REQUESTS, 1, 60.0, 1, LimitScope.TENANT)
+    member.limits.began([(limit, ("agents", "acme"))], 0.0)
+    try:
+        await asyncio.to_thread(lambda: [each.wait(PATIENCE) for each in stuck])
+        async with asyncio.timeout(PATIENCE / 2):
+            await member.stop()
+        assert not resolved.is_set()
+    finally:
+        resolved.set()
     state.close()
 
 

@@ -1,6 +1,7 @@
 """Writing beside others: nobody's entry is lost, and what is judged is judged by all that came before."""
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from coatcheck.decision.session import Session
 from coatcheck.decision.verdict import Reason
 from coatcheck.fleet.shared_log import Heard, SharedLog
 from coatcheck.state import Problem, StateError
+from coatcheck.state.changes import Renewed
 from coatcheck.state.replica import Replica
 from coatcheck.state.sessions import NewSession
 from coatcheck.state.shared_database import Position
@@ -116,6 +118,17 @@ def test_what_lapses_lapses_for_all(three: Fleet, server: RedisServer) -> None:
     again, _ = c.state.open_session(wanted(), "launcher")
     until(lambda: a.refuses(again) is None)
     assert session.id.encode() not in server.admin().hgetall("coatcheck:{coatcheck}:leases")
+
+
+def test_who_renews_what_is_over_leaves_no_lease_behind(three: Fleet, server: RedisServer) -> None:
+    """It had not heard yet: nobody would ever take that lease away again."""
+    a, b, _ = three.daemons
+    session, _ = a.state.open_session(wanted(), "launcher")
+    until(lambda: b.knows(session))
+    a.state.revoke(session.id, "operator")
+    renewal = Renewed(session.id, 600.0, time.time() + 600)
+    _replica(b).database.publisher.renew([renewal])
+    assert server.admin().hgetall("coatcheck:{coatcheck}:leases") == {}
 
 
 @contextmanager

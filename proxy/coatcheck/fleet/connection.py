@@ -1,7 +1,7 @@
 """A connection to Redis or Valkey: one, with a deadline, verified TLS, and no retries of its own."""
 
 import ssl
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from coatcheck.shared_state_settings import SharedStateServer
 from coatcheck.stores import SecretUnavailable
@@ -9,6 +9,10 @@ from coatcheck.stores.vault_login import read_material
 
 if TYPE_CHECKING:
     from redis import Redis
+
+LEAVING_SECONDS: Final = 5.0
+"""So long a daemon that stops waits for a command that runs: several time-outs. A name that is being resolved
+has none (getaddrinfo), and must not keep it."""
 
 
 class SharedStateDown(Exception):

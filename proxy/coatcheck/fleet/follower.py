@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from coatcheck.fleet.connection import SharedStateDown
+from coatcheck.fleet.connection import LEAVING_SECONDS, SharedStateDown
 from coatcheck.fleet.seal import SealBroken
 from coatcheck.fleet.shared_log import AT_ONCE, Head, Heard, LogLost, SharedLog
 from coatcheck.state.changes import KeysChanged
@@ -94,11 +94,15 @@ class Follower:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when the thread has ended, which takes one time-out at most."""
+        """Returns when the thread has ended, after LEAVING_SECONDS at most: it finds a closed state then, and
+        ends as well."""
         self._stopping.set()
         if self._thread.is_alive():
-            self._thread.join()
-        self._log.disconnect()
+            self._thread.join(LEAVING_SECONDS)
+        if self._thread.is_alive():
+            logger.warning("whoever follows the shared state is stuck in a command, and is left behind")
+        else:
+            self._log.disconnect()
 
     def _run(self) -> None:
         while not self._stopping.is_set():

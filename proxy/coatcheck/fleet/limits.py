@@ -21,7 +21,7 @@ from coatcheck.decision.policy import Limit, LimitKind, LimitScope
 from coatcheck.decision.ratelimit import BucketKey, charge, spend
 from coatcheck.decision.session import Session
 from coatcheck.decision.verdict import Deny, Reason
-from coatcheck.fleet.connection import SharedStateDown
+from coatcheck.fleet.connection import LEAVING_SECONDS, SharedStateDown
 from coatcheck.fleet.shared_log import SharedLog
 from coatcheck.state.buckets import ShareAwaited
 
@@ -89,8 +89,9 @@ class SharedLimits:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self._worker.shutdown(wait=True)
-        self._log.disconnect()
+        gone = asyncio.wrap_future(self._worker.submit(self._log.disconnect))
+        self._worker.shutdown(wait=False)
+        await asyncio.wait([gone], timeout=LEAVING_SECONDS)
 
     # --- for Buckets ---------------------------------------------------------------------------------------
 

@@ -78,7 +78,7 @@ class Member:
         await asyncio.to_thread(self.leave)
 
     def leave(self) -> None:
-        """What only follows the state, in any thread; takes one time-out at most."""
+        """What only follows the state, in any thread; bounded, like `Follower.stop`."""
         self.follower.stop()
         self._writing.disconnect()
 

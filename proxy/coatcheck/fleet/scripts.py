@@ -1,7 +1,8 @@
 """The steps that Redis takes as one: each a Lua script, with all keys of a fleet in one slot.
 
 `head` is a hash: `epoch`, `number` and `digest` of the last entry, `genesis` (sealed: which fleet's, which
-epoch), `base` (the number up to which `snapshot` goes). `log` is a stream whose ids are `epoch-number`.
+epoch), `base` (the number up to which `snapshot` goes). `over` holds sessions that were closed within ten
+minutes: longer than a daemon goes on without hearing that. `log` is a stream whose ids are `epoch-number`.
 A script writes in any case, also the one that only listens: a primary that has lost its replicas and is told
 to refuse writes then (min-replicas-to-write) must not go on being listened to.
 """
@@ -23,13 +24,18 @@ return {time[1] .. '.' .. string.format('%06d', time[2]), redis.call('ZCARD', KE
         renewals, redis.call('XLEN', KEYS[2])}
 """
 APPEND: Final = """
--- KEYS head log leases; ARGV epoch number digest new-digest sealed closed…
+-- KEYS head log leases over; ARGV epoch number digest new-digest sealed closed…
 local head = redis.call('HMGET', KEYS[1], 'epoch', 'number', 'digest')
 if head[1] ~= ARGV[1] or head[2] ~= ARGV[2] or head[3] ~= ARGV[3] then return 0 end
 local number = tonumber(ARGV[2]) + 1
 redis.call('XADD', KEYS[2], ARGV[1] .. '-' .. string.format('%.0f', number), 's', ARGV[5])
 redis.call('HSET', KEYS[1], 'number', string.format('%.0f', number), 'digest', ARGV[4])
-for i = 6, #ARGV do redis.call('HDEL', KEYS[3], ARGV[i]) end
+local time = redis.call('TIME')
+for i = 6, #ARGV do
+  redis.call('HDEL', KEYS[3], ARGV[i])
+  redis.call('ZADD', KEYS[4], time[1], ARGV[i])
+end
+if #ARGV > 5 then redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', time[1] - 600) end
 return 1
 """
 FOUND: Final = """
@@ -43,11 +49,14 @@ redis.call('XADD', KEYS[2], ARGV[4] .. '-1', 's', ARGV[7])
 return 1
 """
 RENEW: Final = """
--- KEYS head leases renewals; ARGV epoch kept, then id and sealed lease of each session
+-- KEYS head leases renewals over; ARGV epoch kept, then id and sealed lease of each session
+-- One that is over, which whoever renews it has not heard yet, would keep its lease for ever.
 if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] then return 0 end
 for i = 3, #ARGV, 2 do
-  redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1])
-  redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[2], '*', 'i', ARGV[i], 's', ARGV[i + 1])
+  if not redis.call('ZSCORE', KEYS[4], ARGV[i]) then
+    redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1])
+    redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[2], '*', 'i', ARGV[i], 's', ARGV[i + 1])
+  end
 end
 return 1
 """

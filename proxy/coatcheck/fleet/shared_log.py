@@ -179,7 +179,7 @@ class SharedLog:
         sealed = self._seal.seal(_place(after.epoch, number), self._content(after.digest, changes, at))
         digest = _digest(after.digest, sealed)
         over = [change.session for change in changes if isinstance(change, Closed)]
-        keys = ("head", "log", "leases")
+        keys = ("head", "log", "leases", "over")
         entry: list[str | bytes] = [after.digest, digest, sealed, *over]
         done = self._run(scripts.APPEND, keys, after.epoch, after.number, *entry)
         return Position(after.epoch, number, digest) if done == 1 else None
@@ -190,7 +190,7 @@ class SharedLog:
         for each in renewals:
             content = json.dumps([each.seconds, each.until]).encode()
             leases += [each.session, self._seal.seal(f"lease|{epoch}|{each.session}", content)]
-        done = self._run(scripts.RENEW, ("head", "leases", "renewals"), epoch, RENEWALS_KEPT, *leases)
+        done = self._run(scripts.RENEW, ("head", "leases", "renewals", "over"), epoch, RENEWALS_KEPT, *leases)
         return bool(done == 1)
 
     def found(self, seen: Head | None, epoch: int, changes: Sequence[Change], at: float) -> bool:
