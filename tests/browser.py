@@ -36,15 +36,15 @@ _SWITCHES = (
 
 
 @contextmanager
-def chromium() -> Iterator[WebDriver]:
-    """One browser; about a second. Everything that it kept is gone afterwards."""
+def chromium(*more: str) -> Iterator[WebDriver]:
+    """One browser; about a second. Everything that it kept is gone afterwards. `more`: switches."""
     driver = shutil.which("chromedriver")
     assert driver is not None  # selenium would go and look for one elsewhere
     options = Options()
     options.binary_location = str(shutil.which("chromium"))
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     with tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True) as profile:
-        for switch in (*_SWITCHES, f"--user-data-dir={profile}"):
+        for switch in (*_SWITCHES, *more, f"--user-data-dir={profile}"):
             options.add_argument(switch)
         browser = webdriver.Chrome(options=options, service=Service(driver))
         try:

@@ -20,12 +20,13 @@ from pydantic_settings import (
 
 from coatcheck.decision.address import parse_networks
 from coatcheck.decision.host import split_authority
+from coatcheck.page_settings import PageSettings
 from coatcheck.shared_state_settings import SharedStateSettings
 
 PREFIX = "COATCHECK_"
 
 
-class Settings(SharedStateSettings, BaseSettings):
+class Settings(PageSettings, SharedStateSettings, BaseSettings):
     """Everything that differs from one deployment to the next."""
 
     model_config = SettingsConfigDict(
@@ -59,17 +60,13 @@ class Settings(SharedStateSettings, BaseSettings):
     # --- listeners ---
     proxy_host: str = Field("127.0.0.1", description="Address of the shared proxy listener.")
     proxy_port: int | None = Field(
-        None,
-        ge=0,
-        le=65535,
-        description="Port of the shared proxy listener; unset: none.",
+        None, ge=0, le=65535, description="Port of the shared proxy listener; unset: none."
     )
     proxy_share_port: bool = Field(
         False, description="Other daemons on this host may listen there, too (SO_REUSEPORT)."
     )
     proxy_trust_addresses: bool = Field(
-        False,
-        description="Nobody can spoof a source address there: class `address`.",
+        False, description="Nobody can spoof a source address there: class `address`."
     )
     transparent_hosts: tuple[str, ...] = Field(
         ("127.0.0.1",),
@@ -241,8 +238,7 @@ class Settings(SharedStateSettings, BaseSettings):
         " /v1/logs are added. Needs the extra `otel`. No OTEL_… variable is read.",
     )
     otel_headers_file: Path | None = Field(
-        None,
-        description="Lines `Name: value` for the collector, such as a token; 0600, read for each batch.",
+        None, description="Lines `Name: value` for the collector, such as a token; 0600, read for each batch."
     )
     otel_ca_file: Path | None = Field(None, description="PEM roots for the collector; unset: public ones.")
     otel_signals: tuple[Literal["traces", "logs"], ...] = Field(

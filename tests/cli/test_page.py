@@ -5,12 +5,12 @@ import json
 from pathlib import Path
 
 from tests.cli.transcript import coatcheck
-from tests.control.conftest import Control, control, short_dir
+from tests.control.conftest import Control, control, ground, short_dir
 from tests.control.page.conftest import headers
 from tests.daemon import TestDaemon
 from tests.planes.conftest import daemon
 
-__all__ = ["control", "daemon", "short_dir"]
+__all__ = ["control", "daemon", "ground", "short_dir"]
 
 
 async def test_it_prints_a_link_that_logs_in(control: Control, tmp_path: Path) -> None:

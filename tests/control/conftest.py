@@ -5,6 +5,7 @@ import hashlib
 import http.client
 import json
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,9 @@ CALLERS = {
 }
 
 
+_PROOFS = ("uid", "certificate_sha256", "certificate_subject", "oidc_subject", "oidc_email", "oidc_group")
+
+
 def token_of(caller: str) -> str:
     """That caller's bearer token: a secret that the suite's output must not hold."""
     return known_secret(f"control token of {caller}", prefix="cct_")
@@ -46,7 +50,7 @@ def grants_toml(callers: Mapping[str, Mapping[str, Any]]) -> str:
     for name, entry in callers.items():
         proof = (
             {}
-            if any(key in entry for key in ("uid", "certificate_sha256", "certificate_subject"))
+            if any(key in _PROOFS for key in entry)
             else {"token_sha256": hashlib.sha256(token_of(name).encode()).hexdigest()}
         )
         lines += ["[[caller]]", f'name = "{name}"']
@@ -150,27 +154,52 @@ def short_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("c")
 
 
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What a daemon of these tests stands on."""
+
+    directory: Path
+    state: Path
+    origin_port: int
+    upstream_ca: Path
+    real_keys: Mapping[str, str]
+
+
+@asynccontextmanager
+async def running_control(
+    ground: Ground, callers: Mapping[str, Mapping[str, Any]], **settings: Any
+) -> AsyncIterator[Control]:
+    """A daemon with these callers."""
+    grants = ground.directory / "grants.toml"
+    grants.write_text(grants_toml(callers))
+    grants.chmod(0o600)
+    secrets = {f"memory:secret/{name}#api_key": key for name, key in ground.real_keys.items()}
+    given: dict[str, Any] = {"control_port": 0, "control_grants": grants, "proxy_port": 0}
+    async with running_daemon(
+        ground.state,
+        POLICY,
+        secrets,
+        upstream_ca=ground.upstream_ca,
+        connect_to={f"{host}:443": ground.origin_port for host in ORIGIN},
+        **given | settings,
+    ) as daemon:
+        yield Control(daemon, grants)
+
+
 @pytest.fixture
-async def control(
+def ground(
     short_dir: Path,
     all_output: Path,
-    request: pytest.FixtureRequest,
     origin_server: TlsServer,
     upstream_tls: UpstreamTls,
     real_keys: dict[str, str],
-) -> AsyncIterator[Control]:
+) -> Ground:
+    state = all_output / short_dir.name
+    return Ground(short_dir, state, origin_server.port, upstream_tls.ca, real_keys)
+
+
+@pytest.fixture
+async def control(ground: Ground, request: pytest.FixtureRequest) -> AsyncIterator[Control]:
     """A daemon with CALLERS. Indirect parameters are more settings."""
-    grants = short_dir / "grants.toml"
-    grants.write_text(grants_toml(CALLERS))
-    grants.chmod(0o600)
-    secrets = {f"memory:secret/{name}#api_key": key for name, key in real_keys.items()}
-    settings = {"control_port": 0, "control_grants": grants, "proxy_port": 0} | getattr(request, "param", {})
-    async with running_daemon(
-        all_output / short_dir.name,
-        POLICY,
-        secrets,
-        upstream_ca=upstream_tls.ca,
-        connect_to={f"{host}:443": origin_server.port for host in ORIGIN},
-        **settings,
-    ) as daemon:
-        yield Control(daemon, grants)
+    async with running_control(ground, CALLERS, **getattr(request, "param", {})) as running:
+        yield running

@@ -71,6 +71,9 @@ OPS = 'name = "ops"\nrole = "operator"\ntenants = ["*"]\n'
         (GOOD.replace('"emulated"', '"strong"'), "isolation"),
         (GOOD + GOOD, "the same name"),
         (GOOD + GOOD.replace("ci-launcher", "b"), "the same uid"),
+        (GOOD.replace("uid = 1001", 'oidc_group = "ci"'), "only people"),
+        (f'[[caller]]\n{OPS}oidc_email = ""\n', "oidc_email"),
+        (f'[[caller]]\n{OPS}oidc_email = "a@x"\noidc_subject = "u"\n', "exactly one way"),
         (f'[[caller]]\n{OPS}uid = 9\npolicies = ["x"]\n', "mean nothing"),
         (f'[[caller]]\n{OPS}uid = 9\norigins = ["mtls"]\n', "mean nothing"),
     ],
@@ -81,6 +84,20 @@ def test_a_file_with_a_mistake_is_refused(tmp_path: Path, text: str, says: str) 
         load_grants(written(tmp_path, text), {5})
     assert refused.value.hint
     assert "plain" not in str(refused.value)
+
+
+def test_an_openid_entry_is_found_by_what_the_provider_proved(tmp_path: Path) -> None:
+    """By subject, mail or group, never by one as another; and it is no proof anywhere else."""
+    entry = '[[caller]]\nname = "{}"\n{} = "x"\nrole = "operator"\ntenants = ["*"]\n'
+    kinds = ("subject", "email", "group")
+    text = "".join(entry.format(kind, f"oidc_{kind}") for kind in kinds)
+    grants = load_grants(written(tmp_path, text), ())
+    for kind in kinds:
+        assert [each.name for each in grants.of_oidc(frozenset({f"{kind} x", "subject y"}))] == [kind]
+        assert grants.proof_of(kind) == f"oidc {kind} x" and grants.of_name(kind) is not None
+    assert len(grants.of_oidc(frozenset({"subject x", "group x"}))) == 2
+    assert grants.of_oidc(frozenset({"x", "oidc x", "Email x"})) == ()
+    assert grants.of_token("x") is None and grants.by_certificate == ()
 
 
 @pytest.mark.parametrize("mode", [0o660, 0o602])

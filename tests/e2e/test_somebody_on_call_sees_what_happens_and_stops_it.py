@@ -8,11 +8,11 @@ import pytest
 
 from coatcheck.policyfile import load_policy
 from tests.browser import Person, chromium
-from tests.control.conftest import Control, control, short_dir, token_of
+from tests.control.conftest import Control, control, ground, short_dir, token_of
 from tests.e2e.story import MODELS, bearer, policy, until
 from tests.planes.wire import http_client
 
-__all__ = ["control", "short_dir"]
+__all__ = ["control", "ground", "short_dir"]
 
 pytestmark = pytest.mark.needs_debian("chromedriver")
 

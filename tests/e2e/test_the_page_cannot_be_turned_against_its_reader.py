@@ -12,14 +12,14 @@ from selenium.webdriver.common.keys import Keys
 
 from coatcheck.policyfile import load_policy
 from tests.browser import Person, chromium
-from tests.control.conftest import Control, control, short_dir
+from tests.control.conftest import Control, control, ground, short_dir
 from tests.daemon import Sandbox
 from tests.e2e.story import MODELS, bearer
 from tests.e2e.test_somebody_on_call_sees_what_happens_and_stops_it import log_in
 from tests.planes.conftest import POLICY
 from tests.planes.wire import Wire, http_client
 
-__all__ = ["control", "short_dir"]
+__all__ = ["control", "ground", "short_dir"]
 
 pytestmark = pytest.mark.needs_debian("chromedriver")
 

@@ -11,6 +11,7 @@ from typing import Final
 from coatcheck.control.backend import Backend
 from coatcheck.control.bridge import PlaneBridge
 from coatcheck.control.page.logins import Logins
+from coatcheck.control.page.openid_login import OpenIdLogins
 from coatcheck.control.problem import ControlProblem, Refusal, from_state
 from coatcheck.state.errors import StateError
 
@@ -45,12 +46,20 @@ class _Lane:
 class Desk:
     """Belongs to the control API's loop."""
 
-    def __init__(self, backend: Backend, bridge: PlaneBridge, page_origin: str | None = None) -> None:
-        """`page_origin`: where a browser finds the page, `http://127.0.0.1:8750`; None: nowhere."""
+    def __init__(
+        self,
+        backend: Backend,
+        bridge: PlaneBridge,
+        page_origin: str | None = None,
+        openid: OpenIdLogins | None = None,
+    ) -> None:
+        """`page_origin`: where a browser finds the page, `http://127.0.0.1:8750`; None: nowhere. `openid`:
+        how people log in there at their provider; closed by `close`."""
         self.backend = backend
         self.bridge = bridge
         self.page_origin = page_origin
         self.logins = Logins()
+        self.openid = openid
         # One thread gives, so that a revocation waits for at most one flush before it has State's lock.
         self._giving = _Lane("give", 1)
         self._taking = _Lane("take", 2)
@@ -71,3 +80,5 @@ class Desk:
     def close(self) -> None:
         for lane in (self._taking, self._giving, self._reading):
             lane.close()
+        if self.openid is not None:
+            self.openid.close()

@@ -2,7 +2,7 @@
 
 [[caller]]
 name = "ci-launcher"
-uid = 1001                        # or token_sha256, certificate_sha256, certificate_subject
+uid = 1001                        # or another of _PROOFS
 role = "launcher"
 tenants = ["acme"]
 policies = ["default"]
@@ -33,7 +33,15 @@ OVERFLOW_UID: Final = 65534
 """What the kernel shows for *every* user of another user namespace that has no name in ours: a sandbox."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-_PROOFS: Final = ("uid", "token_sha256", "certificate_sha256", "certificate_subject")
+_PROOFS: Final = (
+    "uid",
+    "token_sha256",
+    "certificate_sha256",
+    "certificate_subject",
+    "oidc_subject",
+    "oidc_email",
+    "oidc_group",
+)
 
 type _Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 type _Word = Annotated[str, Field(min_length=1, max_length=200)]
@@ -55,6 +63,9 @@ class _Entry(BaseModel):
     token_sha256: _Sha256 | None = None
     certificate_sha256: _Sha256 | None = None
     certificate_subject: _Word | None = None
+    oidc_subject: _Word | None = None
+    oidc_email: _Word | None = None
+    oidc_group: _Word | None = None
     role: Literal["launcher", "operator", "auditor"]
     tenants: tuple[_Word, ...] = Field(min_length=1)
     policies: tuple[_Word, ...] = ()
@@ -76,12 +87,14 @@ class Grants:
     by_token: tuple[tuple[bytes, Caller], ...] = ()
     by_certificate: tuple[tuple[str, Caller], ...] = ()
     """SHA-256 of the DER form, or `subject ` and the subject's RFC 4514 string."""
+    by_oidc: tuple[tuple[str, Caller], ...] = ()
+    """`subject …`, `email …` or `group …` of the OpenID provider. On the page only."""
 
     def of_uid(self, uid: int) -> Caller | None:
         return self.by_uid.get(uid)
 
     def of_name(self, name: str) -> Caller | None:
-        proved = (*self.by_token, *self.by_certificate)
+        proved = (*self.by_token, *self.by_certificate, *self.by_oidc)
         everybody = (*self.by_uid.values(), *(caller for _, caller in proved))
         return next((caller for caller in everybody if caller.name == name), None)
 
@@ -91,6 +104,7 @@ class Grants:
             *((f"uid {uid}", caller) for uid, caller in self.by_uid.items()),
             *((f"token {digest.hex()}", caller) for digest, caller in self.by_token),
             *((f"certificate {known}", caller) for known, caller in self.by_certificate),
+            *((f"oidc {known}", caller) for known, caller in self.by_oidc),
         ]
         return next((proof for proof, caller in proofs if caller.name == name), "")
 
@@ -112,6 +126,10 @@ class Grants:
             return None
         return next((caller for known, caller in self.by_certificate if known in (digest, subject)), None)
 
+    def of_oidc(self, proven: frozenset[str]) -> tuple[Caller, ...]:
+        """Every caller that one of these belongs to, written as in `by_oidc`."""
+        return tuple(caller for known, caller in self.by_oidc if known in proven)
+
 
 def load_grants(path: Path | None, owner_uids: Iterable[int]) -> Grants:
     """The grants in `path` (None: no file), and every grant for `owner_uids`. Raises GrantsError."""
@@ -122,7 +140,7 @@ def load_grants(path: Path | None, owner_uids: Iterable[int]) -> Grants:
         return Grants(owners)
     entries = _parse(path).caller
     seen: dict[str, str] = {}
-    by_uid, by_token, by_certificate = dict(owners), [], []
+    by_uid, by_token, by_certificate, by_oidc = dict(owners), [], [], []
     for entry in entries:
         caller = _caller(entry)
         proof = next(name for name in _PROOFS if getattr(entry, name) is not None)
@@ -148,9 +166,11 @@ def load_grants(path: Path | None, owner_uids: Iterable[int]) -> Grants:
                 by_token.append((bytes.fromhex(value), caller))
             case "certificate_sha256":
                 by_certificate.append((value, caller))
-            case _:
+            case "certificate_subject":
                 by_certificate.append((f"subject {value}", caller))
-    return Grants(by_uid, tuple(by_token), tuple(by_certificate))
+            case _:
+                by_oidc.append((f"{proof.removeprefix('oidc_')} {value}", caller))
+    return Grants(by_uid, tuple(by_token), tuple(by_certificate), tuple(by_oidc))
 
 
 def _caller(entry: _Entry) -> Caller:
@@ -164,6 +184,11 @@ def _caller(entry: _Entry) -> Caller:
             f"Give one of {', '.join(_PROOFS)}; a second way is a second caller.",
         )
     role = Role(entry.role)
+    if role is Role.LAUNCHER and any(getattr(entry, proof) for proof in _PROOFS if proof.startswith("oidc_")):
+        raise GrantsError(
+            f"launcher {entry.name!r} proves itself by OIDC, which only people do, on the page",
+            "Give it a uid, a token or a certificate.",
+        )
     if role is Role.LAUNCHER:
         if not entry.policies or not entry.isolation:
             raise GrantsError(

@@ -21,6 +21,7 @@ from coatcheck.control.dispatch import Dispatcher, refused
 from coatcheck.control.door import Door, answer_bytes
 from coatcheck.control.grants import Grants, GrantsError, load_grants
 from coatcheck.control.identity import Channel, identify, uid_of
+from coatcheck.control.page.openid_login import OpenIdLogins
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.sandbox_periodic import PeriodicSnapshots
 from coatcheck.control.sandbox_recovery import Recovery
@@ -32,6 +33,7 @@ from coatcheck.control.sockets import (
     load_certificates,
     tls_context,
 )
+from coatcheck.page_settings import OidcClient
 from coatcheck.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -48,6 +50,7 @@ class ControlServer:
         self._plane = plane
         self._grants = Grants({})
         self._dispatcher: Dispatcher | None = None
+        self._openid: OpenIdLogins | None = None
         self._tls: ssl.SSLContext | None = None
         self._unix: tuple[socket.socket, tuple[int, int]] | None = None
         self._tcp: list[socket.socket] = []
@@ -72,6 +75,8 @@ class ControlServer:
         self._grants = self._load_grants()
         if settings.control_tls_certificate is not None:
             self._tls = tls_context(settings.control_tls_certificate, settings.control_client_ca)
+        if settings.page_oidc is not None and settings.control_port is not None:
+            self._openid = _openid(settings.page_oidc)
         try:
             bound = bind_unix(self.path, self._mode())
             status = self.path.stat()
@@ -132,7 +137,7 @@ class ControlServer:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         bridge = PlaneBridge(self._plane)
-        desk = Desk(Backend(self._daemon, self.reload), bridge, self._page_origin())
+        desk = Desk(Backend(self._daemon, self.reload), bridge, self._page_origin(), self._openid)
         self._dispatcher = Dispatcher(desk, self._grants, self._names())
         doors = [Door(each, self._dispatcher.handle, _everybody, self._tls) for each in self._tcp]
         if self._unix is not None:
@@ -209,6 +214,16 @@ class ControlServer:
             except FileNotFoundError:
                 pass
             self._unix = None
+
+
+def _openid(client: OidcClient) -> OpenIdLogins:
+    try:
+        return OpenIdLogins(client)
+    except OSError as error:
+        raise ControlSocketError(
+            f"the roots for the OpenID provider {client.host} cannot be read: {error.strerror}",
+            "Check COATCHECK_PAGE_OIDC_CA_FILE: a PEM file.",
+        ) from None
 
 
 def _everybody(connection: socket.socket) -> bytes | None:

@@ -5,7 +5,6 @@ anybody else; a token for several audiences could be replayed to us by the other
 """
 
 import hashlib
-import json
 import logging
 import math
 import os
@@ -20,21 +19,17 @@ from typing import Any
 import jwt
 
 from coatcheck.decision.message import Origin, OriginClass
+from coatcheck.signing_keys import JWKS_BYTES, parse_jwks
 
 logger = logging.getLogger(__name__)
 
 TOKEN_BYTES = 8192
 """Kubernetes' own have about 1.2 KiB."""
-JWKS_BYTES = 65_536
-MAX_KEYS = 16
-"""A cluster has two while it rotates."""
 CACHED = 4096
 """Verified tokens remembered, about 300 bytes each: a signature check costs more than the rest of CONNECT."""
 SKEW_SECONDS = 10.0
 """How far the issuer's clock may run ahead of ours, for `nbf`. `exp` gets nothing."""
 
-_ALGORITHMS = {("RSA", "None"): "RS256", ("EC", "P-256"): "ES256", ("OKP", "Ed25519"): "EdDSA"}
-"""The key says which algorithm it is for, never the token (RFC 8725 3.1)."""
 _POD_UID = re.compile("[0-9a-zA-Z-]{1,64}")
 _NAME = re.compile("[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 """Of a namespace or a pod (RFC 1123 subdomain): they stand in audit records."""
@@ -151,32 +146,7 @@ def read_jwks(path: Path) -> dict[str, jwt.PyJWK]:
         if os.fstat(file.fileno()).st_mode & stat.S_IWOTH:
             raise ValueError("anybody may write to it: chmod o-w")
         content = file.read(JWKS_BYTES + 1)
-    if len(content) > JWKS_BYTES:
-        raise ValueError(f"it is larger than {JWKS_BYTES} bytes")
-    document = json.loads(content)
-    listed = document.get("keys") if isinstance(document, dict) else None
-    if not isinstance(listed, list) or not 1 <= len(listed) <= MAX_KEYS:
-        raise ValueError(f"it is no JWKS with 1 to {MAX_KEYS} keys")
-    keys: dict[str, jwt.PyJWK] = {}
-    for entry in listed:
-        if not isinstance(entry, dict) or entry.get("use", "sig") != "sig":
-            continue
-        algorithm = _ALGORITHMS.get((str(entry.get("kty")), str(entry.get("crv"))))
-        kid = entry.get("kid")
-        if algorithm is None or entry.get("alg", algorithm) != algorithm:
-            continue  # another kind of key than we accept, HMAC above all
-        if not isinstance(kid, str) or not kid or kid in keys:
-            raise ValueError("its keys need a `kid` each, all different")
-        try:
-            key = jwt.PyJWK(entry, algorithm)
-        except jwt.PyJWTError as error:
-            raise ValueError(f"key {kid!r} cannot be read") from error
-        if algorithm == "RS256" and key.key.key_size < 2048:
-            raise ValueError(f"key {kid!r} is an RSA key of less than 2048 bits")
-        keys[kid] = key
-    if not keys:
-        raise ValueError("it holds no RS256, ES256 or EdDSA key")
-    return keys
+    return parse_jwks(content)
 
 
 def _name(value: object) -> str:

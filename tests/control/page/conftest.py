@@ -3,12 +3,24 @@
 import asyncio
 import http.client
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.control.conftest import Answer, Control, token_of
+import pytest
+
+from tests.control.conftest import CALLERS, Answer, Control, Ground, running_control, token_of
+from tests.control.page.provider import CLIENT, Provider, serving
+from tests.upstreams import UpstreamTls
+
+ADA = {"role": "operator", "tenants": ["acme"], "oidc_email": "ada@example.com"}
+BY_OIDC = {
+    "ada": ADA,
+    "on-call": {"role": "auditor", "tenants": ["*"], "oidc_group": "on-call"},
+    "grace": {"role": "auditor", "tenants": ["acme"], "oidc_subject": "u-2"},
+}
+"""Callers whom the OpenID provider proves."""
 
 
 def origin(control: Control) -> str:
@@ -86,3 +98,22 @@ async def log_in(control: Control, caller: str = "operator") -> Window:
     answer = await control.ask("POST", "/page/login", body={"token": token_of(caller)}, headers=said)
     assert answer.status == 200, answer.body
     return Window(control, answer.headers["set-cookie"].partition(";")[0], answer.json["key"])
+
+
+@pytest.fixture
+def provider(upstream_tls: UpstreamTls) -> Iterator[Provider]:
+    with serving(upstream_tls) as running:
+        yield running
+
+
+@pytest.fixture
+async def oidc(ground: Ground, provider: Provider) -> AsyncIterator[Control]:
+    """A daemon with CALLERS and BY_OIDC, where people may log in at the provider."""
+    settings = {
+        "page_oidc_issuer": provider.issuer,
+        "page_oidc_client_id": CLIENT,
+        "page_oidc_ca_file": ground.upstream_ca,
+    }
+    async with running_control(ground, {**CALLERS, **BY_OIDC}, **settings) as running:
+        provider.redirect_uris = {f"{running.url}/page/oidc/callback"}
+        yield running

@@ -159,8 +159,8 @@ def test_failures_do_not_add_up_over_a_day(logins: Logins, clock: Clock) -> None
 def test_a_link_logs_its_caller_in_once_and_soon(logins: Logins, clock: Clock) -> None:
     """Used, old, forgotten, or of a caller that is gone: it is of no use."""
     code = logins.link(owner("uid:1000"))
-    _, who = logins.by_link(code, GRANTS)
-    assert (who.name, who.role) == ("uid:1000", Role.OWNER)
+    _, who, how = logins.by_link(code, GRANTS)
+    assert (who.name, who.role, how) == ("uid:1000", Role.OWNER, "a link")
     late, gone, forgotten = (
         logins.link(caller("alice")),
         logins.link(caller("carol")),

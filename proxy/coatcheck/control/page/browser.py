@@ -5,11 +5,13 @@ from typing import Final
 from aiohttp.web_request import BaseRequest
 
 from coatcheck.control.page.logins import LIFE_SECONDS
+from coatcheck.control.page.openid_login import PENDING_SECONDS
 from coatcheck.control.problem import ControlProblem, Refusal
 
 KEY_HEADER: Final = "Coatcheck-Page"
 """Holds the login's key. A page of another origin cannot send it: that takes a preflight, and gets none."""
 PREFIX: Final = "/page"
+OIDC: Final = f"{PREFIX}/oidc"
 
 HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -43,7 +45,7 @@ def check_origin(request: BaseRequest) -> None:
     port of loopback is of the same site.
     """
     headers = request.headers
-    own = f"{'https' if _tls(request) else 'http'}://{headers['host'].lower()}"
+    own = own_origin(request)
     if any(len(headers.getall(name, ())) > 1 for name in ("origin", "sec-fetch-site", KEY_HEADER, "cookie")):
         raise _foreign()
     # Browsers leave Origin out of GET requests of their own pages.
@@ -53,18 +55,50 @@ def check_origin(request: BaseRequest) -> None:
         raise _foreign()
 
 
+def check_return(request: BaseRequest) -> None:
+    """Raise ControlProblem unless a whole window comes back from the OpenID provider.
+
+    The only request of ours that another site may cause: what it may do is in `state` and the begun login's
+    cookie. No frame, image or script is led here, and no window that was opened from a bookmark.
+    """
+    headers = request.headers
+    named = ("origin", "sec-fetch-site", "sec-fetch-mode", "sec-fetch-dest", "cookie")
+    if "origin" in headers or any(len(headers.getall(name, ())) > 1 for name in named):
+        raise _foreign()
+    if (
+        headers.get("sec-fetch-site", "cross-site") == "none"
+        or headers.get("sec-fetch-mode", "navigate") != "navigate"
+        or headers.get("sec-fetch-dest", "document") != "document"
+    ):
+        raise _foreign()
+
+
+def own_origin(request: BaseRequest) -> str:
+    """Scheme, name and port that the browser has us under. `Host` was checked before."""
+    return f"{'https' if _tls(request) else 'http'}://{request.headers['host'].lower()}"
+
+
 def halves(request: BaseRequest) -> tuple[str, str] | None:
     """The cookie and the key of a login, if the request has exactly one of each."""
-    key = request.headers.get(KEY_HEADER, "")
-    cookies = [
+    key, value = request.headers.get(KEY_HEADER, ""), _sent(request, cookie_name(request))
+    return (value, key) if key and value else None
+
+
+def begun(request: BaseRequest) -> str:
+    """The cookie of a login that this browser began at the OpenID provider; empty without exactly one."""
+    return _sent(request, _begun_name(request))
+
+
+def _sent(request: BaseRequest, wanted: str) -> str:
+    values = [
         value
         for name, _, value in (
             each.strip().partition("=") for each in request.headers.get("cookie", "").split(";")
         )
-        if name == cookie_name(request)
+        if name == wanted
     ]
     # Two of one name: another server of this host has set one with a longer path. Nobody is logged in then.
-    return (cookies[0], key) if key and len(cookies) == 1 and cookies[0] else None
+    return values[0] if len(values) == 1 else ""
 
 
 def cookie_name(request: BaseRequest) -> str:
@@ -77,6 +111,18 @@ def cookie(request: BaseRequest, value: str) -> str:
     secure = "; Path=/; Secure" if _tls(request) else f"; Path={PREFIX}"
     age = int(LIFE_SECONDS) if value else 0
     return f"{cookie_name(request)}={value}{secure}; HttpOnly; SameSite=Strict; Max-Age={age}"
+
+
+def begun_cookie(request: BaseRequest, value: str) -> str:
+    """Likewise, of a login that is begun. `Lax`, and only this one: the provider is another site, and its
+    redirect must bring it along. It logs nobody in."""
+    where = "; Path=/; Secure" if _tls(request) else f"; Path={OIDC}"
+    age = int(PENDING_SECONDS) if value else 0
+    return f"{_begun_name(request)}={value}{where}; HttpOnly; SameSite=Lax; Max-Age={age}"
+
+
+def _begun_name(request: BaseRequest) -> str:
+    return f"{cookie_name(request)}-oidc"
 
 
 def _tls(request: BaseRequest) -> bool:

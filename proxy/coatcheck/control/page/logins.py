@@ -57,14 +57,23 @@ class Login:
     over: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Link:
+    name: str
+    how: str
+    proof: str | None
+    """How its caller was proven, when that was not by the control API itself."""
+    until: float
+
+
 class Logins:
     """Belongs to the control API's loop."""
 
     def __init__(self, now: Callable[[], float] = awake) -> None:
         self._now = now
         self._logins: OrderedDict[bytes, Login] = OrderedDict()
-        self._links: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
-        """Digest of the code -> caller's name, until when."""
+        self._links: OrderedDict[bytes, _Link] = OrderedDict()
+        """By the digest of the code."""
         self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
         """Address -> how many, and since when."""
 
@@ -95,26 +104,28 @@ class Logins:
         self._failures.pop(address, None)
         return self._open(caller, grants), caller
 
-    def link(self, caller: Caller) -> str:
-        """A code that logs this caller in once, within LINK_SECONDS."""
+    def link(self, caller: Caller, how: str = "a link", proof: str | None = None) -> str:
+        """A code that logs this caller in once, within LINK_SECONDS. `how` is for the audit log; with `proof`
+        it counts only as long as the grants know the caller by it."""
         check_person(caller)
         code = secrets.token_urlsafe(32)
-        self._links[_digest(code)] = (caller.name, self._now() + LINK_SECONDS)
+        self._links[_digest(code)] = _Link(caller.name, how, proof, self._now() + LINK_SECONDS)
         while len(self._links) > MAX_LINKS:
             self._links.popitem(last=False)
         return code
 
-    def by_link(self, code: str, grants: Grants) -> tuple[Opened, Caller]:
-        """ControlProblem(UNAUTHENTICATED) when the code was used, or is too old."""
-        name, until = self._links.pop(_digest(code), ("", 0.0))
-        caller = grants.of_name(name) if self._now() < until else None
-        if caller is None:
+    def by_link(self, code: str, grants: Grants) -> tuple[Opened, Caller, str]:
+        """The login, whose, and how they were proven. ControlProblem(UNAUTHENTICATED) when the code was used,
+        or is too old."""
+        link = self._links.pop(_digest(code), None)
+        caller = grants.of_name(link.name) if link is not None and self._now() < link.until else None
+        if link is None or caller is None or link.proof not in (None, grants.proof_of(caller.name)):
             raise ControlProblem(
                 Refusal.UNAUTHENTICATED,
                 "this link was used, or is too old",
-                "Run `coatcheck page` again.",
+                "Run `coatcheck page` again, or log in again.",
             )
-        return self._open(caller, grants), caller
+        return self._open(caller, grants), caller, link.how
 
     def _open(self, caller: Caller, grants: Grants) -> Opened:
         check_person(caller)

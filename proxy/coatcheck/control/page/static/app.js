@@ -1,6 +1,6 @@
 // Logging in, staying connected, and telling what is wrong when that fails.
 
-import { Refused, follow, forget, hasKey, login, post } from "./api.js";
+import { Refused, follow, forget, hasKey, login, post, read } from "./api.js";
 import { drawBoard, setUpBoard } from "./board.js";
 import { revokeMany, setUpDialogs } from "./dialogs.js";
 import { $, show, write } from "./dom.js";
@@ -103,6 +103,26 @@ async function enter(entry) {
     show($("link-form"), false);
     show($("token-form"), true);
     $("token").focus();
+    offer();
+  }
+}
+
+// The provider's button, if there is one; and what came of a login that led back here.
+async function offer(refused) {
+  const said = await read("oidc").catch(() => null);
+  if (!said?.host) return;
+  write($("oidc"), `Log in with ${said.host}`);
+  show($("oidc"), true);
+  const words = refused && Object.hasOwn(said.refusals, refused) ? said.refusals[refused] : null;
+  if (words) write($("login-problem"), `${words.message}. ${words.hint}`);
+}
+
+async function leave() {
+  write($("login-problem"), "");
+  try {
+    location.assign((await post("oidc/begin")).url);
+  } catch (problem) {
+    write($("login-problem"), `${problem.message}. ${problem.hint ?? ""}`);
   }
 }
 
@@ -114,15 +134,18 @@ function start() {
     event.preventDefault();
     enter({ token: $("token").value.trim() });
   });
+  $("oidc").addEventListener("click", leave);
   $("logout").addEventListener("click", async () => {
     await post("logout").catch(() => null);
     forget();
     location.reload();
   });
-  // A link from `coatcheck page`. The code leaves the address at once, and counts only after a click: another
-  // site can lead here, but not log this browser in as somebody else behind its user's back.
+  // From `coatcheck page`, or back from the provider. The code leaves the address at once, and counts only after a
+  // click: another site can lead here, but not log this browser in as somebody else behind its user's back.
   const code = /^#login=([\w-]{20,100})$/.exec(location.hash)?.[1];
+  const refused = /^#oidc=(\w{1,20})$/.exec(location.hash)?.[1];
   if (location.hash) history.replaceState(null, "", location.pathname);
+  if (!code) offer(refused);
   if (hasKey()) {
     if (code) announce("You are logged in already. Log out to use the link.");
     stay();
