@@ -10,6 +10,7 @@ import os
 import socket
 import ssl
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -50,6 +51,7 @@ class ControlServer:
         self._plane = plane
         self._grants = Grants({})
         self._dispatcher: Dispatcher | None = None
+        self._forget_links: Callable[[], None] = lambda: None
         self._openid: OpenIdLogins | None = None
         self._tls: ssl.SSLContext | None = None
         self._unix: tuple[socket.socket, tuple[int, int]] | None = None
@@ -114,6 +116,7 @@ class ControlServer:
             logger.error("cannot set the mode of %s: %s", self.path, error.strerror)
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._renew_certificates)
+            self._loop.call_soon_threadsafe(self._forget_links)
         return None
 
     def stop(self) -> None:
@@ -138,6 +141,7 @@ class ControlServer:
         self._loop = asyncio.get_running_loop()
         bridge = PlaneBridge(self._plane)
         desk = Desk(Backend(self._daemon, self.reload), bridge, self._page_origin(), self._openid)
+        self._forget_links = desk.logins.forget_links
         self._dispatcher = Dispatcher(desk, self._grants, self._names())
         doors = [Door(each, self._dispatcher.handle, _everybody, self._tls) for each in self._tcp]
         if self._unix is not None:

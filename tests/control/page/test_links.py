@@ -37,3 +37,12 @@ async def test_without_tcp_it_says_how_to_switch_the_page_on(daemon: TestDaemon)
     with pytest.raises(ControlError) as refused:
         await asyncio.to_thread(ControlClient(daemon.settings.control).page_link)
     assert refused.value.reason == "no_page" and "COATCHECK_CONTROL_PORT" in refused.value.hint
+
+
+async def test_a_link_of_before_the_grants_changed_lets_nobody_in(control: Control) -> None:
+    """Whoever stole a token makes a link with it; the token is replaced, and the link with it."""
+    link = await asyncio.to_thread(control.owner.page_link)
+    await asyncio.to_thread(control.owner.reload)
+    body = {"code": link["url"].partition("#login=")[2]}
+    answer = await control.ask("POST", "/page/login", body=body, headers=headers(control))
+    assert answer.status == 401

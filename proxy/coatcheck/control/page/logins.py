@@ -114,6 +114,10 @@ class Logins:
             self._links.popitem(last=False)
         return code
 
+    def forget_links(self) -> None:
+        """The grants have changed: whoever made a link with a token that is replaced must not come by it."""
+        self._links.clear()
+
     def by_link(self, code: str, grants: Grants) -> tuple[Opened, Caller, str]:
         """The login, whose, and how they were proven. ControlProblem(UNAUTHENTICATED) when the code was used,
         or is too old."""
