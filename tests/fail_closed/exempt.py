@@ -119,6 +119,11 @@ EXCUSES = (
         f"{C}server_event enter: self._in_order", ("silent", "broken off"), "others go on", (Fault.HANGS,)
     ),
     Excuse(f"{C}server_event ", ("silent", "broken off"), "others go on; the bound ends it", (Fault.HANGS,)),
+    Excuse(
+        "planes.mitm:MitmPlane._each call: look",
+        ("silent", "broken off"),
+        "the sweeper's look, on a slow machine: one that fails cuts the connection, whatever is on it",
+    ),
     Excuse("planes.destination:_absolute value of call: head.get_all (2)", ("complete",), "any Host will do"),
     Excuse("call:Call._forbids_ranges value", ("complete",), "it is only asked whether there are some"),
     Excuse("call:Call._seen_in_body value of call: self._exchange.state.genuine", ("complete",), INERT),

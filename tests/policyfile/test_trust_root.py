@@ -69,7 +69,7 @@ def test_a_trust_root_that_anybody_may_write_is_none(tmp_path: Path) -> None:
     root.chmod(0o666)
     with pytest.raises(PolicyError, match="everybody may write"):
         read_trust_root(root)
-    with pytest.raises(PolicyError, match="cannot be read"):
+    with pytest.raises(PolicyError, match="no such file"):
         read_trust_root(tmp_path / "gone.pem")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/link.pem").symlink_to(root)
