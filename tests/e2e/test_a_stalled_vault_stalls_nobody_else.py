@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import httpx
+import pytest
 
 from coatcheck.demo.server import TlsServer
 from coatcheck.stores.embedded import EmbeddedVault
