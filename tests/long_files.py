@@ -10,6 +10,7 @@ FIRST = (
     "tests/corpus/test_switches.py",
     "tests/demo/test_main.py",
     "tests/fail_closed/test_every_await.py",
+    "tests/test_security_team_guide.py",
     "tests/planes/test_memory_is_flat.py",
     "tests/corpus/test_corpus.py",
     "tests/deploy/test_image.py",
