@@ -1,10 +1,12 @@
-"""The documents' tables, written from the code that they describe.
+"""The documents' tables and the editors' schemas, written from the code that they describe.
 
 `python -m tests.docs_tables --write` rewrites every section between `<!-- table:NAME -->` and
-`<!-- /table:NAME -->`; without `--write` it says whether one is stale. `tests/test_docs.py` holds them true.
+`<!-- /table:NAME -->`, and `policies/*schema.json` whole; without `--write` it says whether one is stale.
+`tests/test_docs.py` and `tests/policyfile/test_editor_schema.py` hold them true.
 """
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import SecretStr
 
 from coatcheck.decision.verdict import EXPLANATIONS, Reason
+from coatcheck.policyfile.editor_schema import policy_schema, samples_schema
 from coatcheck.settings import Settings
 from coatcheck.settings_problem import describe as settings
 from coatcheck.telemetry.metrics_table import describe as metrics
@@ -170,6 +173,11 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
     THREATS: {"invariants": invariants_table},
     CORPUS: {"corpus": corpus_table},
 }
+SCHEMAS: dict[Path, Callable[[], dict[str, Any]]] = {
+    ROOT / "policies/schema.json": policy_schema,
+    ROOT / "policies/samples.schema.json": samples_schema,
+}
+"""Whole files, as `coatcheck policy schema` prints them."""
 
 
 def current(document: Path, text: str) -> str:
@@ -184,9 +192,12 @@ def sections(text: str) -> set[str]:
 
 def main(arguments: list[str]) -> int:
     stale = False
-    for document in TABLES:
+    for document in (*TABLES, *SCHEMAS):
         text = document.read_text()
-        wanted = current(document, text)
+        if document in SCHEMAS:
+            wanted = json.dumps(SCHEMAS[document](), indent=2) + "\n"
+        else:
+            wanted = current(document, text)
         if wanted == text:
             continue
         stale = True

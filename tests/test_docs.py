@@ -57,6 +57,22 @@ def test_a_stale_table_is_noticed() -> None:
     assert docs_tables.current(docs_tables.README, fresh) == fresh
 
 
+def test_stale_tables_and_schemas_are_told_and_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All that a change of the code makes stale, by one command."""
+    document, schema = tmp_path / "README.md", tmp_path / "schema.json"
+    document.write_text("<!-- table:metrics -->\n<!-- /table:metrics -->\n")
+    schema.write_text("{}\n")
+    monkeypatch.setattr(docs_tables, "ROOT", tmp_path)
+    monkeypatch.setattr(docs_tables, "TABLES", {document: docs_tables.TABLES[docs_tables.README]})
+    monkeypatch.setattr(docs_tables, "SCHEMAS", {schema: lambda: {"type": "object"}})
+    assert docs_tables.main([]) == 1
+    assert capsys.readouterr().err.count("is stale: python -m tests.docs_tables --write") == 2
+    assert docs_tables.main(["--write"]) == 0 and docs_tables.main([]) == 0
+    assert json.loads(schema.read_text()) == {"type": "object"} and "| metric |" in document.read_text()
+
+
 # --- links and commands ------------------------------------------------------------------------------
 
 
