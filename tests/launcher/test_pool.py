@@ -27,7 +27,7 @@ from coatcheck.launcher.pool import EMPTY, FROM_POOL, OTHER_SHAPE, Pool
 from coatcheck.launcher.unclaimed import State, Unclaimed
 from coatcheck.sandbox_client import SandboxClient
 from tests.known_secrets import needles
-from tests.sandboxes import SECONDS, WANTED, Place, family, nothing_left, place, until
+from tests.sandboxes import SECONDS, WANTED, Place, family, nothing_left, place, supervisors, until
 from tests.upstreams import UpstreamTls
 
 pytestmark = [pytest.mark.needs_debian("bwrap"), pytest.mark.asyncio(loop_scope="module")]
@@ -339,37 +339,62 @@ async def test_while_the_daemon_drains_nobody_claims_one(where: Place, client: S
     assert ready(where) == before
 
 
-async def test_a_daemon_that_stops_ends_them_also_one_that_is_claimed_just_then(
-    all_output: Path, upstream_tls: UpstreamTls, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("when", ["it is taken", "it is told", "another boots"])
+async def test_a_daemon_that_stops_ends_them_also_one_that_begins_just_then(
+    all_output: Path, upstream_tls: UpstreamTls, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """In order: no process, no directory, no session."""
-    sent = Unclaimed.claim
+    """In order: no process, no directory, no session, whatever it had come to; and none begins after that."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    closed: list[bool] = []
+    taken: list[Path] = []
+    close, take, sent, start = Pool.close, Pool.take, Unclaimed.claim, starting.start
 
-    def slowly(one: Unclaimed, spec: Any) -> None:
+    def stops_here() -> None:
         loop.call_soon_threadsafe(stopping.set)
         until(lambda: closed)
+
+    def taking(pool: Pool, *rest: Any) -> Any:
+        found = take(pool, *rest)
+        if when == "it is taken":
+            stops_here()
+        return found
+
+    def telling(one: Unclaimed, spec: Any) -> None:
+        if when == "it is told":
+            stops_here()
         sent(one, spec)
 
-    closed: list[bool] = []
-    close = Pool.close
+    def starts(sandbox: Any, *rest: Any) -> Any:
+        stops_here()
+        taken.append(where.directory(sandbox.id))
+        return start(sandbox, *rest)
 
     def closing(pool: Pool) -> None:
         close(pool)
         closed.append(True)
 
-    monkeypatch.setattr(Unclaimed, "claim", slowly)
+    monkeypatch.setattr(Pool, "take", taking)
+    monkeypatch.setattr(Unclaimed, "claim", telling)
+    monkeypatch.setattr("coatcheck.launcher.service.start", starts)
     monkeypatch.setattr(Pool, "close", closing)
+    before = supervisors()
+    different = {"memory_mib": 100} if when == "another boots" else {}
     async with place(all_output, upstream_tls, **POOL) as where, where.client() as client:
-        directories = [each.directory for each in await filled(where)]
+        taken += [each.directory for each in await filled(where)]
         processes = {pid for each in ready(where) for pid in family(each.process.pid)}
-        creating = asyncio.create_task(client.create(wait=False, **WANTED))
+        creating = asyncio.create_task(client.create(wait=False, **WANTED, **different))
         await asyncio.wait({creating, asyncio.create_task(stopping.wait())}, return_when="FIRST_COMPLETED")
+        assert stopping.is_set()
         await asyncio.to_thread(where.daemon.sandboxes.close)
+        assert not supervisors() - before
+        assert all(each.over for each in where.daemon.sandboxes.all())
         await asyncio.gather(creating, return_exceptions=True)
-    for directory in directories:
+        assert not live_sessions(where)
+        with pytest.raises(ControlError, match="shutting down"):
+            await client.create(wait=False, **WANTED)
+        assert not live_sessions(where)
+    for directory in taken:
         with nothing_left(directory) as gone:
             gone |= processes
     assert not where.daemon.sandboxes.pool._ending
-    assert all(each.over for each in where.daemon.sandboxes.all())

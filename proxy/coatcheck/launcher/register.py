@@ -1,7 +1,9 @@
 """Which sandboxes a daemon has, and room for one more: what this machine gives, and how many it may be."""
 
+import contextlib
 import secrets
 import threading
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -34,6 +36,9 @@ class Register:
         """Sandbox id -> caller, of those that were admitted and have no supervisor yet."""
         self._asleep: set[str] = set()
         """Those that sleep without a supervisor."""
+        self._starting = 0
+        """How many are being started or claimed just now."""
+        self._closing = False
 
     def get(self, sandbox_id: str) -> Sandbox | None:
         return self._known.get(sandbox_id)
@@ -78,6 +83,29 @@ class Register:
     def withdraw(self, admitted: Admitted) -> None:
         with self._lock:
             self._admitted.pop(admitted.id, None)
+
+    @contextlib.contextmanager
+    def starting(self) -> Iterator[None]:
+        """A life begins meanwhile: a daemon that stops waits for it, and then ends it. SandboxRefused once it
+        stops."""
+        with self._lock:
+            if self._closing:
+                raise SandboxRefused(
+                    SandboxProblem.NOT_STARTED,
+                    "the daemon is shutting down",
+                    "Try again when it is back.",
+                )
+            self._starting += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._starting -= 1
+
+    def alive(self) -> tuple[tuple[Sandbox, ...], int]:
+        """Those that are not down, and how many are being started."""
+        starting = self._starting  # first: who was started since then is among those that are not down
+        return tuple(each for each in self.all() if not self.is_down(each.id)), starting
 
     def is_down(self, sandbox_id: str) -> bool:
         """Whether nothing of it runs: it has ended, or sleeps without a supervisor."""

@@ -94,6 +94,17 @@ class Sandboxes(Register):
         """Start its supervisor. SandboxRefused, with nothing left of it, when that cannot be. `back`: what it
         begins from instead of a boot. Unless it `boots`, the warm pool may have it: under the id that it has
         there, and running when this returns, or ClaimFailed."""
+        with self.starting():
+            return self._start(admitted, identities, back, boots=boots)
+
+    def _start(
+        self,
+        admitted: Admitted,
+        identities: Sequence[SandboxIdentity],
+        back: Comeback | None,
+        *,
+        boots: bool,
+    ) -> Sandbox:
         unclaimed, word = None, ""
         if back is None and not boots:
             unclaimed, word = self.pool.take(admitted, tuple(each.name for each in identities))
@@ -252,11 +263,13 @@ class Sandboxes(Register):
 
     def close(self) -> None:
         """All that run end, as the daemon does in order: after a crash they may be adopted instead. What was
-        saved of them stays."""
+        saved of them stays. None begins any more."""
+        with self._lock:
+            self._closing = True
         self.pool.close()
         until = time.monotonic() + KILL_SECONDS
-        while left := [each for each in self.all() if not self.is_down(each.id)]:
-            for sandbox in left:
+        while any(alive := self.alive()):
+            for sandbox in alive[0]:
                 if not sandbox.over:  # also one that began just now
                     self.kill(sandbox.id, Ending.DAEMON_GONE, "the daemon was stopped")
                 elif time.monotonic() > until:
