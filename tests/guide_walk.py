@@ -11,6 +11,7 @@ answers, where a line `…` stands for any number of lines:
 
 import re
 import subprocess
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,6 +79,8 @@ class Shell:
     directory: Path
     environment: Mapping[str, str] = field(repr=False)
     process: "subprocess.Popen[str]" = field(init=False, repr=False)
+    said: deque[str] = field(default_factory=lambda: deque(maxlen=40), repr=False)
+    """Its last lines, for whoever must find out why it ended."""
 
     def __post_init__(self) -> None:
         self.process = subprocess.Popen(
@@ -94,7 +97,8 @@ class Shell:
         """The next line of its output; AssertionError at its end."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, "the shell ended"
+        assert line, f"the shell ended; what it said last:\n{''.join(self.said)}"
+        self.said.append(line)
         return line
 
     def run(self, text: str) -> tuple[str, int]:

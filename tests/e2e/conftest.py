@@ -1,5 +1,6 @@
 """A daemon in front of stand-ins for OpenAI, Anthropic and AWS, and a sandbox to run clients in."""
 
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -60,12 +61,10 @@ async def aws(upstream_tls: UpstreamTls) -> AsyncIterator[AwsOrigin]:
 
 
 @pytest.fixture
-def place(all_output: Path, tmp_path: Path) -> Path:
-    """Where a test's daemon keeps everything: searched for secrets at the end of the run, and short,
-    because sockets are in it."""
-    path = all_output / tmp_path.name
-    path.mkdir()
-    return path
+def place(all_output: Path) -> Path:
+    """Where a test's daemon keeps everything: searched for secrets at the end of the run, and short, as a
+    socket's path below it has 107 bytes: a test's name is not in it."""
+    return Path(tempfile.mkdtemp(prefix="", dir=all_output))
 
 
 @pytest.fixture
