@@ -270,6 +270,19 @@ async def test_an_idle_one_sleeps_and_one_that_works_does_not(tmp_path: Path, tr
         assert (await it.ended())[0] is None and "sleep" in machine.did
 
 
+async def test_one_that_is_saved_more_often_than_it_would_be_idle_sleeps_all_the_same(
+    tmp_path: Path, trust: Path
+) -> None:
+    """What its guest answers to our orders is no work of its own."""
+    idle = {"idle_seconds": 0.5, "idle_action": IdleAction.SLEEP}
+    async with kept(tmp_path, trust, **idle) as it:
+        with contextlib.suppress(SandboxRefused, ChannelBroken):  # it falls asleep, or is gone
+            async with asyncio.timeout(SECONDS):
+                while it.supervisor.state is SandboxState.RUNNING:
+                    await it.supervisor.fork_point()
+        assert (await it.ended())[0] is None and (tmp_path / "store/asleep").is_dir()
+
+
 async def test_one_that_was_woken_by_another_supervisor_forgets_its_sleep(
     tmp_path: Path, trust: Path
 ) -> None:

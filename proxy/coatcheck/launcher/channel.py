@@ -170,7 +170,8 @@ class Channel:
         return sum(not (each.number % 2 or each.told_all) for each in self._streams.values())
 
     def silent_seconds(self) -> float:
-        """Since the guest said anything."""
+        """Since the guest last said anything by itself. What it answers to our orders does not count: one that is
+        saved every minute is not busy for that."""
         return asyncio.get_running_loop().time() - self._heard
 
     def _wake(self) -> None:
@@ -184,8 +185,9 @@ class Channel:
     async def _receive(self) -> None:
         loop = asyncio.get_running_loop()
         while data := await loop.sock_recv(self._sock, READ_SIZE):
-            self._heard = loop.time()
             for event in self._mux.receive(data):
+                if not (isinstance(event, Greeted) or event.stream % 2):  # on a stream of its own
+                    self._heard = loop.time()
                 self._take(event)
             if self._unsent_bytes > MAX_UNSENT:
                 raise Violation(Rule.NOT_READING, f"{self._unsent_bytes} bytes wait to be read")
