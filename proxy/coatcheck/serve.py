@@ -90,7 +90,10 @@ class Daemon:
             second_sink=settings.audit_checkpoints,
         )
         self.usage = UsageLedger()
-        self.telemetry = Telemetry(self.audit, self.metrics, self.usage, otel=opentelemetry(settings))
+        self.webhook = webhook(settings.webhook_url, settings.webhook_secret_file)
+        self.telemetry = Telemetry(
+            self.audit, self.metrics, self.usage, otel=opentelemetry(settings), webhook=self.webhook
+        )
         if self.audit.recovery.missing:
             lost = f"{self.audit.recovery.missing} records that checkpoints vouch for are gone"
             self.telemetry.emit(DaemonEvent(time.time(), "audit_truncated", lost))
@@ -119,7 +122,6 @@ class Daemon:
             settings, self.directory, self.state, self.metrics, self.exchange.tell
         )
         self.feed = SandboxFeed()
-        self.webhook = webhook(settings.webhook_url, settings.webhook_secret_file)
         self.sandboxes = Sandboxes(settings, self.sandbox_changed, self._end_session, self.trust)
         self.state.keep(self.sandboxes.kept.held)
         self.inspector = inspector_of(self)
@@ -278,8 +280,6 @@ class Daemon:
         """Told to the audit log first: what could not be recorded there is refused, and no news."""
         self.telemetry.emit(event)
         self.feed.put(event)
-        if self.webhook is not None:
-            self.webhook.put(event)
 
     def _end_session(self, session_id: str, why: str) -> None:
         """Its sandbox is gone. In any thread."""

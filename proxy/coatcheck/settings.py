@@ -227,7 +227,7 @@ class Settings(PageSettings, SharedStateSettings, BaseSettings):
 
     # --- telling ---
     webhook_url: str | None = Field(
-        None, description="Where each change of a sandbox is sent, signed; docs/control-api.md says how."
+        None, description="Where changes of sandboxes and requests that wait go, signed: docs/control-api.md."
     )
     webhook_secret_file: Path | None = Field(
         None, description="At least 16 bytes, 0600: the HMAC's key. Read anew for each event."

@@ -1,5 +1,6 @@
 """Events arrive signed and in order, again until they are taken; and what cannot be sent holds nobody up."""
 
+import dataclasses
 import hashlib
 import hmac
 import json
@@ -13,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from coatcheck.telemetry import webhook as module
+from coatcheck.telemetry.events import ApprovalChange
 from coatcheck.telemetry.webhook import WAITING, Webhook, signature
 from tests.sandboxes import until
+from tests.telemetry.samples import APPROVAL
 from tests.telemetry.test_sandbox_feed import event
 
 SECRET = b"a secret of the webhook's tests"
@@ -94,6 +97,28 @@ def test_one_that_was_not_taken_comes_again_before_the_next(receiver: Receiver, 
     assert [json.loads(body)["sandbox"] for _, body in receiver.got] == ["sbx_1", "sbx_1", "sbx_1", "sbx_2"]
 
 
+def test_a_question_does_not_wait_behind_news(
+    receiver: Receiver, hook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request is held for two minutes, and the receiver chokes on a sandbox's event for one. What both can
+    be, refused, has two names."""
+    monkeypatch.setattr(module, "PAUSES", (600.0,))
+    receiver.answers = [500]
+    hook.start()
+    hook.put(event("sbx_1"))
+    until(lambda: receiver.got)
+    hook.put(APPROVAL)
+    hook.put(dataclasses.replace(APPROVAL, change=ApprovalChange.REFUSED))
+    until(lambda: len(receiver.got) == 3)
+    assert [headers["Coatcheck-Event"] for headers, _ in receiver.got] == [
+        "created",
+        "approval_approved",
+        "approval_refused",
+    ]
+    told = json.loads(receiver.got[1][1])
+    assert (told["approval"], told["path"], told["approver"]) == ("apr_1", "/merge?sha=…", "alice")
+
+
 def test_one_that_is_never_taken_gives_way(
     receiver: Receiver, hook: Webhook, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -110,6 +135,7 @@ def test_one_that_is_never_taken_gives_way(
 def test_a_receiver_that_is_down_holds_nobody_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """So many wait and no more; putting one in never waits, and neither does the end."""
     hook = Webhook("http://127.0.0.1:9/", tmp_path / "there is no secret")
+    hook.stop()  # of a daemon that did not come as far as starting it
     for _ in range(WAITING + 10):
         hook.put(event())
     assert "events are lost" in caplog.text

@@ -4,13 +4,14 @@ import logging
 from collections.abc import Callable
 
 from coatcheck.telemetry.audit import AuditLog, AuditUnavailable
-from coatcheck.telemetry.events import Event, Repeated
+from coatcheck.telemetry.events import ApprovalEvent, Event, Repeated, SandboxEvent
 from coatcheck.telemetry.log import log_event
 from coatcheck.telemetry.metrics import Metrics, Sink
 from coatcheck.telemetry.otel import OpenTelemetry
 from coatcheck.telemetry.recent import Recent
 from coatcheck.telemetry.repeats import Repeats
 from coatcheck.telemetry.usage import UsageLedger
+from coatcheck.telemetry.webhook import Webhook
 
 _log = logging.getLogger("coatcheck.telemetry")
 
@@ -25,11 +26,14 @@ class Telemetry:
         usage: UsageLedger,
         log: Callable[[Event], None] = log_event,
         otel: OpenTelemetry | None = None,
+        webhook: Webhook | None = None,
     ) -> None:
+        """`webhook` is started and stopped by whoever gives it."""
         self.audit, self.metrics, self.usage = audit, metrics, usage
         self._write_log = log
         self._refusing = False
         self._repeats = Repeats()
+        self._webhook = webhook
         self._otel = otel
         if otel is not None:
             metrics.pulled.otel_counts = otel.counts
@@ -62,6 +66,8 @@ class Telemetry:
             self._log(event)
             self._export(event)
             self._keep(event)
+        if self._webhook is not None and isinstance(event, SandboxEvent | ApprovalEvent):
+            self._webhook.put(event)
 
     def _record(self, event: Event) -> None:
         try:

@@ -1,4 +1,5 @@
-"""What happens to sandboxes, sent to an URL that the operator names: signed, in order, until it is taken.
+"""What happens to sandboxes, and what waits for somebody's yes, sent to an URL that the operator names:
+signed, in order, until it is taken.
 
 `Coatcheck-Signature: t=UNIX SECONDS,v1=HEX` is the HMAC-SHA256, under the shared secret, of `t`, a dot and
 the body. Whoever checks it also checks that `t` is not old, so that nobody sends it again later.
@@ -13,18 +14,22 @@ import logging
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from queue import Empty, Full, Queue
 from typing import Final
 from urllib.parse import urlsplit
 
 from coatcheck.private_files import PrivateFileError, read_private
-from coatcheck.telemetry.events import SandboxEvent
+from coatcheck.telemetry.events import ApprovalEvent, SandboxEvent
+
+type Told = SandboxEvent | ApprovalEvent
 
 logger = logging.getLogger("coatcheck.webhook")
 
 WAITING: Final = 1024
-"""Events that may wait while the other side is down; what comes then is lost, and that is said in the log."""
+"""Events of one kind that may wait while the other side is down; what comes then is lost, and that is said in
+the log."""
 PAUSES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 """Seconds between tries: a receiver that restarts takes less than the minute that these are together."""
 ANSWER_SECONDS: Final = 10.0
@@ -52,53 +57,29 @@ class Webhook:
         self._url = urlsplit(url)
         self._secret_file = secret_file
         self._tls = ssl.create_default_context(cafile=ca_file) if self._url.scheme == "https" else None
-        self._waiting: Queue[SandboxEvent] = Queue(WAITING)
-        self._ending = threading.Event()
-        self._lost = 0
-        self._thread = threading.Thread(target=self._run, name="webhook", daemon=True)
+        # A request that waits for a yes has two minutes: news of sandboxes must not hold its question up.
+        self._lines = {kind: _Line(self._try) for kind in (SandboxEvent, ApprovalEvent)}
 
     def start(self) -> None:
-        self._thread.start()
+        for line in self._lines.values():
+            line.thread.start()
 
-    def put(self, event: SandboxEvent) -> None:
+    def put(self, event: Told) -> None:
         """Never waits."""
-        try:
-            self._waiting.put_nowait(event)
-        except Full:
-            self._lost += 1
-            if self._lost == 1:
-                logger.error("the webhook takes nothing: events are lost; GET /v1/events has the last ones")
+        self._lines[type(event)].put(event)
 
     def stop(self, seconds: float = 2.0) -> None:
         """What waits is sent if that is quick."""
-        self._ending.set()
-        self._thread.join(seconds)
+        deadline = time.monotonic() + seconds
+        for line in self._lines.values():
+            line.ending.set()
+        for line in self._lines.values():
+            if line.thread.ident is not None:  # a daemon that did not start stops, too
+                line.thread.join(max(deadline - time.monotonic(), 0))
 
-    def _run(self) -> None:
-        while not (self._ending.is_set() and self._waiting.empty()):
-            try:
-                event = self._waiting.get(timeout=0.2)
-            except Empty:
-                continue
-            self._deliver(event)
-
-    def _deliver(self, event: SandboxEvent) -> None:
-        body = json.dumps(dataclasses.asdict(event)).encode()
-        why = ""
-        for pause in (*PAUSES, None):
-            why = self._try(event, body)
-            if not why:
-                if self._lost:
-                    logger.warning("the webhook takes events again; %d were lost", self._lost)
-                    self._lost = 0
-                return
-            if pause is None or self._ending.wait(pause):
-                break
-        self._lost += 1
-        logger.error("the webhook did not take %s of %s: %s", event.change, event.sandbox or "nothing", why)
-
-    def _try(self, event: SandboxEvent, body: bytes) -> str:
+    def _try(self, event: Told) -> str:
         """Empty when it was taken, else why not."""
+        body = json.dumps(dataclasses.asdict(event)).encode()
         try:
             secret = read_private(self._secret_file).strip()
         except PrivateFileError as error:
@@ -109,7 +90,7 @@ class Webhook:
         headers = {
             "Content-Type": "application/json",
             "User-Agent": "coatcheck",
-            "Coatcheck-Event": event.change.value,
+            "Coatcheck-Event": _name(event),
             "Coatcheck-Signature": signature(secret, at, body),
             "Connection": "close",
         }
@@ -135,3 +116,54 @@ class Webhook:
     @property
     def _target(self) -> str:
         return (self._url.path or "/") + (f"?{self._url.query}" if self._url.query else "")
+
+
+class _Line:
+    """Events of one kind, one after the other, in a thread of their own."""
+
+    def __init__(self, send: Callable[[Told], str]) -> None:
+        """`send` says why an event was not taken; empty: it was."""
+        self._send = send
+        self._waiting: Queue[Told] = Queue(WAITING)
+        self._lost = 0
+        self.ending = threading.Event()
+        self.thread = threading.Thread(target=self._run, name="webhook", daemon=True)
+
+    def put(self, event: Told) -> None:
+        try:
+            self._waiting.put_nowait(event)
+        except Full:
+            self._lost += 1
+            if self._lost == 1:
+                logger.error(
+                    "the webhook takes nothing: events are lost; GET /v1/events has the last ones of"
+                    " sandboxes, GET /v1/approvals what waits"
+                )
+
+    def _run(self) -> None:
+        while not (self.ending.is_set() and self._waiting.empty()):
+            try:
+                event = self._waiting.get(timeout=0.2)
+            except Empty:
+                continue
+            self._deliver(event)
+
+    def _deliver(self, event: Told) -> None:
+        why = ""
+        for pause in (*PAUSES, None):
+            why = self._send(event)
+            if not why:
+                if self._lost:
+                    logger.warning("the webhook takes events again; %d were lost", self._lost)
+                    self._lost = 0
+                return
+            if pause is None or self.ending.wait(pause):
+                break
+        self._lost += 1
+        about = event.approval if isinstance(event, ApprovalEvent) else event.sandbox or "nothing"
+        logger.error("the webhook did not take %s of %s: %s", _name(event), about, why)
+
+
+def _name(event: Told) -> str:
+    """A sandbox and an approval can both be `refused`: one name each."""
+    return f"approval_{event.change}" if isinstance(event, ApprovalEvent) else event.change.value
