@@ -190,6 +190,17 @@ def test_the_bill_of_materials_is_what_is_installed(image: Image, sbom: Json) ->
     assert f"pkg:pypi/coatcheck@{coatcheck.__version__}" in listed
 
 
+def test_the_bill_of_materials_is_what_cyclonedx_calls_one(sbom: Json) -> None:
+    """By the standard's own schema, strictly: no key that it does not know, each component once."""
+    from cyclonedx.schema import SchemaVersion  # not by every worker that collects tests
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    validator = JsonStrictValidator(SchemaVersion.V1_5)
+    assert validator.validate_str(json.dumps(sbom)) is None
+    unknown = {**sbom, "components": [{**sbom["components"][0], "licence": "MIT"}]}
+    assert "licence" in str(validator.validate_str(json.dumps(unknown)))
+
+
 def quoted(text: str) -> str:
     """As purl wants it."""
     return text.replace("+", "%2B").replace(":", "%3A")
