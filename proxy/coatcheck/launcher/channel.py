@@ -170,7 +170,7 @@ class Channel:
         return sum(not (each.number % 2 or each.told_all) for each in self._streams.values())
 
     def silent_seconds(self) -> float:
-        """Since the guest last said anything by itself. What it answers to our orders does not count: one that is
+        """Since the guest last said anything by itself. Its answers to our orders do not count: one that is
         saved every minute is not busy for that."""
         return asyncio.get_running_loop().time() - self._heard
 
