@@ -27,6 +27,7 @@ from coatcheck.places import Places
 from coatcheck.session_secrets import SessionSecrets
 from coatcheck.shadow import Shadow
 from coatcheck.sigv4.covered import LARGEST_HASHED_BODY, needs_body_hash
+from coatcheck.standing import denial_of
 from coatcheck.state.buckets import Buckets, ShareAwaited
 from coatcheck.state.state import State
 from coatcheck.stores import Secret, SecretMissing, SecretUnavailable
@@ -96,24 +97,18 @@ class Exchange:
         must be awaited first (the store has to be asked)."""
         call = self._call(peer, destination, head)
         try:
-            if self.draining:
-                call.deny(Deny(Reason.DRAINING, retry_after=5.0))
-            elif (deaf := self.state.deaf(self.state.clock.now())) is not None:
-                call.session = self.session_of(peer)
-                call.deny(deaf)
-            else:
-                malformed, world = check_head(head, http2=http2), self.world()
-                verdict = malformed or decide(peer, destination, head, world)
-                if malformed is not None:
-                    verdict = self._identified(peer, malformed)
-                elif self.shadow is not None:
-                    self.shadow.request(peer, destination, head, world, verdict)
-                return call, self._proceed(call, verdict)
+            world = self.world()
+            refused = self._shut(peer, world) or self._identified(peer, check_head(head, http2=http2))
+            if refused is not None:
+                return call, self._proceed(call, refused)
+            verdict = decide(peer, destination, head, world)
+            if self.shadow is not None:
+                self.shadow.request(peer, destination, head, world, verdict)
+            return call, self._proceed(call, verdict)
         except Exception:
             logger.exception("request %s: no verdict", call.request_id)
-            call.deny(Deny(Reason.INTERNAL_ERROR, "the decision failed"))
-        self._tell(call)
-        return call, None
+            self._failed(call)
+            return call, None
 
     def receive_body(self, call: Call, body: bytes) -> Waiting:
         """The second half of the verdict, for a call whose `need` asked for the body."""
@@ -125,8 +120,7 @@ class Exchange:
             )
         except Exception:
             logger.exception("request %s: no verdict on its body", call.request_id)
-            call.deny(Deny(Reason.INTERNAL_ERROR, "the decision failed"))
-            self._tell(call)
+            self._failed(call)
             return None
 
     def connect(self, peer: Peer, host: str, port: int) -> Session | Call:
@@ -135,38 +129,23 @@ class Exchange:
         and may end it."""
         destination = Destination("https", host, port)
         call = self._call(peer, destination, RequestHead("CONNECT", "", ()))
-        verdict: Session | Pass | Deny | Identified
         try:
             world = self.world()
-            verdict = (
-                Deny(Reason.DRAINING, retry_after=5.0)
-                if self.draining
-                else self.state.deaf(world.now) or decide_connect(peer, host, port, world)
-            )
-            if self.shadow is not None:
+            shut = self._shut(peer, world)
+            verdict = shut or decide_connect(peer, host, port, world)
+            if self.shadow is not None and shut is None:
                 self.shadow.connect(peer, destination, world, verdict)
+            if isinstance(verdict, Session):
+                return verdict
+            if (waiting := self._proceed(call, verdict)) is not None:
+                waiting.close()  # nothing of a tunnel waits
+                call.deny(Deny(Reason.RATE_LIMITED, "the fleet's share is used up", retry_after=1.0))
+                self._tell(call)
         except Exception:
             logger.exception("tunnel %s: no verdict", call.request_id)
-            verdict = Deny(Reason.INTERNAL_ERROR, "the decision failed")
-        if isinstance(verdict, Session):
-            return verdict
-        if isinstance(verdict, Pass):
-            try:
-                if (waiting := self._proceed(call, verdict)) is not None:
-                    waiting.close()  # nothing of a tunnel waits
-                    call.deny(Deny(Reason.RATE_LIMITED, "the fleet's share is used up", retry_after=1.0))
-                    self._tell(call)
-            except Exception:
-                logger.exception("tunnel %s: no verdict", call.request_id)
-                call.deny(Deny(Reason.INTERNAL_ERROR, "the decision failed"))
-                self._tell(call)
-            if call.denial is not None:
-                call.complete(call.denial.reason)
-            return call
-        if isinstance(verdict, Identified):
-            call.session, verdict = verdict.session, verdict.denial
-        call.deny(verdict)
-        self._tell(call)
+            self._failed(call)
+        if call.denial is not None:
+            call.complete(call.denial.reason)
         return call
 
     def refused(self, peer: Peer, destination: Destination, head: RequestHead, denial: Deny) -> Call:
@@ -212,39 +191,42 @@ class Exchange:
         call.credentials = (
             tuple(i.credential.name for i in verdict.injections) if isinstance(verdict, Inject) else ()
         )
-        refused = self.buckets.take(
-            verdict.session, verdict.rule, call.credentials, self.state.clock.now().monotonic
-        )
-        if isinstance(refused, ShareAwaited):
-            return self._await_share(call, verdict, refused)
-        return self._admitted(call, verdict, refused)
+        taken = self._take(call, verdict)
+        if isinstance(taken, ShareAwaited):
+            return self._await_share(call, verdict, taken)
+        return self._admitted(call, verdict, taken)
 
-    def _admitted(self, call: Call, verdict: Pass | Inject, refused: Deny | None) -> Waiting:
+    def _take(self, call: Call, verdict: Pass | Inject) -> Deny | ShareAwaited | None:
+        now = self.state.clock.now().monotonic
+        taken = self.buckets.take(verdict.session, verdict.rule, call.credentials, now)
+        call.entered = taken is None
+        return taken
+
+    def _admitted(self, call: Call, verdict: Pass | Inject, refused: Deny | ShareAwaited | None) -> Waiting:
         if refused is not None:
-            call.deny(refused)
+            call.deny(denial_of(refused))
             self._tell(call)
             return None
-        call.entered = True
         if verdict.rule.asking is not None:
             return self._ask(call, verdict)
         return self._secrets(call, verdict)
 
     async def _await_share(self, call: Call, verdict: Pass | Inject, awaited: ShareAwaited) -> None:
         """This daemon ran ahead of what its fleet knows of a limit: it asks, and goes on if it may."""
-        refused: Deny | ShareAwaited | None = awaited
+        taken: Deny | ShareAwaited | None = awaited
         try:
             async with asyncio.timeout(self._settings.share_timeout):
-                while isinstance(refused, ShareAwaited):
-                    await asyncio.shield(refused.future)
-                    now = self.state.clock.now().monotonic
-                    refused = self.buckets.take(verdict.session, verdict.rule, call.credentials, now)
+                while isinstance(taken, ShareAwaited):
+                    await asyncio.shield(taken.future)
+                    taken = self._take(call, verdict)
         except TimeoutError:
-            refused = Deny(Reason.RATE_LIMITED, "no word of the fleet's limit in time", retry_after=1.0)
-        if call not in self.calls:  # its client left meanwhile
-            if refused is None:
-                self.buckets.leave(verdict.session, verdict.rule, call.credentials)
-            return
-        waiting = self._admitted(call, verdict, refused if isinstance(refused, Deny) else None)
+            taken = Deny(Reason.RATE_LIMITED, "no word of the fleet's limit in time", retry_after=1.0)
+        except Exception:
+            logger.exception("request %s: the fleet could not be asked", call.request_id)
+            taken = Deny(Reason.INTERNAL_ERROR, "the fleet could not be asked")
+        if call not in self.calls:
+            taken = Deny(Reason.CLIENT_GONE, "while the fleet was asked")
+        waiting = self._admitted(call, verdict, taken)
         if waiting is not None:
             await waiting
 
@@ -387,9 +369,18 @@ class Exchange:
         by_origin = self.state.sessions.by_origin
         return next((by_origin[origin] for origin in peer.origins if origin in by_origin), None)
 
-    def _identified(self, peer: Peer, denial: Deny) -> Deny | Identified:
-        session = self.session_of(peer)
-        return denial if session is None else Identified(session, denial)
+    def _identified(self, peer: Peer, denial: Deny | None) -> Deny | Identified | None:
+        session = self.session_of(peer) if denial is not None else None
+        return denial if denial is None or session is None else Identified(session, denial)
+
+    def _shut(self, peer: Peer, world: World) -> Deny | Identified | None:
+        """Why nothing is judged now, whoever asks: no candidate policy is compared with that."""
+        stopping = Deny(Reason.DRAINING, retry_after=5.0) if self.draining else None
+        return self._identified(peer, stopping or self.state.deaf(world.now))
+
+    def _failed(self, call: Call) -> None:
+        call.deny(Deny(Reason.INTERNAL_ERROR, "the decision failed"))
+        self._tell(call)
 
 
 def status_of(denial: Deny) -> int:

@@ -9,7 +9,7 @@ from tests.fail_closed.sites import Site
 
 # --- places that no ordinary request passes ---------------------------------------------------------
 
-FLEET = "only a daemon that shares its state: tests/fleet/test_limits.py, tests/fleet/test_approvals.py"
+FLEET = "somebody's answer, at a daemon that shares its state: tests/fleet/test_approvals.py"
 OPENING = "a listener is opened by an operator's call or at the start, before there is a request"
 PRESSURE = "only under pressure from a slow receiver: tests/planes/test_traps_connections.py, tests/scale"
 REFUSING = "only where something was refused or has failed already"
@@ -20,7 +20,6 @@ STOPPING = "when the daemon stops"
 SHARED = "on shared listeners; the same `_serve` fails here on a session's own"
 
 NOT_PASSED = {
-    "exchange:Exchange._await_share ": FLEET,
     "approvals:Approvals.answer_anywhere ": FLEET,
     "planes.connection:EgressConnection.open_connection await: self._not_connected": REFUSING,
     "planes.connection:EgressConnection._not_connected await: ": REFUSING,
@@ -189,11 +188,6 @@ EXCUSES = (
     ),
     Excuse(
         "exchange:Exchange.connect value of call: self._call", ("complete",), "an allowed tunnel needs none"
-    ),
-    Excuse(
-        "exchange:Exchange.receive value of call: self.state.clock.now",
-        ("complete",),
-        "only a daemon of a fleet looks at it, and not at what is no time",
     ),
     Excuse("exchange:Exchange.tell call: self.emit", ("complete",), OVER),
     Excuse("call:Call.complete ", ("complete",), OVER),

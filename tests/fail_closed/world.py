@@ -4,16 +4,19 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import override
 
 from coatcheck.approvals import Answer, NotWaiting
-from coatcheck.decision.policy import SecretRef
+from coatcheck.decision.policy import Limit, LimitScope, SecretRef
+from coatcheck.decision.ratelimit import BucketKey
+from coatcheck.decision.session import Session
 from coatcheck.decision.verdict import Reason
 from coatcheck.planes.mitm import MitmPlane
+from coatcheck.state.buckets import ShareAwaited
 from coatcheck.stores import Secret
 from coatcheck.stores.memory import MemoryStore
 from coatcheck.telemetry.events import ApprovalChange, ApprovalEvent, Completion, Decision, Event
@@ -52,6 +55,7 @@ rules:
     paths: [/v1/asked]
     credentials: [openai]
     ask: {wait: 1s}
+    limits: {requests: 100000/second, concurrent: 100, per: tenant}
   - name: openai
     hosts: [api.openai.com]
     methods: [GET, PUT]
@@ -129,6 +133,7 @@ class World:
         self.moment: Moment | None = None
         self.events: list[Event] = []
         self.moved = asyncio.Event()
+        self.fleet = daemon.exchange.buckets.shares = _Fleet()
         self._before = self._counts()
         self._renewed = time.monotonic()
         self._emit = daemon.exchange.emit
@@ -177,6 +182,7 @@ class World:
         self.upstream = Upstream()
         self.client_ended = self.answered = False
         self.moment = None
+        self.fleet.asked = False
         self.events.clear()
         self.clock.skip(0.1)  # one sandbox's connections have a pace
         if time.monotonic() - self._renewed > 60.0:
@@ -303,10 +309,40 @@ class World:
             "connections": len(self.plane.connections),
             "calls": len(exchange.calls),
             "running": len(exchange.buckets._running),
+            "running in the fleet": self.fleet.running,
             "waiting": exchange._waiting,
             "asked": len(exchange.approvals.waiting()),
             "places": self.daemon.listeners._open,
         }
+
+
+class _Fleet:
+    """Whose word on a tenant's limits has to be waited for, once a request. `state.buckets.Shares`."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.running = 0
+
+    def shares(self, limit: Limit, session: Session) -> bool:
+        return limit.per is LimitScope.TENANT
+
+    def admit(self, keys: Iterable[tuple[Limit, BucketKey]], now: float) -> ShareAwaited | None:
+        self.asked = bool(keys) and not self.asked
+        if not self.asked:
+            return None
+        loop = asyncio.get_running_loop()
+        word = loop.create_future()
+        loop.call_soon(word.set_result, None)
+        return ShareAwaited(word)
+
+    def began(self, keys: Iterable[tuple[Limit, BucketKey]], now: float) -> None:
+        self.running += bool(keys)
+
+    def ended(self, keys: Iterable[tuple[Limit, BucketKey]]) -> None:
+        self.running -= bool(keys)
+
+    def passed(self, limit: Limit, key: BucketKey, count: int, now: float) -> None:
+        return None
 
 
 class _Remote(MemoryStore):
