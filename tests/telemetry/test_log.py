@@ -6,6 +6,7 @@ import logging
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -161,3 +162,17 @@ def test_each_event_has_its_level() -> None:
     for event in ALL_EVENTS:
         log_event(event)
     assert len(verbose.getvalue().splitlines()) == 10
+
+
+@pytest.mark.usefixtures("restored")
+def test_an_alarm_names_only_what_is_known_of_it() -> None:
+    """A misplaced handle's has no credential, an unknown connection's nobody at all."""
+    out = stream(LogFormat.HUMAN)
+    log_event(ALARM)
+    log_event(replace(ALARM, credential=""))
+    log_event(replace(ALARM, credential="", session="", tenant=""))
+    assert [line.partition("coatcheck.events: ")[2] for line in out.getvalue().splitlines()] == [
+        "alarm handle_stolen: tenant acme session s-2 credential openai: shown by s-1's sandbox",
+        "alarm handle_stolen: tenant acme session s-2: shown by s-1's sandbox",
+        "alarm handle_stolen: no session: shown by s-1's sandbox",
+    ]

@@ -144,18 +144,24 @@ def _traceback(error: BaseException) -> list[str]:
 _events = logging.getLogger("coatcheck.events")
 
 
+def _whose(tenant: str, session: str, credential: str = "") -> str:
+    """Only what is known: a connection of no session has none of these, a misplaced handle no credential."""
+    known = (("tenant", tenant), ("session", session), ("credential", credential))
+    return " ".join(f"{word} {name}" for word, name in known if name) or "no session"
+
+
 def log_event(event: Event) -> None:
     """The log's view of an event: alarms and failures stand out, single requests only at debug."""
     match event:
         case Alarm():
             _events.warning(
-                "alarm %s: tenant %s session %s credential %s: %s",
-                event.reason.value, event.tenant, event.session, event.credential, event.detail,
+                "alarm %s: %s: %s",
+                event.reason.value, _whose(event.tenant, event.session, event.credential), event.detail,
             )  # fmt: skip
         case Repeated(what="alarm"):
             _events.warning(
-                "alarm %s: tenant %s session %s: %d more",
-                event.reason.value, event.tenant, event.session, event.count,
+                "alarm %s: %s: %d more",
+                event.reason.value, _whose(event.tenant, event.session), event.count,
             )  # fmt: skip
         case PolicyEvent(loaded=True):
             _events.info("policy %s loaded, sha256 %s %s", event.name, event.sha256, event.detail)
