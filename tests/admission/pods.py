@@ -13,6 +13,7 @@ ADMISSION = Admission(
     workload_volume="coatcheck-workload",
     workload_dir="/run/coatcheck",
     protected_configmap="coatcheck-sidecar",
+    protected_secrets=("fleet",),
     writers=("system:masters",),
     allowed_resources=("nvidia.com/gpu",),
     refused_annotations=("k8s.v1.cni.cncf.io/",),

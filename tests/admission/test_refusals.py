@@ -50,6 +50,11 @@ VOLUMES: dict[str, tuple[Json, str]] = {
     "a repository": ({"gitRepo": {"repository": "https://evil.example"}}, "gitRepo"),
     "a disk over the network": ({"iscsi": {}}, "iscsi"),
     "Vault's audience": ({"projected": {"sources": [TOKEN]}}, "projected serviceAccountToken"),
+    "the fleet's key": ({"secret": {"secretName": "fleet"}}, "the Secret fleet holds"),
+    "the fleet's key among others": (
+        {"projected": {"sources": [{"secret": {"name": "own"}}, {"secret": {"name": "fleet"}}]}},
+        "the Secret fleet holds",
+    ),
     "a certificate of the pod": ({"projected": {"sources": [{"podCertificate": {}}]}}, "podCertificate"),
     "a source of a later Kubernetes": (
         {"projected": {"sources": [{"secret": {}}, {"x": {}}]}},
@@ -88,6 +93,11 @@ CONTAINERS: dict[str, tuple[Json, str]] = {
         {"volumeMounts": [{"name": "v", "mountPath": "/v", "mountPropagation": "Bidirectional"}]},
         "mountPropagation",
     ),
+    "the fleet's key as a variable": (
+        {"env": [{"name": "K", "valueFrom": {"secretKeyRef": {"name": "fleet", "key": "fleet.key"}}}]},
+        "the Secret fleet holds",
+    ),
+    "the fleet's key among variables": ({"envFrom": [{"secretRef": {"name": "fleet"}}]}, "the Secret fleet"),
     "a variable from the proxy's files": (
         {"env": [{"name": "K", "valueFrom": {"fileKeyRef": {"volumeName": "coatcheck-state"}}}]},
         "coatcheck-state",
@@ -121,6 +131,12 @@ def test_a_debugger_beside_the_proxy_is_refused() -> None:
     assert any("targetContainerName" in each for each in problems(given, ADMISSION))
 
 
+def test_a_device_for_the_proxys_own_container_is_refused() -> None:
+    """What a limit range may set is not compared with what we put there; a network card is no limit."""
+    given = pod(initContainers=[{"name": "coatcheck-proxy", "resources": {"limits": {"intel.com/sriov": 1}}}])
+    assert any("coatcheck-proxy: the resource intel.com/sriov" in each for each in problems(given, ADMISSION))
+
+
 @pytest.mark.parametrize(
     "given",
     [
@@ -137,8 +153,12 @@ def test_a_debugger_beside_the_proxy_is_refused() -> None:
                 {"name": "c", "projected": {"sources": [{"configMap": {}}, {"downwardAPI": {}}]}},
             ]
         ),
+        pod(
+            {"env": [{"name": "K", "valueFrom": {"secretKeyRef": {"name": "own"}}}], "envFrom": [{}]},
+            volumes=[{"name": "a", "secret": {"secretName": "own"}}],
+        ),
     ],
-    ids=["plain", "false", "exec", "gpu", "root", "dns options", "volumes"],
+    ids=["plain", "false", "exec", "gpu", "root", "dns options", "volumes", "secrets"],
 )  # fmt: skip
 def test_a_pod_as_agents_have_them_is_let_in(given: Json) -> None:
     """Root without capabilities, too: the redirect holds it."""

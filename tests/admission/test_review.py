@@ -75,11 +75,24 @@ def test_what_other_webhooks_add_afterwards_is_looked_at() -> None:
     assert "projected serviceAccountToken" in changed("volumes", 0, token)
 
 
-def test_a_user_that_only_the_image_knows_does_not_pass_the_last_look() -> None:
-    """It could be the proxy's."""
+@pytest.mark.parametrize(
+    ("left_out", "said"), [("runAsUser", "runAsUser is not said"), ("seccompProfile", "no seccompProfile")]
+)
+def test_what_only_image_or_node_know_does_not_pass_the_last_look(left_out: str, said: str) -> None:
+    """A user that could be the proxy's, a node without seccomp: whoever writes our parts himself writes
+    the rest as well."""
     made = inject(pod(), ADMISSION)
-    del made["spec"]["securityContext"]["runAsUser"]
-    assert "runAsUser is not said" in why(validate(review(made), ADMISSION))
+    del made["spec"]["securityContext"][left_out]
+    assert said in why(validate(review(made), ADMISSION))
+
+
+def test_no_token_comes_in_under_the_name_of_the_api_servers_own() -> None:
+    """Of a pod that bears all of our parts nothing is taken away any more: it could be one for Vault."""
+    made = inject(pod(), ADMISSION)
+    token = {"serviceAccountToken": {"audience": "vault", "path": "token"}}
+    made["spec"]["volumes"].insert(0, {"name": "kube-api-access-mine", "projected": {"sources": [token]}})
+    for judged in (mutate(review(made), ADMISSION), validate(review(made), ADMISSION)):
+        assert "kube-api-access-mine is not what this webhook puts there" in why(judged)
 
 
 # --- pods that run -----------------------------------------------------------------------------------

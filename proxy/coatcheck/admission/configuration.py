@@ -44,6 +44,8 @@ class Admission(BaseModel):
     workload_volume: str = Field(pattern=f"^{PREFIX}")
     workload_dir: str = Field(pattern="^/[a-z0-9/-]+[a-z0-9]$")
     protected_configmap: str
+    protected_secrets: tuple[str, ...] = ()
+    """Of the proxies in this namespace: no workload may have them in a volume or a variable."""
     writers: tuple[str, ...] = Field(min_length=1)
     allowed_resources: tuple[str, ...] = ()
     refused_annotations: tuple[str, ...] = ()

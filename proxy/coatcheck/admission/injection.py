@@ -85,6 +85,8 @@ def differences(pod: Json, admission: Admission) -> list[str]:
         name = str(container.get("name"))
         if name.startswith(PREFIX):
             wrong.append(f"the container {name} stands where it is not put")
+    # Taken away from a pod without our parts; a name alone must not bring one past us into a pod with them.
+    wrong += [f"spec.volumes: {each['name']}" for each in _list(spec, "volumes") if is_api_token(each)]
     for setting in ("automountServiceAccountToken", "enableServiceLinks"):
         if spec.get(setting) is not False:
             wrong.append(f"spec.{setting}")

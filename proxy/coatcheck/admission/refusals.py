@@ -107,11 +107,12 @@ def _spec(spec: Json, admission: Admission) -> Iterator[str]:
     yield from _pod_security(spec.get("securityContext") or {}, admission)
     for volume in spec.get("volumes") or ():
         if not str(volume.get("name", "")).startswith(PREFIX):
-            yield from _volume(volume)
+            yield from _volume(volume, admission)
     for place in ("initContainers", "containers", "ephemeralContainers"):
         for container in spec.get(place) or ():
             if not str(container.get("name", "")).startswith(PREFIX):
                 yield from _container(container, admission)
+            yield from _resources(container, admission)
 
 
 def _pod_security(secured: Json, admission: Admission) -> Iterator[str]:
@@ -140,14 +141,18 @@ def _profiles(where: str, secured: Json) -> Iterator[str]:
         yield f"{where}.seLinuxOptions: only a level may be chosen"
 
 
-def _volume(volume: Json) -> Iterator[str]:
+def _volume(volume: Json, admission: Admission) -> Iterator[str]:
     name = volume.get("name")
+    sources = (volume.get("projected") or {}).get("sources") or ()
+    wanted = [(volume.get("secret") or {}).get("secretName")]
+    wanted += [(source.get("secret") or {}).get("name") for source in sources]
+    yield from _secrets(f"the volume {name}", wanted, admission)
     kinds = volume.keys() - {"name"}
     for kind in sorted(kinds - _VOLUMES):
         yield f"the volume {name}: {kind} reaches what is outside the pod past the proxy"
     if is_api_token(volume):
         return  # taken away
-    for source in (volume.get("projected") or {}).get("sources") or ():
+    for source in sources:
         for kind in sorted(source.keys() - _PROJECTED):
             yield f"the volume {name}: a projected {kind} may count as the proxy's, at Vault or elsewhere"
 
@@ -162,6 +167,12 @@ def _container(container: Json, admission: Admission) -> Iterator[str]:
     yield from _container_security(where, container.get("securityContext") or {}, admission)
     yield from _network(where, container)
     yield from _mounts(where, container, admission)
+    yield from _variables(where, container, admission)
+
+
+def _resources(container: Json, admission: Admission) -> Iterator[str]:
+    """Of ours as well: limit ranges may change them, so that nothing else looks at them."""
+    where = f"the container {container.get('name')}"
     for kind in ("requests", "limits"):
         for name in (container.get("resources") or {}).get(kind) or {}:
             if not name.startswith(_RESOURCES) and name not in admission.allowed_resources:
@@ -216,3 +227,16 @@ def _mounts(where: str, container: Json, admission: Admission) -> Iterator[str]:
         file = (variable.get("valueFrom") or {}).get("fileKeyRef") or {}
         if str(file.get("volumeName", "")).startswith(PREFIX):
             yield f"{where}: {variable.get('name')} reads the proxy's volume {file['volumeName']}"
+
+
+def _variables(where: str, container: Json, admission: Admission) -> Iterator[str]:
+    sources = [variable.get("valueFrom") or {} for variable in container.get("env") or ()]
+    wanted = [(source.get("secretKeyRef") or {}).get("name") for source in sources]
+    wanted += [(source.get("secretRef") or {}).get("name") for source in container.get("envFrom") or ()]
+    yield from _secrets(where, wanted, admission)
+
+
+def _secrets(where: str, wanted: list[str | None], admission: Admission) -> Iterator[str]:
+    for name in admission.protected_secrets:
+        if name in wanted:
+            yield f"{where}: the Secret {name} holds the fleet's key: whoever has it can open any session"
