@@ -1,14 +1,17 @@
-"""A failure right before every single step of a save, a sleep, a wake and a rebind. The steps are found in
-the code, so that a new one is in here by itself. With a scripted guest; machines that are killed at each step
-are in tests/launcher/snapshots/test_machine_faults.py, supervisors beside this."""
+"""A failure right before every single step of a save, a sleep, a wake and a rebind, and a daemon that is gone
+from there on. The steps are found in the code, so that a new one is in here by itself. With a scripted guest;
+machines that are killed at each step are in tests/launcher/snapshots/test_machine_faults.py, supervisors and
+real daemons beside this."""
 
+import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from coatcheck.control_client import ControlError
 from coatcheck.decision.sandbox import Ending, SandboxRefused, SandboxState
 from coatcheck.launcher import saving, sleeping, standing_still
 from coatcheck.launcher.channel import ChannelBroken
@@ -33,6 +36,7 @@ KNOWN: tuple[Work, ...] = (*SAVING, *SLEEPING, *WAKING, *REBINDING)
 ELSEWHERE = {
     "Turns.take", "Turns.start", "Turns.closed",  # who waits for whom: tests/launcher/test_saving.py
     "Sleeper.sleep", "Sleeper.wake",  # one line, of which all else is here
+    "Saver.drop",  # nobody waits for it any more
 }  # fmt: skip
 MACHINES = {f"Durable.{name}" for name in ("pause", "resume", "save", "finish", "sleep", "wake", "page_out")}
 FAILURES: dict[str, Callable[[], Exception]] = {
@@ -135,3 +139,95 @@ async def test_of_a_rebind(tmp_path: Path, trust: Path, step: Step, failure: str
             assert reached and ending in (Ending.REBIND_FAILED, Ending.START_FAILED) and detail
             assert SandboxState.RUNNING not in [state for state, *_ in it.reports.said]
             assert "thaw" not in machine.orders or "rebind" in machine.orders
+
+
+# --- the daemon alone ------------------------------------------------------------------------------------
+
+
+def nobody_listens(it: Life) -> None:
+    it.reports.refuses = ControlError("nobody listens", "")
+
+
+async def asked_by_one_that_dies(it: Life, step: Step, ask: Callable[[], Awaitable[object]]) -> None:
+    """Its connection breaks, and no report is heard any more, from right before that step on."""
+    asking = asyncio.ensure_future(ask())
+
+    def die() -> None:
+        nobody_listens(it)
+        asking.cancel()
+
+    with right_before(step, die) as reached:
+        await asyncio.wait([asking])
+        await it.supervisor._turns.take(nothing)  # what was begun is done to its end
+        assert reached and asking.cancelled()
+
+
+async def nothing() -> None: ...
+
+
+async def runs_under_the_next(tmp_path: Path, it: Life) -> None:
+    """As if nothing had happened."""
+    it.reports.refuses = None
+    await it.supervisor._reporter.report()
+    assert it.reports.said[-1][0] == SandboxState.RUNNING and it.machine.orders[-1:] in ([], ["thaw"])
+    await is_whole(tmp_path, it)
+    assert not it.run.done()
+
+
+@of(*SAVING)
+async def test_of_a_save_whose_daemon_dies(tmp_path: Path, trust: Path, step: Step) -> None:
+    """It is finished without anybody, and there as a whole; the one that it replaces is not."""
+    async with kept(tmp_path, trust, DurableMachine()) as it:
+        await it.supervisor.snapshot("old")
+        await asked_by_one_that_dies(it, step, lambda: it.supervisor.snapshot("new", replaces="old"))
+        await runs_under_the_next(tmp_path, it)
+        assert left(tmp_path) == ["snapshots/new"]
+
+
+@of(*(each for each in SAVING if each is not Saver.snapshot))
+async def test_of_a_fork_point_whose_daemon_dies(tmp_path: Path, trust: Path, step: Step) -> None:
+    """Nobody is left who would begin from it, or remove it."""
+    async with kept(tmp_path, trust, DurableMachine()) as it:
+        await asked_by_one_that_dies(it, step, it.supervisor.fork_point)
+        await runs_under_the_next(tmp_path, it)
+        await until(lambda: not left(tmp_path))
+
+
+@of(*SLEEPING)
+async def test_of_falling_asleep_whose_daemon_dies(tmp_path: Path, trust: Path, step: Step) -> None:
+    """It sleeps, and wakes for the next one."""
+    async with kept(tmp_path, trust, DurableMachine()) as it:
+        with it.supervisor.presence():
+            await asked_by_one_that_dies(it, step, it.supervisor.sleep)
+            assert it.supervisor.state is SandboxState.SLEEPING and (tmp_path / "store/asleep").is_dir()
+            it.reports.refuses = None
+            await it.supervisor.wake()
+            await runs_under_the_next(tmp_path, it)
+
+
+@of(*WAKING)
+async def test_of_waking_whose_daemon_dies(tmp_path: Path, trust: Path, step: Step) -> None:
+    """It is awake."""
+    async with kept(tmp_path, trust, DurableMachine()) as it:
+        with it.supervisor.presence():
+            await it.supervisor.sleep()
+            await asked_by_one_that_dies(it, step, it.supervisor.wake)
+            await runs_under_the_next(tmp_path, it)
+            assert not (tmp_path / "store/asleep").exists()
+
+
+@of(*REBINDING)
+async def test_of_a_rebind_whose_daemon_dies(tmp_path: Path, trust: Path, step: Step) -> None:
+    """It becomes who it was told to be, and nobody else; the next daemon hears of it."""
+    (tmp_path / "store").mkdir()
+    built = replace(MACHINE, restore=tmp_path / "store/point", generation=2)
+    machine = DurableMachine(saved=True)
+    begun: list[Life] = []
+    with right_before(step, lambda: nobody_listens(begun[0])) as reached:
+        async with life(tmp_path, trust, machine, built, store=tmp_path / "store") as it:
+            begun.append(it)
+            await it.running()
+            assert reached and [each for each in machine.orders if each == "rebind"] == ["rebind"]
+            assert machine.orders.index("rebind") < machine.orders.index("thaw")
+            await runs_under_the_next(tmp_path, it)
+            it.supervisor.end(Ending.KILLED, "the test is over")

@@ -8,7 +8,8 @@ import logging
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -150,6 +151,11 @@ class Saver:
         directory = store / FORKS / secrets.token_hex(8)
         await self._save(channel, machine, directory)
         return directory
+
+    async def drop(self, made: Iterable[Path]) -> None:
+        """Fork points that nobody begins from."""
+        for directory in made:
+            await in_thread(partial(shutil.rmtree, directory, ignore_errors=True))
 
     async def sleep(self, channel: Channel) -> Path:
         """Frozen, saved, its machine gone: where it was saved. SandboxRefused; then it goes on as it was."""

@@ -159,13 +159,24 @@ class Supervisor:
         return await self._turns.take(lambda: self._saver.snapshot(channel, name, replaces))
 
     async def fork_point(self) -> Path:
-        """The same, for its forks to begin from; whoever asked removes it."""
+        """The same, for its forks to begin from; whoever asked removes it, and else we do."""
         channel = await self._ready_channel()
-        return await self._turns.take(lambda: self._saver.fork_point(channel))
+        made: list[Path] = []
 
-    async def sleep(self) -> int:
-        """Saved, and its machine gone. How many connections are held for it; with none, we go, too."""
-        return await self._sleeper.sleep(await self._ready_channel())
+        async def make() -> Path:
+            made.append(await self._saver.fork_point(channel))
+            return made[0]
+
+        try:
+            return await self._turns.take(make)
+        except asyncio.CancelledError:
+            self._turns.start(lambda: self._saver.drop(made))  # behind it: its daemon is gone, or gave up
+            raise
+
+    async def sleep(self, *, leaves: bool = False) -> int:
+        """Saved, and its machine gone. How many connections are held for it; with none, or if it `leaves`, we
+        go, too."""
+        return await self._sleeper.sleep(await self._ready_channel(), leaves=leaves)
 
     async def wake(self) -> None:
         """As it was. SandboxRefused: it sleeps on."""
