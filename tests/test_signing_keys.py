@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from coatcheck.signing_keys import JWKS_BYTES, MAX_KEYS, parse_jwks
 from tests.planes.platform import Platform
@@ -37,3 +39,25 @@ def test_a_document_beyond_all_size_is_refused(platform: Platform) -> None:
         parse_jwks(b" " * (JWKS_BYTES + 1))
     with pytest.raises(ValueError, match=f"1 to {MAX_KEYS} keys"):
         parse_jwks(json.dumps({"keys": [platform.jwk("ES256")] * (MAX_KEYS + 1)}).encode())
+
+
+@pytest.mark.parametrize("kind", ["RS256", "ES256", "EdDSA"])
+def test_a_published_private_key_is_refused(platform: Platform, kind: str) -> None:
+    """Whoever reads it can sign; and looking at its primes takes seconds of the processor's time."""
+    private = jwk_of(platform.keys[kind])
+    with pytest.raises(ValueError, match="private"):
+        parse_jwks(json.dumps({"keys": [platform.jwk("ES256") | {"kid": "sound"}, private]}).encode())
+
+
+def jwk_of(key: object) -> dict[str, object]:
+    """With everything that signs."""
+    match key:
+        case rsa.RSAPrivateKey():
+            made = RSAAlgorithm.to_jwk(key, as_dict=True)
+        case ec.EllipticCurvePrivateKey():
+            made = ECAlgorithm(ECAlgorithm.SHA256).to_jwk(key, as_dict=True)
+        case ed25519.Ed25519PrivateKey():
+            made = OKPAlgorithm.to_jwk(key, as_dict=True)
+        case _:
+            raise TypeError(key)
+    return made | {"kid": "private"}

@@ -32,6 +32,8 @@ def parse_jwks(content: bytes) -> dict[str, jwt.PyJWK]:
             continue  # another kind of key than we accept, HMAC above all
         if not isinstance(kid, str) or not kid or kid in keys:
             raise ValueError("its keys need a `kid` each, all different")
+        if "d" in entry:  # RFC 7518 6: of every kind, the private part
+            raise ValueError(f"key {kid!r} is a private one: whoever read it can sign; replace it")
         try:
             key = jwt.PyJWK(entry, algorithm)
         except jwt.PyJWTError as error:
