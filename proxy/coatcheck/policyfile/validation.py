@@ -24,6 +24,8 @@ POLICY_PARTS: Mapping[str, type[BaseModel]] = {
     "scrub": models.ScrubSpec,
     "limits": models.LimitsSpec,
     "rules": models.RuleSpec,
+    "ask": models.AskSpec,
+    "observe": models.ObserveSpec,
     "accepted": models.AcceptedSpec,
 }
 """The models of a policy file by the key that leads to them."""
