@@ -18,6 +18,7 @@ KEY = Path("key")
         ("redis://127.0.0.1:7000", "127.0.0.1:7000", None, False),
         ("unix:///run/redis.sock", "unix:///run/redis.sock", None, False),
         ("unix://coat%20check@/run/redis.sock", "unix:///run/redis.sock", "coat check", False),
+        ("unix:///my%20own/redis.sock", "unix:///my own/redis.sock", None, False),
     ],
 )
 def test_each_form_is_understood(url: str, where: str, user: str | None, tls: bool) -> None:
@@ -37,6 +38,8 @@ def test_each_form_is_understood(url: str, where: str, user: str | None, tls: bo
         ("rediss://redis.example.org?ssl_cert_reqs=none", "write shared_state as"),
         ("http://redis.example.org", "write shared_state as"),
         ("unix://host/run/redis.sock", "write shared_state as"),
+        ("rediss://redis.example.org:99999", "write shared_state as"),
+        ("rediss://redis.example.org\n", "write shared_state as"),
         ("redis.example.org:6379", "write shared_state as"),
     ],
 )

@@ -6,6 +6,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, model_validator
 
+from coatcheck.web_url import is_web_url
+
 
 @dataclass(frozen=True, slots=True)
 class OidcClient:
@@ -50,7 +52,7 @@ class PageSettings(BaseModel):
             for name in ("client_secret_file", "ca_file"):
                 if getattr(self, f"page_oidc_{name}") is not None:
                     raise ValueError(f"page_oidc_{name} is of no use without page_oidc_issuer")
-        elif not is_https_url(self.page_oidc_issuer) or "?" in self.page_oidc_issuer:
+        elif not is_web_url(self.page_oidc_issuer, ("https",)) or "?" in self.page_oidc_issuer:
             raise ValueError("page_oidc_issuer must look like https://host/path, without query or fragment")
         return self
 
@@ -64,15 +66,3 @@ class PageSettings(BaseModel):
             self.page_oidc_client_secret_file,
             self.page_oidc_ca_file,
         )
-
-
-def is_https_url(text: str) -> bool:
-    """Of a host, without a user or a fragment, and of printable ASCII only."""
-    if not (text.isascii() and text.isprintable()) or " " in text or "\\" in text:
-        return False
-    try:
-        parts = urlsplit(text)
-        parts.port  # noqa: B018 - it is read to see whether it can be
-    except ValueError:
-        return False
-    return parts.scheme == "https" and bool(parts.hostname) and parts.username is None and "#" not in text

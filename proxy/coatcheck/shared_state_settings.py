@@ -3,11 +3,14 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from pydantic import BaseModel, Field, model_validator
 
+from coatcheck.web_url import split_url
+
 DEFAULT_PORT: Final = 6379
+_WRITE: Final = "write shared_state as rediss://user@host:6379, redis://127.0.0.1:6379 or unix://user@/path"
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -115,18 +118,18 @@ class SharedStateSettings(BaseModel):
 
 
 def _parsed(url: str) -> tuple[str, int, str, bool, str | None]:
-    parts = urlsplit(url)
+    parts = split_url(url)
+    if parts is None:
+        raise ValueError(_WRITE)
     if parts.password is not None:
         raise ValueError("shared_state holds a password: it belongs into shared_state_password_file")
     user = unquote(parts.username) if parts.username else None
     plain = not (parts.query or parts.fragment)
     if plain and parts.scheme == "unix" and parts.path.startswith("/") and not parts.hostname:
-        return "", 0, parts.path, False, user
+        return "", 0, unquote(parts.path), False, user
     tls = parts.scheme == "rediss"
     if not plain or parts.scheme not in ("redis", "rediss") or not parts.hostname or parts.path.strip("/"):
-        raise ValueError(
-            "write shared_state as rediss://user@host:6379, redis://127.0.0.1:6379 or unix://user@/path"
-        )
+        raise ValueError(_WRITE)
     if not tls and parts.hostname not in LOOPBACK:
         raise ValueError("shared_state would cross a network in the clear: use rediss:// beyond loopback")
     return parts.hostname, parts.port or DEFAULT_PORT, "", tls, user

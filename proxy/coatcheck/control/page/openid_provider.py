@@ -16,11 +16,12 @@ import requests
 
 from coatcheck.control.page.id_token import Expected, Person, key_id, verify
 from coatcheck.control.page.openid_refusal import OpenIdRefusal, OpenIdRefused
-from coatcheck.page_settings import OidcClient, is_https_url
+from coatcheck.page_settings import OidcClient
 from coatcheck.private_files import PrivateFileError, read_private
 from coatcheck.signing_keys import parse_jwks
 from coatcheck.stores.bounded_http import deadline_session, keeping
 from coatcheck.stores.deadline import Deadline
+from coatcheck.web_url import is_web_url
 
 SECONDS: Final = 10.0
 MAX_BYTES: Final = 256 * 1024
@@ -201,6 +202,6 @@ class OpenIdProvider:
 
 
 def _address(place: object) -> str:
-    if not isinstance(place, str) or not is_https_url(place):
+    if not isinstance(place, str) or not is_web_url(place, ("https",)):
         raise OpenIdRefused(OpenIdRefusal.PROVIDER, "its discovery document lacks an https:// address")
     return place
