@@ -84,6 +84,41 @@ def test_a_wildcard_that_is_too_wide_is_stopped_by_the_linter(repository: Path) 
     assert run(repository, "lint") == 1
 
 
+def test_the_first_policies_of_a_repository_widen(repository: Path) -> None:
+    """There is nothing to compare them with, which is no error and no pass."""
+    git(repository, "rm", "-rq", "policies")
+    commit(repository)
+    git(repository, "push", "-q", "origin", "change:refs/heads/bare")
+    git(repository, "revert", "--no-edit", "HEAD")
+    bare = {name: step["run"].replace("$BASE", "bare") for name, step in STEPS.items() if "run" in step}
+    assert shell(repository, bare["meaning"]).returncode == 0
+    assert "policy `default` is new" in (repository / "comment.md").read_text()
+    assert shell(repository, bare["widening"]).returncode == 1
+
+
+def test_a_label_is_about_what_was_there_when_it_was_set() -> None:
+    """A push after it is judged again: otherwise a small widening would open the way for a large one."""
+    gate = STEPS["widening"]["if"]
+    assert "github.event.action == 'labeled' && github.event.label.name == 'policy-widens'" in gate
+    assert "labels.*" not in gate, "a label that stays would count for every later push"
+    assert {"synchronize", "labeled", "unlabeled"} <= set(WORKFLOW["on"]["pull_request"]["types"])
+
+
+def test_somebody_owns_whatever_decides() -> None:
+    """The policies, their samples, and the workflow that judges them; the last line that fits counts."""
+    lines = (ROOT / "policies/review/CODEOWNERS").read_text().splitlines()
+    owned = [line.split() for line in lines if line and not line.startswith("#")]
+    assert all(owners and all(owner.startswith("@") for owner in owners) for _, *owners in owned)
+
+    def owners(path: str) -> list[str]:
+        return next((who for where, *who in reversed(owned) if f"/{path}".startswith(where)), [])
+
+    for path in ("policies/default.yaml", "policies/samples/default.yaml", ".github/workflows/policy.yaml"):
+        assert owners(path) == ["@acme/platform-security"], path
+    assert "@acme/payments-security" in owners("policies/stripe.yaml")
+    assert owners(".github/CODEOWNERS"), "whoever edits it would choose who reviews"
+
+
 def test_no_expression_stands_in_a_script() -> None:
     """What a stranger names (a branch, a title) would be run; in `env` it is text."""
     assert [name for name, step in STEPS.items() if "${{" in step.get("run", "")] == []
