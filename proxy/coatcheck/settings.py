@@ -22,6 +22,7 @@ from coatcheck.decision.address import parse_networks
 from coatcheck.decision.host import split_authority
 from coatcheck.page_settings import PageSettings
 from coatcheck.shared_state_settings import SharedStateSettings
+from coatcheck.web_url import is_web_url
 
 PREFIX = "COATCHECK_"
 
@@ -308,7 +309,7 @@ class Settings(PageSettings, SharedStateSettings, BaseSettings):
             if self.otel_headers_file is not None or self.otel_ca_file is not None:
                 raise ValueError("otel_headers_file and otel_ca_file are of no use without otel_endpoint")
             return
-        if not is_web_url(self.otel_endpoint) or "?" in self.otel_endpoint or "#" in self.otel_endpoint:
+        if not is_web_url(self.otel_endpoint) or "?" in self.otel_endpoint:
             raise ValueError(
                 "otel_endpoint must look like https://host:4318, without user, query or /v1/traces"
             )
@@ -385,12 +386,3 @@ def process_environment() -> Mapping[str, str]:
 def notify_socket() -> str | None:
     """systemd's readiness socket, if it started us."""
     return os.environ.get("NOTIFY_SOCKET")
-
-
-def is_web_url(text: str) -> bool:
-    parts = urlsplit(text)
-    try:
-        parts.port  # noqa: B018 - it is read to see whether it can be
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None
