@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
 from coatcheck.policyfile import load_policy
+from coatcheck.shadow import Shadow
 from tests.browser import Person, chromium
 from tests.control.conftest import Control, control, ground, short_dir, token_of
-from tests.e2e.story import MODELS, bearer, policy, until
+from tests.e2e.story import MODELS, bearer, policy, reason, until
 from tests.planes.wire import http_client
 
 __all__ = ["control", "ground", "short_dir"]
@@ -115,9 +117,10 @@ async def test_what_sandboxes_do_is_there_as_it_happens(person: Person, control:
         refused = await http.get("https://upstream.example/steal", headers=bearer(sandbox))
         assert refused.status_code == 403
         said = refused.json()["error"]["message"].rpartition(": ")[2].rstrip(".")
-        await asyncio.to_thread(person.reads, "#verdicts-list .deny", said)
+        shown = await asyncio.to_thread(person.reads, "#verdicts-list .deny", said)
         alarms = await asyncio.to_thread(person.reads, "#alarms-list", "https://upstream.example/steal")
         assert said in alarms.lower() and "acme" in alarms
+        assert reason(refused) in shown and reason(refused) in alarms, "the word that tables go by"
 
     def rest() -> None:
         person.reads("#sessions-list", "acme / agent-7")
@@ -130,6 +133,28 @@ async def test_what_sandboxes_do_is_there_as_it_happens(person: Person, control:
         assert not person.all("#verdicts-list li")
 
     await asyncio.to_thread(rest)
+
+
+async def test_what_a_candidate_would_change_is_counted_and_listed(
+    person: Person, control: Control, tmp_path: Path
+) -> None:
+    """With no candidate any more, what is still listed is said to be of before."""
+    candidate, daemon = tmp_path / "default.yaml", control.daemon
+    candidate.write_text(policy().replace("[GET, POST]", "[POST]"))
+    daemon.exchange.shadow = Shadow(candidate, None, daemon.exchange.tell, daemon.metrics.compared)
+    sandbox = await daemon.sandbox()
+
+    def look(words: str) -> str:
+        return person.reads("#shadow", words)
+
+    await asyncio.to_thread(log_in, person, control)
+    assert "below" not in await asyncio.to_thread(look, "No request was compared yet.")
+    async with http_client(daemon, sandbox) as http:
+        assert (await http.get(MODELS, headers=bearer(sandbox))).status_code == 200
+    assert "refused, method_not_allowed" in await asyncio.to_thread(look, "1 would be refused")
+    candidate.unlink()
+    listed = await asyncio.to_thread(look, "No policy is a candidate now; below is what differed before.")
+    assert MODELS in listed
 
 
 async def test_revoking_a_session_cuts_the_stream_that_runs(person: Person, control: Control) -> None:

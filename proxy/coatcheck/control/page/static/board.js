@@ -108,7 +108,7 @@ function drawAlarms({ listed, more }) {
   keyed($("alarms-list"), listed, id,
     (alarm) => el("li", { className: "row" },
       el("div", { className: "what" },
-        el("strong", { text: alarm.words }),
+        el("strong", {}, el("span", { text: alarm.words }), " ", el("code", { text: alarm.reason })),
         el("span", { className: "url", "data-part": "where" }),
         el("span", { className: "quiet-text", "data-part": "detail" }),
         el("span", { className: "quiet-text", "data-part": "when" })),
@@ -231,8 +231,10 @@ function drawShadow(shadow) {
   show($("shadow"), true);
   const counts = Object.entries(shadow.results).filter(([, count]) => count > 0)
     .map(([what, count]) => `${count.toLocaleString("en")} ${SHADOW[what] ?? what.replaceAll("_", " ")}`);
+  const none = shadow.policies.length ? "No request was compared yet" : "No policy is a candidate now";
+  const before = $("shadow-list").childElementCount ? "; below is what differed before" : "";
   const refused = shadow.refused ? `The candidates cannot be used: ${shadow.refused}. ` : "";
-  write($("shadow-words"), `${refused}${counts.length ? counts.join(", ") : "No request was compared yet"}.`);
+  write($("shadow-words"), `${refused}${counts.length ? counts.join(", ") : none + before}.`);
 }
 
 function tell(what, ids, words) {

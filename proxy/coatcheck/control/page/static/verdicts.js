@@ -94,7 +94,8 @@ function draw(event) {
   return el("li", { className: `event ${event.outcome}${event.alarm ? " alarm" : ""}` }, when,
     el("span", { className: "mark", text: MARKS[event.outcome] }),
     line(event),
-    event.outcome === "deny" ? el("span", { className: "words", text: event.detail ? `${event.words}: ${event.detail}` : event.words }) : null,
+    event.outcome === "deny" ? el("span", { className: "words" },
+      el("span", { text: event.detail ? `${event.words}: ${event.detail}` : event.words }), " ", el("code", { text: event.reason })) : null,
     foot(session, event.tenant && `${event.tenant}/${event.subject}`, through));
 }
 
