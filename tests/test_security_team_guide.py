@@ -134,10 +134,9 @@ class Walk:
         while not lines[-1].endswith("coatcheck page\n"):
             lines.append(self.second.line())
         exports = [line for line in lines if line.startswith("export ")]
-        put = next(line for line in lines if line.startswith("printf "))
+        put = next(line for line in lines if " read -rs SECRET " in line)
         self.first.run("".join(exports))
-        self.first.type(f"read -rs SECRET\n{self.token}")
-        said, code = self.first.run(put.strip() + " && unset SECRET")
+        said, code = self.first.run(f"{put}{self.token}")
         assert code == 0, said
         return "".join(lines)
 

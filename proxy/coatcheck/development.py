@@ -73,7 +73,11 @@ def lines(settings: Settings, vault: str, token: Path, policies: Sequence[Policy
     for policy in policies:
         for credential in policy.credentials.values():
             ref = credential.secret
-            put = f'printf %s "$SECRET" | {bao} kv put -mount={ref.mount} {ref.path} {ref.field}=-'
+            # One line for each, so that two credentials do not get one key, and a paste does not type into `read`.
+            put = (
+                f"printf '{ref.path} {ref.field}: ' && read -rs SECRET && echo && "
+                f'printf %s "$SECRET" | {bao} kv put -mount={ref.mount} {ref.path} {ref.field}=-'
+            )
             if ref.store == "vault" and put not in puts:
                 puts.append(put)
     return "\n".join(
@@ -85,8 +89,7 @@ def lines(settings: Settings, vault: str, token: Path, policies: Sequence[Policy
             f"export BAO_ADDR={vault}",
             f'export BAO_TOKEN="$(cat {shlex.quote(str(token))})"',
             "",
-            "# 1. a real key into OpenBao, typed so that no history keeps it",
-            "read -rs SECRET",
+            "# 1. a real key into OpenBao: it asks, you type (nothing shows it) and press Enter",
             *puts,
             "",
             "# 2. a program with handles in place of keys",

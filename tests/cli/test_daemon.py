@@ -187,16 +187,17 @@ async def test_dev_from_its_own_lines(
         run = next(line for line in lines if " run -- " in line).replace("python agent.py", ask_with())
         paths = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
-        async def paste(script: str, **env: str) -> str:
+        async def paste(script: str, typed: str = "") -> str:
             ran = await asyncio.to_thread(
-                subprocess.run, ["/bin/sh", "-ec", f"{exports}\n{script}"],
-                cwd="/", env=environment(**paths, **env), timeout=60,
+                subprocess.run, ["/bin/bash", "-ec", f"{exports}\n{script}"],
+                cwd="/", env=environment(**paths), timeout=60, input=typed,
                 capture_output=True, text=True, check=False,
             )  # fmt: skip
             assert ran.returncode == 0, ran.stderr
             return ran.stdout
 
-        assert "version" in await paste(put, SECRET=real_keys["openai"])
+        said = await paste(put, f"{real_keys['openai']}\n")
+        assert said.startswith("openai api_key: \n") and "version" in said
         assert await paste(run) == "200\n"
         assert "/page/#login=" in await paste("coatcheck page")
         assert await paste(f"{session}\n{ask_with()}") == "200\n"
