@@ -164,7 +164,7 @@ def _tunnel(place: Location, rule: RuleSpec) -> Iterator[Finding]:
     yield Finding(
         (*place, "tunnel"),
         "nothing in this tunnel is inspected: methods, paths and leaks pass unseen",
-        "",
+        "make the client trust our CA, and remove tunnel",
         Level.WARNING,
         Code.TUNNEL,
     )
