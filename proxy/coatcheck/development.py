@@ -73,7 +73,7 @@ def lines(settings: Settings, vault: str, token: Path, policies: Sequence[Policy
     for policy in policies:
         for credential in policy.credentials.values():
             ref = credential.secret
-            # One line for each, so that two credentials do not get one key, and a paste does not type into `read`.
+            # One line each: two credentials do not get one key, and what is pasted is not typed into `read`.
             put = (
                 f"printf '{ref.path} {ref.field}: ' && read -rs SECRET && echo && "
                 f'printf %s "$SECRET" | {bao} kv put -mount={ref.mount} {ref.path} {ref.field}=-'

@@ -140,5 +140,7 @@ def test_every_other_snippet_fits_where_it_is_offered(name: str) -> None:
 
 
 def test_the_snippets_of_samples_are_samples() -> None:
-    """As `coatcheck policy test` reads them."""
-    assert len(read_samples(json.dumps({"samples": bodies("Sample")}).encode())) == 2
+    """As `coatcheck policy test` reads them; that of an empty file is both that a file's list offers."""
+    (file,) = bodies("SampleFile")
+    assert file == {"samples": bodies("Sample")}
+    assert len(read_samples(json.dumps(file).encode())) == 2

@@ -112,6 +112,27 @@ SNIPPETS: Final[Mapping[str, tuple[dict[str, Any], ...]]] = {
             },
         },
     ),
+    "SampleFile": (
+        {
+            "label": "samples of a policy",
+            "description": "A request that must be allowed, and one that must be refused.",
+            "body": {
+                "samples": [
+                    {
+                        "request": "${1:GET https://api.github.com/repos/acme/website/issues}",
+                        "expect": "allow",
+                        "rule": "${2:read issues}",
+                        "credentials": ["${3:github}"],
+                    },
+                    {
+                        "request": "${4:DELETE https://api.github.com/repos/acme/website}",
+                        "expect": "deny",
+                        "reason": "${5:method_not_allowed}",
+                    },
+                ]
+            },
+        },
+    ),
     "Sample": (
         {
             "label": "a request that must be allowed",
