@@ -3,6 +3,7 @@
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from coatcheck.telemetry.metrics import Metrics
 from coatcheck.telemetry.repeats import BURST
 from coatcheck.telemetry.sinks import Telemetry
 from coatcheck.telemetry.usage import UsageLedger
-from tests.telemetry.samples import ALARM, COMPLETION, DECISION, DENIED, ENDED, OPENED
+from tests.telemetry.samples import ALARM, APPROVAL, COMPLETION, DECISION, DENIED, ENDED, OPENED
 from tests.telemetry.test_metrics import value
 
 
@@ -56,17 +57,41 @@ def test_without_audit_nothing_is_told_and_the_caller_refuses(
     assert len(caplog.records) == 1
 
 
-def test_a_sink_that_raises_is_counted_and_stops_nothing(tmp_path: Path) -> None:
-    """A broken log sink: the event is recorded, counted, not raised."""
+class Broken:
+    """In place of a sink of any kind."""
 
-    def broken(event: Event) -> None:
-        raise OSError("stderr is gone")
+    def __call__(self, event: Event) -> list[Event]:
+        raise OSError("a bug")
 
-    telemetry = Telemetry(AuditLog(tmp_path / "audit" / "audit.jsonl"), Metrics(), UsageLedger(), broken)
-    telemetry.emit(DENIED)
+    put = __call__
+
+    def __getattr__(self, name: str) -> Any:
+        """Beginning, counting and ending work."""
+        return lambda *given: {}
+
+
+class CountsNoEvent(Metrics):
+    def __call__(self, event: Event) -> None:
+        raise OSError("a bug")
+
+
+@pytest.mark.parametrize("sink", ["metrics", "usage", "log", "otel", "recent", "webhook"])
+def test_a_sink_that_raises_is_counted_and_stops_nothing(tmp_path: Path, sink: str) -> None:
+    """The event is recorded, the other sinks have it, and nobody is refused."""
+    log: list[Event] = []
+    parts: dict[str, Any] = {"metrics": Metrics(), "usage": UsageLedger(), "log": log.append}
+    if sink != "recent":
+        parts[sink] = CountsNoEvent() if sink == "metrics" else Broken()
+    telemetry = Telemetry(AuditLog(tmp_path / "audit" / "audit.jsonl"), **parts)
+    if sink == "recent":
+        vars(telemetry)["recent"] = Broken()
+    for event in (DENIED, APPROVAL):
+        telemetry.emit(event)
     telemetry.close(DENIED.at)
-    assert value(telemetry.metrics, "telemetry_failures_total", sink="log") == 1
-    assert types(tmp_path) == ["log", "decision"]
+    assert value(telemetry.metrics, "telemetry_failures_total", sink=sink) >= 1
+    assert types(tmp_path) == ["log", "decision", "approval"]
+    assert sink == "log" or log == [DENIED, APPROVAL]
+    assert sink == "recent" or telemetry.recent.last >= 1
 
 
 def test_close_tells_the_usage_that_was_waiting(tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ class Sink(StrEnum):
     OTEL = "otel"
     RECENT = "recent"
     """What the page shows."""
+    WEBHOOK = "webhook"
 
 
 class _Labelled:

@@ -53,21 +53,12 @@ class Telemetry:
         if recorded:
             self._record(event)
         self._tell(self._repeats.due(event.at))
-        try:
-            self.metrics(event)
-        except Exception as error:  # noqa: BLE001
-            self._failed(Sink.METRICS, error)
-        try:
-            for used in self.usage(event):
-                self.audit.write(used)
-        except Exception as error:  # noqa: BLE001
-            self._failed(Sink.USAGE, error)
+        self._feed(Sink.METRICS, self.metrics, event)
+        self._feed(Sink.USAGE, self._use, event)
         if recorded:
-            self._log(event)
-            self._export(event)
-            self._keep(event)
+            self._show(event)
         if self._webhook is not None and isinstance(event, SandboxEvent | ApprovalEvent):
-            self._webhook.put(event)
+            self._feed(Sink.WEBHOOK, self._webhook.put, event)
 
     def _record(self, event: Event) -> None:
         try:
@@ -92,31 +83,25 @@ class Telemetry:
                 self.audit.write(count)
             except AuditUnavailable:
                 return  # the log itself tells how many records it has lost
-            self._log(count)
-            self._export(count)
-            self._keep(count)
+            self._show(count)
 
-    def _keep(self, event: Event) -> None:
-        """For the page: what the log has, so that refusals that repeat do not push all else out."""
-        try:
-            self.recent.put(event)
-        except Exception as error:  # noqa: BLE001
-            self._failed(Sink.RECENT, error)
+    def _show(self, event: Event) -> None:
+        """To those who get what the audit log has: refusals that repeat would fill a disk, flood a collector,
+        and push all else off the page."""
+        self._feed(Sink.LOG, self._write_log, event)
+        if self._otel is not None:
+            self._feed(Sink.OTEL, self._otel, event)
+        self._feed(Sink.RECENT, self.recent.put, event)
 
-    def _export(self, event: Event) -> None:
-        """What has a record: refusals that repeat would flood a collector as they would the disk."""
-        if self._otel is None:
-            return
-        try:
-            self._otel(event)
-        except Exception as error:  # noqa: BLE001
-            self._failed(Sink.OTEL, error)
+    def _use(self, event: Event) -> None:
+        for used in self.usage(event):
+            self.audit.write(used)
 
-    def _log(self, event: Event) -> None:
+    def _feed[E: Event](self, sink: Sink, take: Callable[[E], None], event: E) -> None:
         try:
-            self._write_log(event)
-        except Exception as error:  # noqa: BLE001
-            self._failed(Sink.LOG, error)
+            take(event)
+        except Exception as error:  # noqa: BLE001 - it is in the audit log: no sink's mistake refuses a request
+            self._failed(sink, error)
 
     async def emit_durable(self, event: Event) -> None:
         """`emit`, and return only when the record is on the disk (`durable: true`)."""
