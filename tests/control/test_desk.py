@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -29,6 +30,27 @@ async def test_taking_does_not_wait_for_giving() -> None:
     slow.set()
     assert all(await asyncio.gather(*giving))
     desk.close()
+
+
+async def test_a_revocation_waits_for_no_other_to_be_in_force() -> None:
+    """A hundred are in force here, and wait for a disk or for a fleet's Redis that hangs: the next one is in
+    force at once."""
+    desk, slow = make(), threading.Event()
+    in_force: list[int] = []
+
+    def revoke(number: int) -> bool:
+        in_force.append(number)
+        return slow.wait(60)
+
+    taking = [asyncio.create_task(desk.take(partial(revoke, each))) for each in range(module.MAX_WAITING)]
+    try:
+        async with asyncio.timeout(30):
+            while len(in_force) < module.MAX_WAITING:
+                await asyncio.sleep(0.01)
+    finally:
+        slow.set()
+        assert all(await asyncio.gather(*taking))
+        desk.close()
 
 
 async def test_the_line_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

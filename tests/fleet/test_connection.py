@@ -1,15 +1,24 @@
 """TLS, users and rights, with a real redis-server that demands them."""
 
+import socket
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
 
 from coatcheck.decision.verdict import Reason
+from coatcheck.fleet.connection import Connector, SharedStateDown
 from coatcheck.fleet.scripts import COMMANDS
-from tests.fleet.fleet import Fleet, fleet, until, wanted
+from coatcheck.shared_state_settings import SharedStateServer
+from coatcheck.state import Problem, StateError
+from tests.fleet.fleet import PATIENCE, Fleet, fleet, until, wanted
 from tests.fleet.redis_server import RedisServer, redis_server
+from tests.state.house import reason
 
 pytestmark = pytest.mark.needs_debian("redis-server")
 
@@ -124,3 +133,70 @@ def test_what_is_not_in_order_refuses_everything_and_says_why(
     assert not daemon.hears
     assert "battery-staple" not in daemon.deaf() + str(daemon.events)
     assert PASSWORD not in daemon.deaf() + str(daemon.events)
+
+
+@contextmanager
+def _unresolved(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The resolver takes until the end of the block to answer; whom it was asked for meanwhile."""
+    resolve, goes_on, asked = socket.getaddrinfo, threading.Event(), list[str]()
+
+    def later(host: str, *about: Any) -> Any:
+        asked.append(host)
+        assert goes_on.wait(PATIENCE)
+        return resolve(host, *about)
+
+    monkeypatch.setattr(socket, "getaddrinfo", later)
+    try:
+        yield asked
+    finally:
+        monkeypatch.setattr(socket, "getaddrinfo", resolve)
+        goes_on.set()
+
+
+def test_a_name_that_does_not_resolve_keeps_nobody(
+    server: RedisServer, short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system's resolver has no deadline; whoever waits has. However often it is tried, one thread waits
+    for it, which keeps no process from ending, and what it brings back is used."""
+    (short / "password").write_text(server.admin_password)
+    at = SharedStateServer(
+        "localhost", server.port, "", tls=False, user=None, password_file=short / "password"
+    )
+    connector = Connector(at, 0.05)
+    with _unresolved(monkeypatch) as asked:
+        for _ in range(3):
+            with pytest.raises(SharedStateDown, match="does its name resolve"):
+                connector.connect()
+        assert asked == ["localhost"]
+        (waits,) = [each for each in threading.enumerate() if each.name == "shared-state-connect"]
+        assert waits.daemon
+    waits.join(PATIENCE)
+    with connector.connect() as client:
+        assert client.ping()
+    assert asked == ["localhost"]
+
+
+def test_a_resolver_that_hangs_stops_neither_a_revocation_nor_the_end(
+    server: RedisServer, short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All connections are gone, and the name does not resolve: what is asked for is answered, everything is
+    refused after the silence, and the daemon stops."""
+    where = f"redis://localhost:{server.port}"
+    with fleet(server, short / "fleet", shared_state=where, shared_state_max_silence=2.0) as made:
+        a, b = made.daemon(), made.daemon()
+        session, _ = a.state.open_session(wanted(), "launcher")
+        until(lambda: b.knows(session))
+        with _unresolved(monkeypatch):
+            server.admin().client_kill_filter(_type="normal")
+            until(lambda: "does its name resolve" in b.deaf(), why=b.deaf)
+            for change in (a.state.renew, a.state.revoke):
+                with pytest.raises(StateError) as refused:
+                    change(session.id, "operator")
+                assert refused.value.reason is Problem.NOT_DURABLE
+            assert reason(a.state, session) is Reason.SESSION_REVOKED
+            began = time.monotonic()
+            b.stop()
+            assert time.monotonic() - began < PATIENCE / 2
+        until(lambda: a.hears)
+        b = made.restart(b)
+        until(lambda: b.refuses(session) is Reason.SESSION_REVOKED)

@@ -75,7 +75,7 @@ def test_handles_that_any_member_signs_count_at_all_after_a_rotation_too(three: 
     until(lambda: b.counts(session, first.value) is None)
     replica = b.state.replica
     assert replica is not None
-    with replica.lock:
+    with replica.writing:
         replica.keys.created_at -= 2 * 24 * 3600
     until(lambda: a.state.genuine._keys.current.active_kid != "" and len(_kids(a)) == 2)
     until(lambda: _kids(a) == _kids(b) == _kids(c))

@@ -154,7 +154,7 @@ async def test_without_redis_nobody_gets_more_than_a_share(server: RedisServer, 
     """What runs ahead is bounded; the rest waits, and is refused by whoever waits no longer."""
     limited = rule(Limit(LimitKind.REQUESTS, 60, 3600.0, 60, LimitScope.TENANT))
     async with daemons(server, short) as (one, _, _):
-        one.log._timeout = 0.5
+        one.log._connector._timeout = 0.5
         server.send(signal.SIGSTOP)
         passed = 0
         while (answer := one.buckets.take(SESSION, limited, (), time.monotonic())) is None:

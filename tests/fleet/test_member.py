@@ -8,7 +8,7 @@ from threading import Event
 import pytest
 
 from coatcheck.decision.policy import Limit, LimitKind, LimitScope
-from coatcheck.fleet.connection import SharedStateDown, connect
+from coatcheck.fleet.connection import Connector, SharedStateDown
 from coatcheck.fleet.member import member_of, open_state
 from coatcheck.fleet.shared_log import SharedLog
 from coatcheck.private_files import PrivateFileError
@@ -53,7 +53,7 @@ async def test_without_a_redis_it_starts_refuses_and_stops(tmp_path: Path) -> No
 async def test_one_whose_commands_hang_stops_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Resolving a name has no deadline, in neither of its threads."""
+    """An answer that comes byte by byte has no deadline, in neither of its threads."""
     from coatcheck.approvals import Approvals
 
     for module in ("follower", "limits"):
@@ -116,4 +116,4 @@ def test_without_the_extra_one_error_says_which(tmp_path: Path, monkeypatch: pyt
     server = _settings(tmp_path).shared_state_server
     assert server is not None
     with pytest.raises(SharedStateDown, match=r"coatcheck\[fleet\]"):
-        connect(server, 1.0)
+        Connector(server, PATIENCE).connect()

@@ -1,11 +1,24 @@
 """Readers in other threads always see whole values, and changes from several threads all happen."""
 
 import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 
-from coatcheck.decision.message import Peer
+import pytest
+
+from coatcheck.decision.message import Origin, OriginClass, Peer
 from coatcheck.decision.session import Session, identify
-from coatcheck.state import State, StateSettings
-from tests.state.house import WANTED, House
+from coatcheck.decision.verdict import Reason
+from coatcheck.state import Problem, State, StateError, StateSettings
+from coatcheck.state.changes import Closed, CredentialsLeft
+from coatcheck.state.replica import Entry
+from coatcheck.state.shared_database import Position
+from tests.fleet.fleet import until
+from tests.state.house import POLICIES, WANTED, House, reason
+from tests.state.slow_others import PATIENCE, SlowOthers, state_of_a_fleet
 
 
 def test_a_reader_never_sees_half_a_change(house: House) -> None:
@@ -74,3 +87,169 @@ def test_after_revoke_returns_no_thread_sees_the_session_alive(state: State) -> 
         answered.set()
         thread.join()
     assert seen_alive_after == []
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[tuple[State, SlowOthers]]:
+    with state_of_a_fleet(tmp_path / "sessions") as made:
+        yield made
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as made:
+        yield made
+
+
+def refused(state: State, session: Session) -> Reason | None:
+    """As it is seen this very moment, and within the patience that a thread's start takes."""
+    deadline = time.monotonic() + PATIENCE
+    while (why := reason(state, session)) is None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return why
+
+
+def opened(state: State, value: str) -> Session:
+    return state.open_session(replace(WANTED, origin=Origin(OriginClass.TOKEN, value)), "launcher")[0]
+
+
+def test_a_revocation_is_in_force_here_while_others_cannot_be_told(
+    fleet: tuple[State, SlowOthers], threads: ThreadPoolExecutor
+) -> None:
+    """Whatever is on its way to them: each way to revoke, and a policy that is swapped on the plane's loop.
+    Whoever asked is answered when the others know."""
+    state, others = fleet
+    sessions = [opened(state, str(number)) for number in range(3)]
+    (handle,) = state.handles(sessions[1].id)
+    for giving in (
+        lambda: opened(state, "late"),
+        lambda: state.renew(sessions[2].id, "launcher"),
+        lambda: state.mint(sessions[2].id, "openai"),
+        lambda: state.bump_generation(sessions[2].id, "launcher"),
+    ):
+        session = opened(state, "taken")
+        with others.slow():
+            given = threads.submit(giving)
+            assert others.waiting.wait(PATIENCE)
+            taken = threads.submit(state.revoke, session.id, "operator")
+            assert refused(state, session) is Reason.SESSION_REVOKED
+            state.swap_policies(POLICIES)
+            assert not given.done()
+            assert not taken.done()
+        taken.result(PATIENCE)
+        given.result(PATIENCE)
+        assert any(isinstance(each, Closed) and each.session == session.id for each in others.told)
+    with others.slow():
+        given = threads.submit(opened, state, "later")
+        assert others.waiting.wait(PATIENCE)
+        first = threads.submit(state.revoke_handle, sessions[1].id, handle.claims.jti)
+        every = threads.submit(state.revoke_where, lambda each: each.id == sessions[0].id, None, "operator")
+        assert refused(state, sessions[0]) is Reason.SESSION_REVOKED
+        until(lambda: state.session(sessions[1].id).revoked_handles == {handle.claims.jti})
+        state.replica.cut_all()  # type: ignore[union-attr]
+        assert not (first.done() or every.done())
+    assert every.result(PATIENCE) == (sessions[0].id,)
+    first.result(PATIENCE)
+
+
+@pytest.mark.parametrize("give", ["renew", "bump_generation"])
+def test_what_is_revoked_while_something_is_given_to_it_stays_revoked(
+    threads: ThreadPoolExecutor, give: str, tmp_path: Path
+) -> None:
+    """What was judged before would put the live session back, here and at the next start."""
+    with state_of_a_fleet(tmp_path / "sessions") as (state, others):
+        session = opened(state, "one")
+        with others.slow():
+            given = threads.submit(getattr(state, give), session.id, "launcher")
+            assert others.waiting.wait(PATIENCE)
+            taken = threads.submit(state.revoke, session.id, "operator")
+            assert refused(state, session) is Reason.SESSION_REVOKED
+        with pytest.raises(StateError) as closed:
+            given.result(PATIENCE)
+        assert closed.value.reason is Problem.SESSION_CLOSED
+        taken.result(PATIENCE)
+        assert reason(state, session) is Reason.SESSION_REVOKED
+    with state_of_a_fleet(tmp_path / "sessions") as (again, _):
+        assert reason(again, session) is Reason.SESSION_REVOKED
+
+
+def test_a_child_of_what_is_revoked_while_it_is_made_is_ended(
+    fleet: tuple[State, SlowOthers], threads: ThreadPoolExecutor
+) -> None:
+    """All of a tenant was revoked before the child could be seen: it is of before, and must not be missed."""
+    state, others = fleet
+    parent = opened(state, "parent")
+    child = replace(WANTED, origin=Origin(OriginClass.TOKEN, "child"), parent=parent.id)
+    with others.slow():
+        given = threads.submit(state.open_session, child, "launcher")
+        assert others.waiting.wait(PATIENCE)
+        taken = threads.submit(state.revoke_where, lambda each: True, None, "operator")
+        assert refused(state, parent) is Reason.SESSION_REVOKED
+    with pytest.raises(StateError, match="at the same moment"):
+        given.result(PATIENCE)
+    taken.result(PATIENCE)
+    assert {each.revoked for each in state.sessions.by_id.values()} == {True}
+    told = [each.session for each in others.told if isinstance(each, Closed)]
+    assert set(told) == set(state.sessions.by_id)
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_whose_revocation_is_written_with_anothers_is_answered_like_that(
+    threads: ThreadPoolExecutor, down: bool, tmp_path: Path
+) -> None:
+    """Several wait behind one that is being told: none is lost, and none is answered before the others know,
+    nor if they never do."""
+    with state_of_a_fleet(tmp_path / "sessions") as (state, others):
+        sessions = [opened(state, str(number)) for number in range(4)]
+        with others.slow():
+            others.down = down
+            taken = [threads.submit(state.revoke, sessions[0].id, "operator")]
+            assert others.waiting.wait(PATIENCE)
+            taken += [threads.submit(state.revoke, each.id, "operator") for each in sessions[1:]]
+            assert {refused(state, each) for each in sessions} == {Reason.SESSION_REVOKED}
+            assert not any(each.done() for each in taken)
+        failures = [each.exception(PATIENCE) for each in taken]
+        assert [isinstance(each, StateError) for each in failures] == [down] * 4
+        told = {each.session for each in others.told if isinstance(each, Closed)}
+        assert told == (set() if down else {each.id for each in sessions})
+    with state_of_a_fleet(tmp_path / "sessions") as (again, _):
+        assert {reason(again, each) for each in sessions} == {Reason.SESSION_REVOKED}
+        assert again.replica is not None
+        owed = {each.session for each in again.replica.database.owed() if isinstance(each, Closed)}
+        assert owed == {each.id for each in sessions} - told
+
+
+def test_a_policy_that_goes_while_a_session_is_opened_fails_nobody_badly(
+    fleet: tuple[State, SlowOthers], threads: ThreadPoolExecutor
+) -> None:
+    """It is opened under what was in force when it was judged, and refused by what is in force now."""
+    state, others = fleet
+    with others.slow():
+        given = threads.submit(opened, state, "one")
+        assert others.waiting.wait(PATIENCE)
+        state.swap_policies({})
+    assert reason(state, given.result(PATIENCE)) is None
+    assert state.policies == {}
+
+
+def test_what_two_take_from_a_session_at_once_is_gone_for_good(
+    threads: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    """One credential here and one at another daemon, whichever is written first: not only until a restart."""
+    three = replace(WANTED, credentials=frozenset({"openai", "anthropic", "github"}))
+    with state_of_a_fleet(tmp_path / "sessions") as (state, others):
+        session, _ = state.open_session(three, "launcher")
+        assert state.replica is not None
+        with others.slow():
+            renewing = threads.submit(state.renew, session.id, "launcher")
+            assert others.waiting.wait(PATIENCE)
+            theirs = Entry("other", 0.0, (CredentialsLeft(session.id, frozenset({"openai", "anthropic"})),))
+            applied = threads.submit(state.replica.apply, [theirs], Position(1, 1, "ab"))
+            until(lambda: len(state._writing._waiting) == 1)
+            taken = threads.submit(state.revoke_where, lambda each: True, "openai", "operator")
+            until(lambda: state.session(session.id).credentials == {"anthropic", "github"})
+        for each in (renewing, applied, taken):
+            each.result(PATIENCE)
+        assert state.session(session.id).credentials == {"anthropic"}
+    with state_of_a_fleet(tmp_path / "sessions") as (again, _):
+        assert again.session(session.id).credentials == {"anthropic"}

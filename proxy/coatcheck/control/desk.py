@@ -60,9 +60,10 @@ class Desk:
         self.page_origin = page_origin
         self.logins = Logins()
         self.openid = openid
-        # One thread gives, so that a revocation waits for at most one flush before it has State's lock.
+        # One thread gives, so that a revocation waits for at most one flush before its own. To be in force
+        # it waits for none: each has a thread, however long the disk or a fleet's Redis take.
         self._giving = _Lane("give", 1)
-        self._taking = _Lane("take", 2)
+        self._taking = _Lane("take", MAX_WAITING)
         self._reading = _Lane("read", 1)
 
     async def give[T](self, work: Callable[[], T]) -> T:

@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from coatcheck.doctor.finding import Finding, Subject, ok, problem, warning
-from coatcheck.fleet.connection import SharedStateDown, connect, explained
+from coatcheck.fleet.connection import Connector, SharedStateDown, explained
 from coatcheck.fleet.scripts import COMMANDS
 from coatcheck.fleet.seal import read_key
 from coatcheck.private_files import PrivateFileError
@@ -29,7 +29,7 @@ def shared_state(subject: Subject) -> list[Finding]:
     except PrivateFileError as error:
         return problem(CHECK, str(error), error.hint)
     try:
-        client = connect(server, SECONDS)
+        client = Connector(server, SECONDS).connect()
         with client:
             client.ping()
             seconds, micros = client.time()

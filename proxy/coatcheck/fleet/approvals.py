@@ -121,7 +121,7 @@ class SharedApprovals:
             del self._allowed[: len(allowed)]
 
     def _publish(self, changes: Sequence[Change]) -> None:
-        with self._replica.lock:
+        with self._replica.writing:
             self._replica.database.publisher.give(changes)
 
 

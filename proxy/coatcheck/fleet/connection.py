@@ -1,6 +1,9 @@
 """A connection to Redis or Valkey: one, with a deadline, verified TLS, and no retries of its own."""
 
 import ssl
+import time
+from concurrent.futures import Future, wait
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from coatcheck.shared_state_settings import SharedStateServer
@@ -11,19 +14,59 @@ if TYPE_CHECKING:
     from redis import Redis
 
 LEAVING_SECONDS: Final = 5.0
-"""So long a daemon that stops waits for a command that runs: several time-outs. A name that is being resolved
-has none (getaddrinfo), and must not keep it."""
+"""So long a daemon that stops waits for a command that runs: several time-outs. An answer that comes byte by
+byte has a time-out for each, and must not keep it."""
+IDLE_SECONDS: Final = 15.0
+"""After so long a connection may have been cut without a word, by Redis (`timeout`) or a load balancer, and a
+command on it would fail or wait: a new one is made first."""
 
 
 class SharedStateDown(Exception):
     """Redis did not do what was asked: gone, slow, refusing us, or read-only. The text names no secret."""
 
 
-def connect(server: SharedStateServer, timeout: float) -> "Redis":
-    """A client with one connection, opened at its first command. `timeout`: seconds for each answer.
+class Connector:
+    """Connects within a deadline. Not thread-safe.
 
-    SharedStateDown when our own side is not in order: the extra, the password, the certificates.
+    It is done in a thread: resolving a name (getaddrinfo) has no deadline, and ends when it ends. Who comes
+    while an attempt lasts waits for that one, so that there never are two.
     """
+
+    def __init__(self, server: SharedStateServer, timeout: float) -> None:
+        """`timeout`: seconds, for all of it and for each answer afterwards."""
+        self._server, self._timeout = server, timeout
+        self._attempt: Future[tuple[Redis, float]] | None = None
+
+    def connect(self) -> "Redis":
+        """A client whose one connection stands. SharedStateDown, and whatever redis-py, ssl or the system
+        raise."""
+        attempt = self._attempt
+        if attempt is None or (attempt.done() and _is_stale(attempt)):
+            attempt = self._attempt = Future()
+            Thread(target=self._run, args=(attempt,), name="shared-state-connect", daemon=True).start()
+        wait([attempt], self._timeout)
+        if not attempt.done():
+            raise SharedStateDown(
+                f"the shared state at {self._server}: no connection within {self._timeout:g} s; does its name"
+                " resolve?"
+            )
+        self._attempt = None
+        return attempt.result()[0]
+
+    def _run(self, attempt: "Future[tuple[Redis, float]]") -> None:
+        try:
+            attempt.set_result((_connected(self._server, self._timeout), time.monotonic()))
+        except BaseException as error:  # noqa: BLE001 - whoever waits for the attempt is told
+            attempt.set_exception(error)
+
+
+def _is_stale(attempt: "Future[tuple[Redis, float]]") -> bool:
+    """Whether it was over before anybody came back for it: what failed then may have been mended since."""
+    return attempt.exception() is not None or time.monotonic() - attempt.result()[1] > IDLE_SECONDS
+
+
+def _connected(server: SharedStateServer, timeout: float) -> "Redis":
+    """SharedStateDown when our own side is not in order: the extra, the password, the certificates."""
     try:
         import redis
         from redis.backoff import NoBackoff

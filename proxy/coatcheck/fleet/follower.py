@@ -236,7 +236,7 @@ class Follower:
                 self._log.install(changes, position)
             self._length_limit = LONG_LOG + len(changes)
         try:
-            with replica.lock:
+            with replica.writing:
                 now = replica.clock.now()
                 if not replica.database.unconfirmed or now.monotonic - self._told_at > UNCONFIRMED_SECONDS:
                     self._told_at = now.monotonic

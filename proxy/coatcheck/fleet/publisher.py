@@ -1,4 +1,4 @@
-"""How this daemon's changes get into the shared log. Used under `State`'s lock, with a deadline."""
+"""How this daemon's changes get into the shared log. Used while `State` writes, with a deadline."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -20,8 +20,8 @@ ATTEMPTS: Final = 50
 NO_RENEWALS: Final = "18446744073709551614-0"
 """After every renewal that there will ever be."""
 PAUSE_SECONDS: Final = 1.0
-"""After a failure nothing is tried for so long: whoever waits for the lock waits for one time-out, not for
-one a caller."""
+"""After a failure nothing is tried for so long: whoever waits to write waits for one time-out, not for one a
+caller."""
 
 
 class RedisPublisher:

@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from coatcheck.fleet import scripts
-from coatcheck.fleet.connection import SharedStateDown, connect, explained
+from coatcheck.fleet.connection import IDLE_SECONDS, Connector, SharedStateDown, explained
 from coatcheck.fleet.seal import Seal, SealBroken
 from coatcheck.shared_state_settings import SharedStateServer
 from coatcheck.state.change_json import read, written
@@ -32,9 +32,6 @@ CHUNK: Final = 500
 """Changes in one field of a snapshot: some 200 kB."""
 MARGIN: Final = 500
 """Entries that stay in the log although the snapshot has them, for readers that are a little behind."""
-IDLE_SECONDS: Final = 15.0
-"""After so long a connection may have been cut without a word, by Redis (`timeout`) or a load balancer, and a
-command on it would fail or wait: a new one is made first."""
 NEW_SNAPSHOT_SECONDS: Final = 60
 """A snapshot whose writer died half-way is dropped."""
 
@@ -72,7 +69,8 @@ class SharedLog:
     def __init__(
         self, server: SharedStateServer, seal: Seal, fleet: str, member: str, timeout: float
     ) -> None:
-        self._server, self._seal, self._timeout = server, seal, timeout
+        self._server, self._seal = server, seal
+        self._connector = Connector(server, timeout)
         self.member = member
         """Whose name our entries bear."""
         self._key = f"coatcheck:{{{fleet}}}:"
@@ -260,7 +258,7 @@ class SharedLog:
             if self._client is not None and time.monotonic() - self._used_at > IDLE_SECONDS:
                 self.disconnect()
             if self._client is None:
-                self._client = connect(self._server, self._timeout)
+                self._client = self._connector.connect()
             self._used_at = time.monotonic()
             return command(self._client)
         except SharedStateDown:

@@ -62,7 +62,7 @@ type AskedChange = Asked | AskedNoMore | Answered | Allowed
 
 
 class AskedAnywhere:
-    """Changed under `State`'s lock; read without it, one step at a time."""
+    """Changed while `State` shows; read without it, one step at a time."""
 
     def __init__(self) -> None:
         self.asked: dict[str, Asked] = {}

@@ -1,6 +1,6 @@
 """What survives `kill -9`: sessions, revocations and the ids and hashes of handles, in SQLite.
 
-No handle and no secret is in here. One connection, used under `State`'s lock.
+No handle and no secret is in here. One connection, used while `State` writes.
 
 Every commit but a lease's renewal is flushed to disk (`synchronous=FULL`) and counted in `version`, which
 the audit log repeats: a database that is behind the log was rolled back. A renewal is written without a
@@ -87,6 +87,8 @@ class Database:
         self._sql = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
         try:
             self._prepare()
+            self.version = self._version()
+            """Of what is committed; read in any thread."""
         except sqlite3.Error as error:
             self._sql.close()
             raise StateError(
@@ -115,10 +117,6 @@ class Database:
         self._sql.close()
 
     @property
-    def version(self) -> int:
-        return int(self._sql.execute("SELECT version FROM meta").fetchone()[0])
-
-    @property
     def high_water(self) -> float:
         return float(self._sql.execute("SELECT high_water FROM meta").fetchone()[0])
 
@@ -143,6 +141,7 @@ class Database:
             yield
             self._sql.execute("UPDATE meta SET high_water = max(high_water, ?)", (now.wall,))
             self._sql.execute("COMMIT")
+            self.version = self._version()
         except BaseException:
             if self._sql.in_transaction:
                 self._sql.execute("ROLLBACK")
@@ -150,6 +149,9 @@ class Database:
 
     def tell_owed(self, now: Now) -> None:
         """There is nobody to tell: only a `SharedDatabase` has others."""
+
+    def _version(self) -> int:
+        return int(self._sql.execute("SELECT version FROM meta").fetchone()[0])
 
     def set_version(self, version: int) -> None:
         self._sql.execute("UPDATE meta SET version = ?", (version,))

@@ -77,7 +77,7 @@ def _reference(credential: str, shape: Shape) -> str:
 
 
 class IssuedHandles:
-    """Changed under `State`'s lock; planes read `references` and `shapes` without it, one step at a time."""
+    """Changed while `State` shows; planes read `references` and `shapes` without it, one step at a time."""
 
     def __init__(self, handles: Iterable[IssuedHandle]) -> None:
         self._by_session: dict[str, dict[str, IssuedHandle]] = {}

@@ -11,11 +11,12 @@ from coatcheck.state.errors import Problem, StateError
 
 
 class Journal:
-    """The database, and the writes that it still owes. Used under `State`'s lock."""
+    """The database, and the writes that it still owes. Used while `State` writes, but for `owe`."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        # At most one a session closed and one a handle revoked since the disk last worked.
+        # At most one a session closed and one a handle revoked since the disk last worked. Grows at its end
+        # while what stands before is being written: only that is taken out then.
         self._owed: list[Callable[[], None]] = []
 
     @property
@@ -36,14 +37,15 @@ class Journal:
             ) from error
 
     def owe(self, write: Callable[[], None]) -> None:
-        """Remember a write that must happen whatever comes. It must bear repeating."""
+        """Remember a write that must happen whatever comes. It must bear repeating. Waits for nobody."""
         self._owed.append(write)
 
     def settle(self, now: Now) -> None:
         """Write and flush all that is owed, and the clock. StateError(NOT_DURABLE): it is owed still."""
+        owed = tuple(self._owed)
         try:
             with self.database.flushed(now):
-                for write in self._owed:
+                for write in owed:
                     write()
         except sqlite3.Error as error:
             raise StateError(
@@ -52,13 +54,13 @@ class Journal:
                 "Free the disk that holds the state directory and repeat; until then do not restart.",
             ) from error
         except StateError:
-            self._owed.clear()  # it is on our disk, which remembers that others must be told
+            del self._owed[: len(owed)]  # it is on our disk, which remembers that others must be told
             raise
-        self._owed.clear()
+        del self._owed[: len(owed)]
 
-    def settle_again(self, now: Now) -> None:
-        """What was taken is asked for once more: whoever is answered now may rely on it as if it were the
-        first time, so others are told as well. StateError(NOT_DURABLE): it is owed still."""
+    def settle_all(self, now: Now) -> None:
+        """Also what others must still be told: whoever is answered now may rely on it, though it was taken
+        before, or written with somebody else's change. StateError(NOT_DURABLE): it is owed still."""
         if self._owed:
             self.settle(now)
         self.database.tell_owed(now)

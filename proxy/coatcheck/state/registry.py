@@ -1,4 +1,7 @@
-"""Which sessions there are, and how one stops being live. Used under `State`'s lock."""
+"""Which sessions there are, and how one stops being live.
+
+Used while `State` shows; only `settle_and_tell` waits for disks and others, and is used while it writes.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
@@ -7,6 +10,7 @@ from functools import partial
 from math import floor
 from typing import Final
 
+from coatcheck.decision.message import Origin
 from coatcheck.decision.session import Now, Session, alive
 from coatcheck.decision.verdict import Reason
 from coatcheck.state.database import Database, IssuedHandle, Status
@@ -31,6 +35,8 @@ class Taken:
 
 
 type Revoked = Callable[[Taken], None]
+type Change = tuple[SessionChange, Session]
+"""What was taken from a session, which is as it is now."""
 
 CHANGES: Final = {
     Status.REVOKED: SessionChange.REVOKED,
@@ -51,14 +57,15 @@ class Registry:
         journal: Journal,
         issued: IssuedHandles,
         emit: Callable[[Event], None],
-        max_closed: int,
+        max_sessions: int,
         now: Now,
     ) -> None:
         self._database = database
         self._journal = journal
         self._issued = issued
         self._emit = emit
-        self._max_closed = max_closed
+        self._max_sessions = max_sessions
+        """That live; as many closed ones are kept."""
         self.closed: dict[str, tuple[Status, float]] = {}
         """Why and when (Unix seconds), the longest closed first."""
         self.callbacks: list[Revoked] = []
@@ -88,16 +95,53 @@ class Registry:
             )
         return session
 
-    def close(
-        self, sessions: Sequence[Session], status: Status, now: Now, caller: str, why: str, one: bool = True
-    ) -> list[SessionEvent]:
-        """Refuse the sessions from now on, everywhere; on disk when this returns. `one`: it was asked for
-        this one, and not for whatever there is."""
+    def make_room(self, origin: Origin, now: Now) -> list[Change]:
+        """For one more session, which `origin` is to prove: what had it and is over is closed now. StateError
+        when there is no room."""
+        held = self.sessions.by_origin.get(origin)
+        lapsed = [held] if held is not None and held.id not in self.closed else []
+        if held is not None and lapsed and alive(held, now) is None:
+            raise StateError(
+                Problem.ORIGIN_TAKEN,
+                f"this origin ({held.origin.kind}) proves session {held.id} already",
+                f"End that session first: coatcheck session revoke {held.id}",
+            )
+        if len(self.sessions.by_id) - len(self.closed) - len(lapsed) >= self._max_sessions:
+            raise StateError(
+                Problem.CAPACITY,
+                f"{self._max_sessions} sessions are live, which is the limit",
+                "End sessions that are not needed, or raise the limit in the settings.",
+            )
+        return [each for gone in lapsed for each in self.close([gone], status_of(gone, now), now)]
+
+    def unchanged(self, session: Session) -> None:
+        """StateError when something was taken from it meanwhile."""
+        if self.sessions.by_id.get(session.id) is not session:
+            raise StateError(
+                Problem.SESSION_CLOSED,
+                f"session {session.id} was revoked, or something of it, at the same moment",
+                "Look at it again, then repeat what is still wanted.",
+            )
+
+    def close_dead(self, heard: float, now: Now) -> list[Change]:
+        """What has lapsed or expired. `heard`: until then (monotonic seconds) all renewals are known."""
+        dead: dict[Status, list[Session]] = {}
+        for session in self.sessions.by_id.values():
+            if session.id in self.closed or alive(session, now) is None:
+                continue
+            # Another daemon may have renewed it in time, without our having heard of that yet.
+            if heard >= session.lease_deadline or now.wall >= session.expires_at:
+                dead.setdefault(status_of(session, now), []).append(session)
+        return [each for status, gone in dead.items() for each in self.close(gone, status, now)]
+
+    def close(self, sessions: Sequence[Session], status: Status, now: Now, one: bool = True) -> list[Change]:
+        """Refuse the sessions from now on, everywhere here; on disk after `settle_and_tell`. `one`: it was
+        asked for this one, and not for whatever there is."""
         dead = self.show_closed(sessions, status, now, one)
         for session in dead:
             self._journal.owe(partial(self._database.close_session, session.id, status, now.wall))
         self.forget()
-        return self.settle_and_tell(now, CHANGES[status], dead, caller, why)
+        return [(CHANGES[status], session) for session in dead]
 
     def show_closed(
         self, sessions: Sequence[Session], status: Status, now: Now, one: bool = True
@@ -111,17 +155,19 @@ class Registry:
         self.notify(dead, what, now)
         return dead
 
-    def take_credential(
-        self, sessions: Sequence[Session], credential: str, now: Now, caller: str, why: str
-    ) -> None:
-        """Take a credential from sessions that go on; on disk when this returns."""
+    def take_credential(self, sessions: Sequence[Session], credential: str, now: Now) -> list[Change]:
+        """Take a credential from sessions that go on; on disk after `settle_and_tell`."""
         left = [replace(session, credentials=session.credentials - {credential}) for session in sessions]
         self.sessions = self.sessions.having(*left, epoch=True)
         self.notify(left, Revocation.CREDENTIAL, now)
         for session in left:
-            self._journal.owe(partial(self._database.set_credentials, session.id, session.credentials))
-        detail = f"{credential} {why}".rstrip()
-        self.settle_and_tell(now, SessionChange.CREDENTIAL_REVOKED, left, caller, detail)
+            self._journal.owe(partial(self._keep_credentials, session.id))
+        return [(SessionChange.CREDENTIAL_REVOKED, session) for session in left]
+
+    def _keep_credentials(self, session_id: str) -> None:
+        """Those that are left when it is written: others may have taken more since."""
+        if (session := self.sessions.by_id.get(session_id)) is not None:
+            self._database.set_credentials(session_id, session.credentials)
 
     def held(self) -> AbstractSet[str] | None:
         """Sessions that may be over and whose strings are held: a live one's ancestors, and `kept`.
@@ -148,13 +194,13 @@ class Registry:
     def forget(self, closed_before: float = float("-inf")) -> None:
         """Drop closed sessions, all from before then (Unix seconds) and the oldest of too many: they are only
         kept for the wording of refusals. Not those whose strings somebody may hold."""
-        if closed_before == float("-inf") and len(self.closed) <= self._max_closed:
+        if closed_before == float("-inf") and len(self.closed) <= self._max_sessions:
             return
         held = self.held()
         if held is None:
             return
         found = [(each, at) for each, (_, at) in self.closed.items() if each not in held]
-        surplus = len(found) - self._max_closed
+        surplus = len(found) - self._max_sessions
         oldest = [each for n, (each, at) in enumerate(found) if n < surplus or at <= closed_before]
         if not oldest:
             return
@@ -213,17 +259,17 @@ class Registry:
         return event
 
     def settle_and_tell(
-        self, now: Now, change: SessionChange, sessions: Sequence[Session], caller: str, detail: str
+        self, now: Now, taken: Iterable[Change], caller: str, detail: str
     ) -> list[SessionEvent]:
-        """What was taken is visible: now the disk and the log, as much of it as they take. The first
-        StateError is raised when everything was tried."""
+        """What was taken is visible: now the disk, the others and the log, as much of it as they take. The
+        first StateError is raised when everything was tried."""
         failures: list[StateError] = []
         try:
-            self._journal.settle(now)
+            self._journal.settle_all(now)
         except StateError as error:
             failures.append(error)
         events: list[SessionEvent] = []
-        for session in sessions:
+        for change, session in taken:
             try:
                 events.append(self.tell(now, change, session, caller, detail))
             except StateError as error:

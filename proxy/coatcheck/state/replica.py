@@ -22,6 +22,7 @@ from coatcheck.state.changes import (
 from coatcheck.state.clock import Clock
 from coatcheck.state.database import Status
 from coatcheck.state.errors import StateError
+from coatcheck.state.fair_lock import FairLock
 from coatcheck.state.genuine import GenuineHandles
 from coatcheck.state.issued import IssuedHandles
 from coatcheck.state.registry import CHANGES, Registry
@@ -45,11 +46,12 @@ class Entry:
 
 
 class Replica:
-    """The parts of a `State` that others may change, under its lock."""
+    """The parts of a `State` that others may change, under its locks."""
 
     def __init__(
         self,
-        lock: RLock,
+        writing: FairLock,
+        showing: RLock,
         database: SharedDatabase,
         registry: Registry,
         issued: IssuedHandles,
@@ -57,7 +59,9 @@ class Replica:
         keys: SigningKeys,
         clock: Clock,
     ) -> None:
-        self.lock = lock
+        self.writing = writing
+        """Held by whoever tells the others, too: changes get there in the order in which they were judged."""
+        self._showing = showing
         self.database = database
         self.keys = keys
         self.clock = clock
@@ -74,49 +78,52 @@ class Replica:
     def apply(self, entries: Sequence[Entry], position: Position) -> None:
         """Entries of the log in their order, up to `position`. sqlite3.Error when they could not be kept:
         what they take is taken all the same, and they must be applied again."""
-        with self.lock:
-            for entry in entries:
-                self._show(entry)
+        with self.writing:
+            with self._showing:
+                for entry in entries:
+                    self._show(entry)
             self._keep([change for entry in entries for change in entry.changes], position)
 
     def renewed(self, renewals: Iterable[Renewed]) -> None:
         """Leases that others renewed. A lease never gets shorter by that, and no longer than was asked for:
         only what is left of it on the wall clock counts, which is not before that of whoever renewed it."""
-        with self.lock:
+        with self.writing:
             now = self.clock.now()
             changed: dict[str, Session] = {}
-            for renewal in renewals:
-                session = changed.get(renewal.session) or self._live(renewal.session)
-                if session is None:
-                    continue
-                deadline = now.monotonic + min(renewal.until - now.wall, renewal.seconds)
-                if deadline > session.lease_deadline:
-                    changed[session.id] = replace(
-                        session, lease_seconds=renewal.seconds, lease_deadline=deadline
-                    )
+            with self._showing:
+                for renewal in renewals:
+                    session = changed.get(renewal.session) or self._live(renewal.session)
+                    if session is None:
+                        continue
+                    deadline = now.monotonic + min(renewal.until - now.wall, renewal.seconds)
+                    if deadline > session.lease_deadline:
+                        changed[session.id] = replace(
+                            session, lease_seconds=renewal.seconds, lease_deadline=deadline
+                        )
+                self._registry.sessions = self._registry.sessions.having(*changed.values())
             if not changed:
                 return
             with self.database.applying(), self.database.unflushed(now):
                 for session in changed.values():
                     until = now.wall + session.lease_deadline - now.monotonic
                     self.database.set_lease(session.id, session.lease_seconds, until)
-            self._registry.sessions = self._registry.sessions.having(*changed.values())
 
     def start_over(self, why: str) -> None:
         """The shared state was lost, or is another: every session, handle and revocation that we know of it
         is gone, and what runs is cut. What is owed to it is owed no more, unless none was ever read: then it
         may be from before our directory was rolled back, and about sessions that others have."""
-        with self.lock:
+        with self.writing:
             now = self.clock.now()
-            live = [each for each in self._registry.sessions.by_id.values() if self._live(each.id)]
-            self._close(live, Status.REVOKED, now, "shared state", why)
-            epoch = self._registry.sessions.epoch + 1
-            for session in self._registry.sessions.by_id.values():
-                self._issued.drop(self._issued.of(session.id))
-            self._registry.sessions = Sessions(epoch=epoch)
-            self._registry.closed.clear()
-            self._genuine.forget_refusals()
-            self.asked.clear()
+            with self._showing:
+                live = [each for each in self._registry.sessions.by_id.values() if self._live(each.id)]
+                self._close(live, Status.REVOKED, now, "shared state", why)
+                epoch = self._registry.sessions.epoch + 1
+                for session in self._registry.sessions.by_id.values():
+                    self._issued.drop(self._issued.of(session.id))
+                self._registry.sessions = Sessions(epoch=epoch)
+                self._registry.closed.clear()
+                self._genuine.forget_refusals()
+                self.asked.clear()
             known, self.position = self.position, None
             with self.database.applying(), self.database.flushed(now):
                 self.database.forget_all()
@@ -125,19 +132,20 @@ class Replica:
 
     def load(self, changes: Sequence[Change], position: Position) -> None:
         """A whole snapshot. What it does not hold is over."""
-        with self.lock:
+        with self.writing:
             now = self.clock.now()
             held = {change.session.id for change in changes if isinstance(change, Opened)}
-            gone = [each for each in self._registry.sessions.by_id.values() if self._live(each.id)]
-            gone = [each for each in gone if each.id not in held]
-            self._close(gone, Status.ENDED, now, "shared state", "it is no longer in the shared state")
+            with self._showing:
+                gone = [each for each in self._registry.sessions.by_id.values() if self._live(each.id)]
+                gone = [each for each in gone if each.id not in held]
+                self._close(gone, Status.ENDED, now, "shared state", "it is no longer in the shared state")
+                self._show(Entry("shared state", now.wall, tuple(changes)))
             over = [Closed(each.id, Status.ENDED, now.wall) for each in gone]
-            self._show(Entry("shared state", now.wall, tuple(changes)))
             self._keep([*changes, *over], position)
 
     def snapshot(self) -> tuple[list[Change], Position | None]:
         """Everything that a daemon needs that begins now, closed sessions first, and up to where."""
-        with self.lock:
+        with self._showing:
             now, registry = self.clock.now(), self._registry
             changes: list[Change] = [KeysChanged(self.keys.exported())]
             sessions = registry.sessions.by_id.values()
@@ -151,7 +159,7 @@ class Replica:
 
     def cut_all(self) -> None:
         """End what runs: this daemon no longer hears of revocations. The sessions go on when it does."""
-        with self.lock:
+        with self._showing:
             now = self.clock.now()
             live = [each for each in self._registry.sessions.by_id.values() if self._live(each.id)]
             self._registry.notify(live, None, now)

@@ -66,7 +66,7 @@ class Publisher(Protocol):
 
 
 class SharedDatabase(Database):
-    """Used under `State`'s lock, like its base. Set `publisher` before anything is changed."""
+    """Used while `State` writes, like its base. Set `publisher` before anything is changed."""
 
     publisher: Publisher
 

@@ -28,7 +28,7 @@ class _Retired:
 
 
 class SigningKeys:
-    """The active key and the retired ones. Not thread-safe by itself: `State` calls it under its lock.
+    """The active key and the retired ones. Not thread-safe by itself: `State` calls it while it writes.
 
     `current` is replaced whole, so that a reader in another thread sees one set of keys.
     """

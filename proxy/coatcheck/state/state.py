@@ -1,7 +1,9 @@
 """`State`: every change to sessions, handles and policies goes through here.
 
-Changes are made under one lock, in any thread. Readers (`sessions`, `policies`, `claims_of`) take none:
-they see values that are replaced whole. The order within a change follows from what it does:
+Readers (`sessions`, `policies`, `claims_of`) take no lock: they see values that are replaced whole. Changes
+take two, in any thread, if both then in this order: `_writing` while something is written to disk and told
+to a fleet, one after the other, however long that takes; `_showing` while values are replaced, which waits
+for neither. The order within a change follows from what it does:
 
 - what *gives* (open, renew, mint) is on disk first, then visible, then reported;
 - what *takes* (revoke, end, lapse) is visible first, so that a full disk cannot keep it alive, then on
@@ -19,11 +21,12 @@ from types import MappingProxyType
 from typing import Final
 
 from coatcheck.decision.policy import Policy
-from coatcheck.decision.session import Now, Session, alive
+from coatcheck.decision.session import Now, Session
 from coatcheck.decision.verdict import Deny
 from coatcheck.state.clock import Clock
 from coatcheck.state.database import Database, IssuedHandle, Status
 from coatcheck.state.errors import Problem, StateError
+from coatcheck.state.fair_lock import FairLock
 from coatcheck.state.genuine import GenuineHandles
 from coatcheck.state.hearing import Hearing
 from coatcheck.state.issued import IssuedHandles, MintedHandle, mint
@@ -66,7 +69,7 @@ class State:
         self._database = database
         self._journal = Journal(database)
         self._keys = keys
-        self._lock = RLock()
+        self._writing, self._showing = FairLock(), RLock()
         self._tidied_at = float("-inf")
         self._issued = IssuedHandles(database.handles())
         self.genuine = GenuineHandles(keys, self._issued)
@@ -103,14 +106,14 @@ class State:
         if isinstance(stored.database, SharedDatabase) and max_silence is not None:
             state.hearing = Hearing(max_silence)
             parts = (state._registry, state._issued, state.genuine, stored.keys, clock)
-            state.replica = Replica(state._lock, stored.database, *parts)
+            state.replica = Replica(state._writing, state._showing, stored.database, *parts)
         if stored.lost:
             emit(DaemonEvent(clock.now().wall, stored.lost, stored.detail))
         return state
 
     def close(self) -> None:
         """Save the clock and what is owed. Sessions live on for the next run."""
-        with self._lock:
+        with self._writing:
             try:
                 self._journal.settle(self.clock.now())
             finally:
@@ -138,70 +141,66 @@ class State:
 
     def handles(self, session_id: str) -> tuple[IssuedHandle, ...]:
         """What was issued to a session: ids and expiry, no values."""
-        with self._lock:
+        with self._showing:
             return self._issued.of(self.session(session_id).id)
 
     def listeners(self) -> Mapping[str, int]:
         """By session, what `note_listener` was told; of closed sessions, too."""
-        with self._lock:
+        with self._writing:
             return self._database.listeners()
 
     # --- giving ------------------------------------------------------------------------------------
 
     def open_session(self, wanted: NewSession, caller: str) -> tuple[Session, tuple[MintedHandle, ...]]:
         """A live session with one handle a credential."""
-        with self._lock:
-            now = self.clock.now()
+        with self._writing:
+            now, policies = self.clock.now(), self.policies
             parent = self.session(wanted.parent) if wanted.parent is not None else None
-            session = new_session(wanted, self.policies, self.settings, caller, now, parent)
-            held = self.sessions.by_origin.get(session.origin)
-            if held is not None and held.id not in self._registry.closed:
-                if alive(held, now) is None:
-                    raise StateError(
-                        Problem.ORIGIN_TAKEN,
-                        f"this origin ({held.origin.kind}) proves session {held.id} already",
-                        f"End that session first: coatcheck session revoke {held.id}",
-                    )
-                self._registry.close(
-                    [held], status_of(held, now), now, "", "its origin was given to another session"
-                )
-            if len(self.sessions.by_id) - len(self._registry.closed) >= self.settings.max_sessions:
-                raise StateError(
-                    Problem.CAPACITY,
-                    f"{self.settings.max_sessions} sessions are live, which is the limit",
-                    "End sessions that are not needed, or raise the limit in the settings.",
-                )
-            policy = self.policies[session.policy]
+            session = new_session(wanted, policies, self.settings, caller, now, parent)
+            with self._showing:
+                lapsed = self._registry.make_room(session.origin, now)
+            if lapsed:
+                why = "its origin was given to another session"
+                self._registry.settle_and_tell(now, lapsed, "", why)
             made = [
-                mint(session, policy.credentials[name], now, None, self._keys.sign)
+                mint(session, policies[session.policy].credentials[name], now, None, self._keys.sign)
                 for name in sorted(session.credentials)
             ]
             with self._journal.giving(now):
                 self._database.put_session(session, now.wall + session.lease_seconds)
                 for _, issued in made:
                     self._database.put_handle(issued)
-            for _, issued in made:
-                self._issued.add(issued)
-            self._registry.sessions = self.sessions.having(session)
+            with self._showing:
+                for _, issued in made:
+                    self._issued.add(issued)
+                self._registry.sessions = self.sessions.having(session)
             try:
                 self._registry.tell(
                     now, SessionChange.OPENED, session, caller, f"origin {session.origin.kind}"
                 )
+                if parent is not None:
+                    self._registry.unchanged(parent)
             except StateError:
                 with suppress(StateError):  # nobody was given it, and it must not hold its origin
-                    self._registry.close([session], Status.ENDED, now, caller, "it could not be recorded")
+                    self._take(session.id, Status.ENDED, caller, "it could not be given")
                 raise
             return session, tuple(minted for minted, _ in made)
 
     def renew(self, session_id: str, caller: str, lease_seconds: float | None = None) -> Session:
         """Start the lease anew. A session that is no longer alive is not revived: StateError."""
-        with self._lock:
+        with self._writing:
             now = self.clock.now()
             session = renewed(self._registry.live(session_id, now), lease_seconds, self.settings, now)
             left = session.lease_deadline - now.monotonic
             with self._journal.giving(now, flush=False):
                 self._database.set_lease(session_id, session.lease_seconds, now.wall + left)
-            self._registry.sessions = self.sessions.having(session)
+            with self._showing:  # it may have been revoked meanwhile
+                session = replace(
+                    self._registry.live(session_id, now),
+                    lease_seconds=session.lease_seconds,
+                    lease_deadline=session.lease_deadline,
+                )
+                self._registry.sessions = self.sessions.having(session)
             with suppress(StateError):
                 # A full audit log refuses every request; it need not end every sandbox, too. The log says
                 # how many records it lost.
@@ -212,18 +211,18 @@ class State:
         """A session has a listener of its own, which the next run must open again where it was: on this
         loopback port, (0) its Unix socket, or its SANDBOX_SOCKETS. Sandboxes hold the address and cannot be
         told another."""
-        with self._lock, self._journal.giving(self.clock.now(), flush=False):
+        with self._writing, self._journal.giving(self.clock.now(), flush=False):
             self._database.put_listener(self.session(session_id).id, port)
 
     def mint(
         self, session_id: str, credential: str, ttl: float | None = None, caller: str = ""
     ) -> MintedHandle:
         """One more handle of a live session, for clients that can refresh. `ttl` in seconds."""
-        with self._lock:
+        with self._writing:
             now = self.clock.now()
             session = self._registry.live(session_id, now)
             found = granted(session, credential, self.policies)
-            unexpired = [h for h in self._issued.of(session_id) if now.wall < h.claims.expires_at]
+            unexpired = [h for h in self.handles(session_id) if now.wall < h.claims.expires_at]
             if len(unexpired) >= self.settings.max_handles:
                 raise StateError(
                     Problem.CAPACITY,
@@ -233,7 +232,8 @@ class State:
             minted, issued = mint(session, found, now, ttl, self._keys.sign)
             with self._journal.giving(now):
                 self._database.put_handle(issued)
-            self._issued.add(issued)
+            with self._showing:
+                self._issued.add(issued)
             self._registry.tell(
                 now, SessionChange.HANDLE_MINTED, session, caller, f"{credential} {minted.jti}"
             )
@@ -241,7 +241,7 @@ class State:
 
     def bump_generation(self, session_id: str, caller: str) -> tuple[Session, tuple[MintedHandle, ...]]:
         """A new life of a live session (restored or forked): old handles are stale, here are new ones."""
-        with self._lock:
+        with self._writing:
             now = self.clock.now()
             session = self._registry.live(session_id, now)
             session = replace(session, generation=session.generation + 1)
@@ -255,10 +255,12 @@ class State:
                 self._database.set_generation(session_id, session.generation)
                 for _, issued in made:
                     self._database.put_handle(issued)
-            for _, issued in made:
-                self._issued.add(issued)
-            self._registry.sessions = self.sessions.having(session, epoch=True)
-            self._registry.notify([session], None, now)
+            with self._showing:  # it may have been revoked meanwhile
+                session = replace(self._registry.live(session_id, now), generation=session.generation)
+                for _, issued in made:
+                    self._issued.add(issued)
+                self._registry.sessions = self.sessions.having(session, epoch=True)
+                self._registry.notify([session], None, now)
             self._registry.tell(
                 now, SessionChange.REBOUND, session, caller, f"generation {session.generation}"
             )
@@ -266,7 +268,7 @@ class State:
 
     def swap_policies(self, policies: Mapping[str, Policy]) -> None:
         """The policies in force from now on. Running streams see a new epoch and ask again."""
-        with self._lock:
+        with self._showing:
             self.policies = MappingProxyType(dict(policies))
             self._registry.sessions = self.sessions.having(epoch=True)
 
@@ -286,7 +288,7 @@ class State:
 
     def revoke_handle(self, session_id: str, jti: str, caller: str = "", why: str = "") -> None:
         """Kill one handle of a session. Like `revoke`."""
-        with self._lock:
+        with self._showing:
             now = self.clock.now()
             session = self.session(session_id)
             if jti not in {handle.claims.jti for handle in self._issued.of(session_id)}:
@@ -300,9 +302,9 @@ class State:
             self._registry.sessions = self.sessions.having(revoked, epoch=True)
             self._registry.notify([session], Revocation.HANDLE, now)
             self._journal.owe(partial(self._database.revoke_handle, jti))
-            self._registry.settle_and_tell(
-                now, SessionChange.HANDLE_REVOKED, [revoked], caller, f"{jti} {why}".rstrip()
-            )
+        with self._writing:
+            taken = [(SessionChange.HANDLE_REVOKED, revoked)]
+            self._registry.settle_and_tell(now, taken, caller, f"{jti} {why}".rstrip())
 
     def revoke_where(
         self, chosen: Callable[[Session], bool], credential: str | None, caller: str, why: str = ""
@@ -310,36 +312,30 @@ class State:
         """Kill every session that is `chosen`, or only take `credential` from it; the ids of those that lost
         something: live ones, and those of sandboxes that sleep or could be restored. One write for all of
         them; otherwise like `revoke`."""
-        with self._lock:
+        with self._showing:
             now = self.clock.now()
             there = self._registry.revocable()
             found = [s for s in there if chosen(s) and (credential is None or credential in s.credentials)]
             if credential is None:
-                self._registry.close(found, Status.REVOKED, now, caller, why, one=False)
+                taken = self._registry.close(found, Status.REVOKED, now, one=False)
             else:
-                self._registry.take_credential(found, credential, now, caller, why)
-            if not found:  # perhaps as they were taken a moment ago, which others may not know yet
-                self._journal.settle_again(now)
-            return tuple(session.id for session in found)
+                taken = self._registry.take_credential(found, credential, now)
+                why = f"{credential} {why}".rstrip()
+        with self._writing:  # also if none was found: perhaps they were taken a moment ago
+            self._registry.settle_and_tell(now, taken, caller, why)
+        return tuple(session.id for session in found)
 
     def sweep(self) -> tuple[SessionEvent, ...]:
         """Close what has lapsed or expired, save the clock, rotate keys. Blocks on disk: not in a loop.
 
         Nothing depends on it for safety: a lapsed session is refused by its own deadline.
         """
-        with self._lock:
+        with self._writing:  # from the start: a renewal on its way is not overtaken
             now = self.clock.now()
-            events: list[SessionEvent] = []
-            dead: dict[Status, list[Session]] = {}
             heard = self.hearing.heard_at if self.hearing is not None else now.monotonic
-            for session in self.sessions.by_id.values():
-                if session.id in self._registry.closed or alive(session, now) is None:
-                    continue
-                # Another daemon may have renewed it in time, without our having heard of that yet.
-                if heard >= session.lease_deadline or now.wall >= session.expires_at:
-                    dead.setdefault(status_of(session, now), []).append(session)
-            for status, sessions in dead.items():
-                events += self._registry.close(sessions, status, now, "", "")
+            with self._showing:
+                taken = self._registry.close_dead(heard, now)
+            events = self._registry.settle_and_tell(now, taken, "", "") if taken else []
             if self._journal.in_debt:
                 self._journal.settle(now)
             if now.monotonic - self._tidied_at >= HIGH_WATER_SECONDS:
@@ -350,45 +346,45 @@ class State:
     def keep(self, kept: Callable[[], AbstractSet[str] | None]) -> None:
         """Ask `kept` before anything is forgotten: which sessions that are over left strings behind that are
         held, in sandboxes that sleep and in snapshots? None: not known yet, so nothing is forgotten."""
-        with self._lock:
+        with self._showing:
             self._registry.kept = kept
 
     def on_revoked(self, callback: Revoked) -> None:
         """Call `callback` right after something was taken, in the taker's thread. It must not block."""
-        with self._lock:
+        with self._showing:
             self._registry.callbacks.append(callback)
 
     def rotate_keys(self) -> None:
         """Sign with a new key from now on; handles that exist go on counting until they expire."""
-        with self._lock:
+        with self._writing:
             self._keys.rotate(self.clock.now().wall, self.settings.max_age)
 
     @property
     def version(self) -> int:
-        with self._lock:
-            return self._database.version
+        return self._database.version
 
-    # --- inside, under the lock ----------------------------------------------------------------------
+    # --- inside -------------------------------------------------------------------------------------
 
     def _take(self, session_id: str, status: Status, caller: str, why: str) -> Session:
-        with self._lock:
+        with self._showing:
             now = self.clock.now()
             session = self.session(session_id)
             before = self._registry.closed.get(session_id)
-            if before is None or (status is Status.REVOKED and before[0] is not Status.REVOKED):
-                # Also one that is over: what sleeps, or was saved, must not come back with it.
-                self._registry.close([session], status, now, caller, why)
-            else:
-                self._journal.settle_again(now)
-            return self.sessions.by_id.get(session_id, session)
+            new = before is None or (status is Status.REVOKED and before[0] is not Status.REVOKED)
+            # Also one that is over: what sleeps, or was saved, must not come back with it.
+            taken = self._registry.close([session], status, now) if new else []
+        with self._writing:
+            self._registry.settle_and_tell(now, taken, caller, why)
+        return self.sessions.by_id.get(session_id, session)
 
     def _tidy(self, now: Now) -> None:
         """What nobody notices: old closed sessions, expired handles, keys, the clock's high-water mark."""
-        self._registry.forget(now.wall - self.settings.retain_closed)
-        expired = self._registry.useless(self._issued.expired(now))
-        self._issued.drop(expired)
-        jtis = [handle.claims.jti for handle in expired]
-        self._journal.owe(partial(self._database.drop_handles, jtis))
+        with self._showing:
+            self._registry.forget(now.wall - self.settings.retain_closed)
+            expired = self._registry.useless(self._issued.expired(now))
+            self._issued.drop(expired)
+            jtis = [handle.claims.jti for handle in expired]
+            self._journal.owe(partial(self._database.drop_handles, jtis))
         self._journal.settle(now)
         if now.wall - self._keys.created_at >= self.settings.key_rotation:
             self._keys.rotate(now.wall, self.settings.max_age)
