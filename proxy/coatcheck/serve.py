@@ -70,8 +70,7 @@ SWEEP_SECONDS = 1.0
 GIVE_BACK_SWEEPS = 60
 """Sweeps between two times that freed memory is given back to the system."""
 GIVE_BACK_ENDED = 200
-"""Or so many connections ended: one whose client left in the middle of a large answer leaves 0.5 MiB in
-cycles, and a sandbox may have fifty of them a second."""
+"""Or so many connections ended: one cut off in a large answer leaves 0.5 MiB, and 50 may be in a second."""
 OVER_AT_ONCE = 50
 """Sessions whose sockets are closed in one turn of the plane's loop: some 5 ms."""
 
@@ -301,7 +300,7 @@ class Daemon:
     # --- ending --------------------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """Refuse what is new, let what runs finish, up to the deadline."""
+        """Refuse what is new, let requests finish and sandboxes fall asleep, up to their deadlines."""
         self.ready = False
         self.exchange.draining = True
         self.telemetry.emit(DaemonEvent(time.time(), "draining"))
@@ -310,6 +309,8 @@ class Daemon:
         deadline = time.monotonic() + self.settings.drain_seconds
         while self.exchange.calls and time.monotonic() < deadline:  # noqa: ASYNC110 - bounded by the deadline
             await asyncio.sleep(0.05)
+        if self.control is not None:
+            await self.control.put_to_sleep()
 
     async def stop(self) -> None:
         self.ready = False

@@ -195,11 +195,12 @@ class Settings(PageSettings, SharedStateSettings, BaseSettings):
         description="What is built once and can be built again: images, the guest's agent. Default:"
         " `coatcheck` below XDG_CACHE_HOME, or below ~/.cache.",
     )
-    max_sandboxes: int = Field(
-        16, ge=0, description="At once. Each takes its memory, and a supervisor of about 60 MiB."
-    )
+    max_sandboxes: int = Field(16, ge=0, description="At once. Each has its memory and about 60 MiB.")
     max_kept_sandboxes: int = Field(
         256, ge=0, description="Running, asleep or only saved: each has its memory and its disk on ours."
+    )
+    sandbox_sleep_seconds: float = Field(
+        60, ge=0, description="At a stop, until those that are to come back sleep; who does not by then ends."
     )
     recover_sandboxes: bool = Field(True, description="By themselves, those that died and were to come back.")
     max_snapshots: int = Field(10, ge=1, description="Of one sandbox; one more is refused.")

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from coatcheck.control.server import STOP_SECONDS
+from coatcheck.settings import Settings
+
 DIRECTORY = Path(__file__).parents[2] / "deploy" / "systemd"
 UNIT = DIRECTORY / "coatcheck.service"
 
@@ -62,6 +65,14 @@ def test_systemd_rates_the_unit_as_well_protected(runnable: Path) -> None:
 def test_what_the_invariants_rest_on_stands_in_the_unit(key: str, value: str) -> None:
     """Each once, so that no later line undoes it."""
     assert directives()[key] == [value]
+
+
+def test_it_is_given_the_time_that_its_own_deadlines_take() -> None:
+    """Killed before, it would end sandboxes that were falling asleep, and cut streams that end well."""
+    seconds = [
+        float(Settings.model_fields[each].default) for each in ("drain_seconds", "sandbox_sleep_seconds")
+    ]
+    assert float(directives()["TimeoutStopSec"][0]) >= sum(seconds) + STOP_SECONDS
 
 
 def test_the_unit_holds_no_credential_and_does_not_hide_callers() -> None:

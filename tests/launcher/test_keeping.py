@@ -182,6 +182,22 @@ def test_no_more_are_kept_than_the_operator_has_room_for(tmp_path: Path) -> None
     assert begin(kept, "ses_2", of=other) == 1
 
 
+def test_whom_a_stopping_daemon_put_to_sleep_the_next_one_knows(tmp_path: Path) -> None:
+    """Until it runs again; how it ended once, and how often it came back, is no less known for it."""
+    kept = keeper(tmp_path)
+    begin(kept, "ses_1")
+    begin(kept, "ses_2", of=sandbox("sbx_0000000000000002"))
+    kept.recovering("sbx_0000000000000001", 1_000.0)
+    kept.interrupt("sbx_0000000000000001")
+    kept.interrupt("sbx_0000000000000009")  # nobody's
+    again = keeper(tmp_path)
+    again.read_all()
+    assert again.interrupted() == ("sbx_0000000000000001",)
+    assert again.recoveries("sbx_0000000000000001") == (1_000.0,)
+    begin(again, "ses_3")
+    assert again.interrupted() == () and again.recoveries("sbx_0000000000000001") == (1_000.0,)
+
+
 def test_what_cannot_be_read_is_nobodys(tmp_path: Path) -> None:
     """A record that is damaged, or lies in another's place, brings nothing back."""
     kept = keeper(tmp_path)

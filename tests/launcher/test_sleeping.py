@@ -170,6 +170,46 @@ async def test_it_is_not_held_for_ever(tmp_path: Path, trust: Path) -> None:
         writer.close()
 
 
+@pytest.mark.parametrize("asleep", [False, True])
+async def test_one_whose_daemon_stops_sleeps_whoever_is_connected_and_whatever_arrives(
+    tmp_path: Path, trust: Path, asleep: bool
+) -> None:
+    """Also one that has slept a while, and is held for an answer: what would wake it comes to nothing."""
+    machine = Calling()
+    async with upstream(trust) as outside, kept(tmp_path, trust, machine) as it:
+        await machine.call()
+        writer = await outside.question()
+        channel = await it.supervisor.channel()
+        with it.supervisor.presence():
+            if asleep:
+                assert await it.supervisor.sleep() == 1
+            else:
+                saved = machine.waits_at["save"] = asyncio.Event()
+            leaving = asyncio.create_task(it.supervisor.sleep(leaves=True))
+            if not asleep:
+                await until(lambda: "save" in machine.did)
+                writer.write(b"an answer")
+                await until(lambda: channel.wanted)
+                saved.set()
+            assert await leaving == 1
+            assert (await it.ended())[0] is None
+        assert (tmp_path / "store/asleep").is_dir() and "wake" not in machine.did
+        writer.transport.abort()
+
+
+async def test_whoever_wants_it_just_as_its_daemon_stops_is_told(tmp_path: Path, trust: Path) -> None:
+    """In the same turn of the loop: half awake it would be lost."""
+    machine = DurableMachine()
+    async with kept(tmp_path, trust, machine) as it:
+        leaving = asyncio.create_task(it.supervisor.sleep(leaves=True))
+        await until(lambda: "save" in machine.did)
+        with pytest.raises((SandboxRefused, ChannelBroken)):
+            await it.supervisor._turns.take(it.supervisor._sleeper._wake)
+        await leaving
+        assert (await it.ended())[0] is None
+        assert (tmp_path / "store/asleep").is_dir() and "wake" not in machine.did
+
+
 @pytest.mark.parametrize("by", ["channel", "wake", "resume"])
 async def test_whoever_wants_something_of_it_wakes_it(tmp_path: Path, trust: Path, by: str) -> None:
     """A command, a file, a port: all of them ask for its channel."""

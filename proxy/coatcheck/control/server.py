@@ -26,6 +26,7 @@ from coatcheck.control.page.openid_login import OpenIdLogins
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.sandbox_periodic import PeriodicSnapshots
 from coatcheck.control.sandbox_recovery import Recovery
+from coatcheck.control.sandbox_stopping import Waking, put_to_sleep
 from coatcheck.control.sockets import (
     BACKLOG,
     ControlSocketError,
@@ -51,6 +52,7 @@ class ControlServer:
         self._plane = plane
         self._grants = Grants({})
         self._dispatcher: Dispatcher | None = None
+        self._desk: Desk | None = None
         self._forget_links: Callable[[], None] = lambda: None
         self._openid: OpenIdLogins | None = None
         self._tls: ssl.SSLContext | None = None
@@ -119,6 +121,12 @@ class ControlServer:
             self._loop.call_soon_threadsafe(self._forget_links)
         return None
 
+    async def put_to_sleep(self) -> None:
+        """As the daemon ends: what is to outlive it sleeps, or ends with the reason. On the plane's loop."""
+        if self._desk is not None and self._loop is not None:
+            work = put_to_sleep(self._desk, self._settings.sandbox_sleep_seconds)
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
     def stop(self) -> None:
         """Close the listeners and wait for what runs."""
         if self._thread is not None and self._loop is not None:
@@ -141,6 +149,7 @@ class ControlServer:
         self._loop = asyncio.get_running_loop()
         bridge = PlaneBridge(self._plane)
         desk = Desk(Backend(self._daemon, self.reload), bridge, self._page_origin(), self._openid)
+        self._desk = desk
         self._forget_links = desk.logins.forget_links
         self._dispatcher = Dispatcher(desk, self._grants, self._names())
         doors = [Door(each, self._dispatcher.handle, _everybody, self._tls) for each in self._tcp]
@@ -152,7 +161,8 @@ class ControlServer:
         tasks.append(asyncio.create_task(PeriodicSnapshots(desk).run()))
         if self._settings.recover_sandboxes:
             recovery = Recovery(desk, lambda name: dispatcher.grants.of_name(name))
-            tasks.append(asyncio.create_task(recovery.run()))
+            waking = Waking(desk, lambda name: dispatcher.grants.of_name(name))
+            tasks += [asyncio.create_task(recovery.run()), asyncio.create_task(waking.run())]
         self._started.set()
         try:
             await self._ending.wait()

@@ -43,6 +43,11 @@ class Keeping:
         return self.lifecycle is Lifecycle.SHARED
 
     @property
+    def stays(self) -> bool:
+        """Whether it sleeps, and does not end, while there is no daemon."""
+        return self.sleeps or self.recovers
+
+    @property
     def saves(self) -> bool:
         """Whether it is of no use where nothing can be saved."""
         return self.sleeps or self.recovers or self.every_seconds is not None

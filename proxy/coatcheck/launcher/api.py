@@ -17,7 +17,7 @@ from aiohttp.web import (
 from yarl import URL
 
 from coatcheck.decision.elastic import By
-from coatcheck.decision.sandbox import Ending, SandboxRefused
+from coatcheck.decision.sandbox import Ending, SandboxRefused, SandboxState
 from coatcheck.decision.sandbox import SandboxProblem as Problem
 from coatcheck.launcher.asking import SOCKET
 from coatcheck.launcher.channel import ChannelBroken, StreamReset
@@ -101,7 +101,7 @@ def _answered(ask: Callable[[Request], Awaitable[Mapping[str, object]]]) -> Hand
         except SandboxRefused as error:
             told = {"reason": error.problem, "message": error.message, "hint": error.hint}
             return json_response({"error": told}, status=_STATUS[error.problem])
-        except ChannelBroken as error:
+        except (ChannelBroken, MachineError) as error:
             return refused(Problem.NOT_RUNNING, str(error))
 
     return answer
@@ -134,7 +134,11 @@ def _fork_point(sandbox: Supervisor) -> Callable[[Request], Awaitable[Mapping[st
 
 def _sleep(sandbox: Supervisor) -> Callable[[Request], Awaitable[Mapping[str, object]]]:
     async def ask(request: Request) -> Mapping[str, object]:
-        held = await sandbox.sleep()
+        asked = await request.json()
+        leaves = bool(asked.get("leaves"))
+        if leaves and sandbox.state is SandboxState.PAUSED:  # only a guest that runs can be saved
+            await sandbox.resume()
+        held = await sandbox.sleep(leaves=leaves)
         return {"state": sandbox.state, "held": held}
 
     return ask

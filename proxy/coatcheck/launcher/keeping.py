@@ -50,6 +50,8 @@ class Record:
     lives: tuple[Life, ...]
     recoveries: tuple[float, ...] = ()
     """When it was last brought back by itself, Unix seconds."""
+    interrupted: bool = False
+    """It ran when its daemon stopped, and was put to sleep: the next daemon wakes it."""
 
     @property
     def generation(self) -> int:
@@ -165,6 +167,17 @@ class Keeper:
     def recoveries(self, sandbox_id: str) -> tuple[float, ...]:
         record = self._records.get(sandbox_id)
         return record.recoveries if record is not None else ()
+
+    def interrupt(self, sandbox_id: str) -> None:
+        """It sleeps because its daemon stops: on disk when this returns. OSError."""
+        with self._lock:
+            if (record := self._records.get(sandbox_id)) is not None:
+                self._write(replace(record, interrupted=True))
+
+    def interrupted(self) -> tuple[str, ...]:
+        """Sandboxes that no daemon has woken since one put them to sleep as it stopped."""
+        with self._lock:
+            return tuple(each for each, record in self._records.items() if record.interrupted)
 
     def spec(self, spec: SupervisorSpec, record: Record, back: Comeback | None) -> SupervisorSpec:
         """What its supervisor is told beside all else."""

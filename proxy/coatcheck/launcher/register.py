@@ -84,6 +84,11 @@ class Register:
         with self._lock:
             self._admitted.pop(admitted.id, None)
 
+    def start_no_more(self) -> None:
+        """The daemon stops."""
+        with self._lock:
+            self._closing = True
+
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
         """A life begins meanwhile: a daemon that stops waits for it, and then ends it. SandboxRefused once it

@@ -264,8 +264,7 @@ class Sandboxes(Register):
     def close(self) -> None:
         """All that run end, as the daemon does in order: after a crash they may be adopted instead. What was
         saved of them stays. None begins any more."""
-        with self._lock:
-            self._closing = True
+        self.start_no_more()
         self.pool.close()
         until = time.monotonic() + KILL_SECONDS
         while any(alive := self.alive()):

@@ -49,10 +49,12 @@ class Sleeper:
         self._channel: Channel | None = None
         """Of the one that sleeps."""
         self._timer: asyncio.TimerHandle | None = None
+        self._leaves = False
 
-    async def sleep(self, channel: Channel) -> int:
-        """How many of its connections are held. Takes its turn. SandboxRefused."""
-        return await self._turns.take(lambda: self._sleep(channel))
+    async def sleep(self, channel: Channel, *, leaves: bool = False) -> int:
+        """How many of its connections are held. Takes its turn. SandboxRefused. `leaves`: its daemon stops,
+        so nothing wakes it here any more, whoever is connected and whatever arrives."""
+        return await self._turns.take(lambda: self._sleep(channel, leaves=leaves))
 
     def doze(self, channel: Channel) -> None:
         """It is idle: it sleeps, unless it cannot; then it is looked at again later."""
@@ -67,17 +69,23 @@ class Sleeper:
     def close(self) -> None:
         self._cancel_timer()
 
-    async def _sleep(self, channel: Channel) -> int:
-        if self._channel is not None:
+    async def _sleep(self, channel: Channel, *, leaves: bool = False) -> int:
+        if self._channel is None:
+            self._presence.stop()
+            try:
+                await self._saver.sleep(channel)
+            except BaseException:
+                self._presence.begin()
+                raise
+            self._channel = channel
+            self._reporter.become(SandboxState.SLEEPING)
+        elif not leaves:
             return channel.held
-        self._presence.stop()
-        try:
-            await self._saver.sleep(channel)
-        except BaseException:
-            self._presence.begin()
-            raise
-        self._channel = channel
-        self._reporter.become(SandboxState.SLEEPING)
+        if leaves:
+            self._leaves, channel.on_wanted = True, None
+            self._cancel_timer()
+            self._leave()
+            return channel.held
         channel.on_wanted = self._wanted
         if channel.wanted:
             self._wanted()  # by whoever came while it was saved
@@ -105,6 +113,8 @@ class Sleeper:
         channel = self._channel
         if channel is None:
             return
+        if self._leaves:
+            raise refuse(SandboxProblem.NOT_WOKEN, "its daemon stops", "Use it when the daemon is back.")
         self._cancel_timer()
         machine, store = self._saver.durable()
         try:

@@ -121,7 +121,7 @@ class SandboxChange(StrEnum):
     RECOVERING = "recovering"
     """It died, and is brought back by itself."""
     GIVEN_UP = "given_up"
-    """It died too often for that."""
+    """It died too often for that, or cannot be woken after its daemon stopped."""
     IDENTITY_OVER = "identity_over"
     """The session of one of those who share it; the others go on."""
     RESTORED = "restored"

@@ -1,0 +1,172 @@
+"""Who is put to sleep when a daemon stops, who ends and why, and whom the next one wakes. Real ones:
+tests/e2e/test_a_daemon_that_stops_puts_to_sleep_what_is_to_come_back.py."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from coatcheck.control import sandbox_stopping
+from coatcheck.control.problem import ControlProblem
+from coatcheck.control.sandbox_stopping import Waking, put_to_sleep
+from coatcheck.decision.keeping import Keeping
+from coatcheck.decision.sandbox import Sandbox, SandboxProblem, SandboxRefused, SandboxState
+from tests.decision.test_recovery import DEAD
+
+ONE, TWO, THREE, FOUR = (f"sbx_{number:016}" for number in range(1, 5))
+SILENT = SandboxRefused(SandboxProblem.NOT_STARTED, "it does not answer", "See the log.")
+
+
+def runs(name: str, keeping: Keeping | None = None, state: SandboxState = SandboxState.RUNNING) -> Sandbox:
+    stays = Keeping(recovers=True) if keeping is None else keeping
+    return replace(DEAD, id=name, state=state, ending=None, recoverable=False, keeping=stays)
+
+
+class World:
+    """Sandboxes that fall asleep as a test says, and remember what was done to them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *there: Sandbox) -> None:
+        self.there = {each.id: each for each in there}
+        self.down: set[str] = set()
+        self.interrupted: list[str] = []
+        self.asked: list[str] = []
+        self.killed: dict[str, str] = {}
+        self.told: list[tuple[str, str, str]] = []
+        self.woken: list[tuple[str, str]] = []
+        self.fails: dict[str, Exception] = {}
+        self.no_more = False
+        self.on_ask: Callable[[float], None] = lambda seconds: None
+        self.maker: str | None = "launcher"
+        kept = SimpleNamespace(interrupt=self.interrupted.append, interrupted=lambda: tuple(self.there))
+        sandboxes = SimpleNamespace(
+            all=lambda: tuple(self.there.values()),
+            get=self.there.get,
+            is_down=lambda name: name in self.down,
+            settle=self.down.add,
+            start_no_more=lambda: setattr(self, "no_more", True),
+            ask=self._ask,
+            kill=lambda name, ending, detail: self.killed.update({name: f"{ending}: {detail}"}),
+            noted=lambda name, change, detail: self.told.append((name, change, detail)),
+            kept=kept,
+        )
+        self.desk: Any = SimpleNamespace(backend=SimpleNamespace(sandboxes=sandboxes), take=self._take)
+        monkeypatch.setattr(sandbox_stopping, "check_savable", self._check)
+        monkeypatch.setattr(sandbox_stopping, "awake", self._awake)
+        monkeypatch.setattr(sandbox_stopping, "PAUSES", (0.0, 0.01, 0.02))
+
+    async def _take(self, work: Callable[[], None]) -> None:
+        work()
+
+    def _check(self, desk: Any, sandbox: Sandbox) -> None:
+        if isinstance(error := self.fails.get(sandbox.id), ControlProblem):
+            raise error
+
+    def _ask(self, name: str, method: str, target: str, body: dict[str, bool], seconds: float) -> None:
+        assert (method, target, body, self.no_more) == ("POST", "/sleep", {"leaves": True}, True)
+        self.asked.append(name)
+        self.on_ask(seconds)
+        if name in self.fails:
+            raise self.fails[name]
+
+    async def _awake(self, desk: Any, sandbox: Sandbox, maker: Any) -> None:
+        self.woken.append((sandbox.id, maker))
+        if sandbox.id in self.fails:
+            raise self.fails[sandbox.id]
+
+    async def wakes(self) -> None:
+        await Waking(self.desk, lambda name: self.maker).run()  # type: ignore[arg-type,return-value]
+
+
+async def test_what_is_to_come_back_sleeps_and_the_rest_is_left_to_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Long-running, hybrid and shared ones; nobody begins any more meanwhile."""
+    sleeps, nobody = Keeping(sleeps=True), Keeping(every_seconds=60.0)
+    world = World(monkeypatch, runs(ONE), runs(TWO, sleeps), runs(THREE, nobody), runs(FOUR))
+    world.down.add(FOUR)
+    await put_to_sleep(world.desk, 10.0)
+    assert world.asked == [ONE, TWO] and not world.killed
+    assert sorted(world.interrupted) == [ONE, TWO]
+
+
+async def test_one_that_somebody_paused_sleeps_until_somebody_wants_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next daemon must not let it run on by itself."""
+    world = World(monkeypatch, runs(ONE, state=SandboxState.PAUSED))
+    await put_to_sleep(world.desk, 10.0)
+    assert world.asked == [ONE] and world.interrupted == []
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (SILENT, "it does not answer"),
+        (ControlProblem(SandboxProblem.UNSAVABLE, "it holds handles of api (inherit: false)", ""), "inherit"),
+    ],
+)
+async def test_what_cannot_sleep_ends_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, why: str
+) -> None:
+    """Also what policy lets nobody save by now; and that of one is no harm to the next."""
+    world = World(monkeypatch, runs(ONE), runs(TWO))
+    world.fails[ONE] = error
+    await put_to_sleep(world.desk, 10.0)
+    assert world.killed.keys() == {ONE} and world.interrupted == [TWO]
+    assert world.killed[ONE].startswith(
+        "daemon_gone: the daemon was stopped, and it could not be put to sleep"
+    )
+    assert why in world.killed[ONE]
+
+
+async def test_the_time_is_for_all_of_them_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two at once; who has no turn in time is not begun, and each is told how long it was."""
+    world = World(monkeypatch, *(runs(each) for each in (ONE, TWO, THREE, FOUR)))
+    given: list[float] = []
+
+    def slowly(seconds: float) -> None:
+        given.append(seconds)
+        time.sleep(seconds)
+        raise SILENT
+
+    world.on_ask = slowly
+    await put_to_sleep(world.desk, 0.2)
+    assert sorted(world.asked) == [ONE, TWO] and all(0 < each <= 0.2 for each in given)
+    assert world.killed.keys() == {ONE, TWO, THREE, FOUR} and not world.interrupted
+    assert all("there was no time left of 0.2 s" in each for each in world.killed.values())
+
+
+async def test_those_that_ran_run_again_in_their_makers_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is not asleep any more was woken, or removed, by somebody."""
+    asleep = SandboxState.SLEEPING
+    world = World(monkeypatch, runs(ONE, state=asleep), runs(TWO), runs(THREE, state=asleep))
+    await world.wakes()
+    assert world.woken == [(ONE, "launcher"), (THREE, "launcher")] and not world.told
+
+
+@pytest.mark.parametrize("why", ["no room", "a mistake", "no maker"])
+async def test_one_that_does_not_wake_is_tried_again_and_then_sleeps_on(
+    monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """Three times, and then it is said; the others have not waited for it."""
+    asleep = SandboxState.SLEEPING
+    world = World(monkeypatch, runs(ONE, state=asleep), runs(TWO, state=asleep))
+    if why == "no maker":
+        world.maker = None
+    elif why == "no room":
+        world.fails[ONE] = ControlProblem(SandboxProblem.NO_ROOM, "there is no room", "Wait.")
+    else:
+        world.fails[ONE] = RuntimeError("a mistake")
+    await world.wakes()
+    said = {
+        "no room": "there is no room. Wait.",
+        "a mistake": "RuntimeError",
+        "no maker": "there is no caller",
+    }
+    assert world.told[0][:2] == (ONE, "given_up") and said[why] in world.told[0][2]
+    if why != "no maker":
+        assert [name for name, _ in world.woken] == [ONE, TWO, ONE, ONE]
+        assert len(world.told) == 1
