@@ -105,7 +105,13 @@ async def the_log_is_full(world: World, session: OpenedSession, doomed: OpenedSe
     forwarded = world.forwarded()
     assert await session.ask() == (503, "audit_unavailable")
     assert world.forwarded() == forwarded == world.injected()
-    assert await world.missing() == ["audit log"]
+
+    async def missing_after_a_request() -> list[str]:
+        assert await session.ask() == (503, "audit_unavailable")
+        return await world.missing()
+
+    # Not at once: a shorter record may fit where the request's did not, and then the log works, so far.
+    assert await until(missing_after_a_request, bool) == ["audit log"]
     failures = (await world.daemon.control("GET", "/metrics")).text
     assert "\ncoatcheck_audit_failures_total 0.0" not in failures
 
