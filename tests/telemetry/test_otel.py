@@ -194,12 +194,16 @@ def test_a_dead_collector_holds_memory_flat_and_nobody_up(caplog: pytest.LogCapt
 def test_an_event_that_cannot_be_told_silences_no_other(
     collector: Collector, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A fault of ours is said; the thread lives on."""
+    """Those of its batch go out, it is counted, and said once: a sandbox may have made it what it is."""
+    broken = replace(DENIED, destination="https://[x")
     with running(made(Wanted(collector.url))) as sink:
-        sink("no event")  # type: ignore[arg-type]
-        until(lambda: "was lost" in caplog.text)
-        sink(ALARM)
-        until(lambda: collector.records())
+        for event in (broken, DENIED, broken, "no event", ALARM):
+            sink(event)  # type: ignore[arg-type]
+        until(lambda: collector.records() and collector.spans())
+    assert len(collector.spans()) == len(collector.records()) == 1
+    counts = sink.counts()
+    assert (counts["traces", "broken"], counts["logs", "broken"]) == (2, 1)
+    assert len([line for line in caplog.messages if "cannot be told" in line]) == 2
 
 
 def test_it_is_one_sink_of_many(tmp_path: Path, collector: Collector) -> None:

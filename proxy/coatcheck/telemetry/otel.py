@@ -38,6 +38,8 @@ EVERY_SECONDS: Final = 1.0
 PAUSES: Final = (1.0, 4.0)
 """Seconds between tries. A collector that restarts takes longer, and the queue holds what comes meanwhile."""
 LONGEST_PATH: Final = 2048
+OUTCOMES: Final = ("sent", "no_room", "not_taken", "rejected", "broken")
+"""What may become of an item; `broken`: it could not be told, by a fault of ours."""
 STOP_SECONDS: Final = 2.0
 
 
@@ -97,7 +99,7 @@ class OpenTelemetry:
         self._ending = threading.Event()
         self._counting = threading.Lock()
         self._counts: Counter[tuple[str, str]] = Counter(
-            {(signal, what): 0 for signal in signals for what in ("sent", "no_room", "not_taken", "rejected")}
+            {(signal, outcome): 0 for signal in signals for outcome in OUTCOMES}
         )
         self._failing = False
         self._requests = Requests()
@@ -158,7 +160,7 @@ class OpenTelemetry:
     def _safely(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except Exception as error:  # noqa: BLE001 - one event that cannot be told must not silence all others
+        except Exception as error:  # noqa: BLE001 - the thread lives on: what comes later must not wait for ever
             logger.error("a batch for the OpenTelemetry collector was lost (%s)", type(error).__name__)
 
     def _tell(self, batch: "list[Event | LogLine]") -> None:
@@ -176,17 +178,27 @@ class OpenTelemetry:
         from coatcheck.telemetry.otlp import span
 
         for start in range(0, len(over), BATCH):
-            spans = []
-            for request in over[start : start + BATCH]:
-                spans.append(span(request))
-                time.sleep(0)  # the plane may want the interpreter, and else gets it after 5 ms only
+            spans = self._encoded("traces", over[start : start + BATCH], span)
             self._send("traces", self._encoder.traces(spans), len(spans))
 
     def _send_logs(self, told: list[Event | LogLine]) -> None:
         from coatcheck.telemetry.otlp import log_record
 
         if told:
-            self._send("logs", self._encoder.logs([log_record(each) for each in told]), len(told))
+            records = self._encoded("logs", told, log_record)
+            self._send("logs", self._encoder.logs(records), len(records))
+
+    def _encoded[T, M](self, signal: str, items: list[T], encode: Callable[[T], M]) -> list[M]:
+        made: list[M] = []
+        for item in items:
+            try:
+                made.append(encode(item))
+            except Exception as error:  # noqa: BLE001 - one that cannot be told must not silence the others
+                if not self._counts[signal, "broken"]:  # the rest are counted
+                    logger.error("one of %s cannot be told (%s)", signal, type(error).__name__)
+                self._count(signal, "broken", 1)
+            time.sleep(0)  # the plane may want the interpreter, and else gets it after 5 ms only
+        return made
 
     def _send(self, signal: str, body: bytes, items: int) -> None:
         from coatcheck.telemetry.otlp import rejected
