@@ -1,5 +1,6 @@
 """Drafts of policies out of audit logs."""
 
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,6 +66,21 @@ def test_a_draft_allows_what_was_seen_and_nothing_more(tmp_path: Path) -> None:
         for path in ("/", "/a", "/b", "/c/1", "/c/2", "/c", "/a/x", "/a-b_c~d.e"):
             assert allows(policy, method, path) == ((method, path) in seen), (method, path)
     assert not allows(policy, "GET", "/a", "other.example.com")
+
+
+def test_one_policy_s_draft_holds_nothing_of_another_s_sessions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one team does is nothing that another may; and no name that a sandbox made up is resolved."""
+
+    def resolve(*_: object, **__: object) -> None:
+        raise AssertionError("a name was resolved")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    log = written(tmp_path / "audit.jsonl", SEEN, replace(SEEN, policy="other", path="/theirs"))
+    assert "/theirs" in draft(learn([log]), owner="tests")
+    ours = draft(learn([log], policy=SEEN.policy), owner="tests")
+    assert "/v1/models" in ours and "/theirs" not in ours
 
 
 def test_each_line_says_why_it_is_there(tmp_path: Path) -> None:

@@ -221,6 +221,7 @@ PINNED = replace(
         (replace(PINNED, destination=ASKED.destination), Change.RULE, "request by request"),
         (replace(ASKED, reason=Reason.HANDLE_WRONG_HOST, destination=ELSEWHERE), Change.SAME, "host_not"),
         (replace(PINNED, destination=ELSEWHERE), Change.REFUSES, "host_not"),
+        (replace(PINNED, destination=replace(PINNED.destination, port=8443)), Change.REFUSES, "port_not"),
         (replace(PINNED, destination=ELSEWHERE, reason=Reason.HOST_NOT_ALLOWED), Change.SAME, "host_not"),
         (replace(PINNED, destination=ELSEWHERE, reason=Reason.PORT_NOT_ALLOWED), Change.REASON, "host_not"),
     ],
@@ -299,6 +300,16 @@ def test_a_handle_that_was_refused(credential: Credential, detail: str, change: 
     assert replay(policy, asked).change is change
     for reason in (Reason.ORIGIN_CLASS_REFUSED, Reason.ISOLATION_REFUSED):  # it may have come without one
         assert replay(policy, replace(asked, reason=reason)).change is Change.UNKNOWN
+
+
+def test_a_handle_that_was_refused_stays_so_under_a_rule_that_does_not_list_its_credential() -> None:
+    """Though the credential itself may go there."""
+    both = MappingProxyType({"one": API, "two": replace(API, name="two")})
+    policy = Policy("default", "tests", "0", both, (replace(CALLS, credentials=("two",)),))
+    asked = replace(INJECTED, reason=Reason.HANDLE_OUT_OF_SCOPE, credentials=(), rule="")
+    for named, change in (("one", Change.SAME), ("two", Change.UNKNOWN)):
+        detail = f"credential {named}: not in this rule"
+        assert replay(policy, replace(asked, detail=detail)).change is change
 
 
 def test_a_request_without_a_handle_under_a_rule_that_wants_one() -> None:

@@ -41,6 +41,32 @@ def test_an_accepted_finding_is_there_with_its_reason() -> None:
     ]
 
 
+def test_what_is_accepted_of_one_is_accepted_of_no_other() -> None:
+    """A credential's finding is not the file's, nor another credential's."""
+    text = """\
+version: 1
+owner: security
+credentials:
+  key: {secret: "vault:a/b#c", hosts: [a.example], inject: {query: k}, origins: [socket, bearer]}
+  two: {secret: "vault:a/b#c", hosts: [a.example], inject: {query: t}, origins: [socket, bearer]}
+rules:
+  - {name: r, hosts: [a.example], methods: [GET], credentials: [key, two], limits: {requests: 1/minute}}
+accepted:
+  - {finding: bearer-origin, WHO reason: nothing else is there, until: 2027-01-31}
+"""
+
+    def accepted(who: str) -> list[tuple[bool, str]]:
+        found = linted(text.replace("WHO ", who), date(2027, 1, 31))
+        return [
+            (bool(each.accepted), each.problem.message.split()[0])
+            for each in found
+            if each.code is Code.BEARER_ORIGIN
+        ]
+
+    assert accepted("credential: key, ") == [(True, "key"), (False, "two")]
+    assert accepted("") == [(False, "key"), (False, "two")]
+
+
 def test_after_its_day_the_finding_is_back_and_says_so() -> None:
     """The day is the caller's: nothing here reads a clock."""
     found = linted(POLICY, date(2027, 2, 1))

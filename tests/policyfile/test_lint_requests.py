@@ -88,6 +88,8 @@ def test_two_credentials_that_could_claim_one_place_are_found() -> None:
     both = f"{API}, paths: [/v1/**], credentials: [key, other]"
     assert found(both, credentials=shy) == [(Code.CREDENTIALS_SHARE_PLACE, ("rules", 0, "credentials", 1))]
     assert found(both) == []
+    lower = shy.replace("also: [{header: Authorization}]", "also: [{header: authorization}]")
+    assert found(both, credentials=lower) == found(both, credentials=shy), "a header's name has no case"
     apart = shy.replace("also: [{header: Authorization}]", "also: [{query: k}]")
     assert found(both, credentials=apart) == []
 
