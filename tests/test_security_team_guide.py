@@ -24,6 +24,18 @@ __all__ = ["place"]
 
 ROOT = Path(__file__).parent.parent
 GUIDE = (ROOT / "docs/security-team.md").read_text()
+WORDS_A_MINUTE = 200
+"""That somebody reads, of text, commands and what they show alike."""
+KEYS_A_MINUTE = 200
+"""That somebody types: 40 words."""
+COMPLETED = 0.5
+"""Of all letters of YAML, those that the editor writes: keys, and what a snippet has. About 0.6, in fact."""
+PASTE, COMMAND, INSTALL = 10 / 60, 2 / 60, 1.5
+"""Minutes to bring a block to the terminal, for each command of ours in it, and for pip."""
+LOOKS = {"2": 2.0, "9": 2.0}
+"""Minutes in a step for what it does not show: the editor's extension; the page."""
+MOST = 30
+"""Minutes that all of it may take, with what is between the steps."""
 PATIENCE = 120.0
 """Seconds for a daemon to start or to see a new file; it takes a few on an idle machine."""
 
@@ -179,3 +191,33 @@ def test_every_step_answers_what_the_guide_shows(walk: Walk) -> None:
             assert "coatcheck page" in said, "as the guide says later"
         elif not fits(shown(said), shown(block.shown)):
             assert shown(said) == shown(block.shown), f"docs/security-team.md, line {block.line}"
+
+
+def minutes(step: str) -> float:
+    """What a step takes of somebody who reads all of it once and does it once."""
+    doing = list(blocks(step))
+    files = "".join(block.text for block in doing if block.what in ("file", "change"))
+    written = [line for line in re.sub(" +#.*", "", files).splitlines() if not line.startswith("-")]
+    commands = [block.text for block in doing if block.what in ("run", "daemon")]
+    ours = sum(text.count("coatcheck ") for text in commands)
+    waits = sum(int(seconds) for text in commands for seconds in re.findall(r"sleep (\d+)", text)) / 60
+    return (
+        len(step.split()) / WORDS_A_MINUTE
+        + sum(len(line.lstrip("+ ")) for line in written) * (1 - COMPLETED) / KEYS_A_MINUTE
+        + len(commands) * PASTE + ours * COMMAND + waits
+        + LOOKS.get(step[:1], 0) + ("pip install" in step) * (INSTALL + PASTE)
+    )  # fmt: skip
+
+
+def test_it_takes_under_half_an_hour() -> None:
+    """Each heading promises minutes: enough for what is below it, and together with the rest under thirty."""
+    begin, *steps = re.split(r"^## ", GUIDE, flags=re.MULTILINE)
+    promised = [int(found[1]) for step in steps if (found := re.match(r"\d\. .* \((\d+) minutes?\)\n", step))]
+    assert len(promised) == len(steps)
+    short = {
+        step.splitlines()[0]: round(needed, 1)
+        for step, most in zip(steps, promised, strict=True)
+        if (needed := minutes(step)) > most
+    }
+    assert not short, "these take longer than they say; the sum must stay under thirty"
+    assert minutes(begin) + sum(promised) < MOST
