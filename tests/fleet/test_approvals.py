@@ -86,6 +86,7 @@ async def test_it_waits_at_one_and_is_answered_at_another(fleet: Fleet) -> None:
     async with desks(fleet) as (here, there, third):
         asking = here.ask(session)
         (seen,) = await there.sees(1)
+        assert (len(here.approvals.held), len(there.approvals.held)) == (1, 0)
         (own,) = here.approvals.waiting()
         assert replace(seen, session=own.session) == own  # a lease is counted on each one's own clock
         assert seen.session.id == own.session.id

@@ -14,7 +14,7 @@ import pytest
 from coatcheck.decision.session import Session
 from coatcheck.decision.verdict import Reason
 from coatcheck.fleet.shared_log import Heard, SharedLog
-from coatcheck.state import Problem, StateError
+from coatcheck.state import Problem, StateError, Status
 from coatcheck.state.changes import Renewed
 from coatcheck.state.replica import Replica
 from coatcheck.state.sessions import NewSession
@@ -104,6 +104,30 @@ def test_a_fork_and_a_new_generation_are_known_everywhere(three: Fleet) -> None:
     _, (new,) = b.state.bump_generation(parent.id, "launcher")
     until(lambda: a.counts(parent, new.value) is None)
     assert a.counts(parent, old.value) is Reason.HANDLE_STALE
+
+
+@pytest.mark.parametrize("how", ["all", "this one"])
+def test_what_sleeps_at_one_member_is_revoked_at_another(three: Fleet, how: str) -> None:
+    """Its session is over, and nobody else knows that a sandbox of it could come back: it must not, nor with
+    a credential that was taken meanwhile. Also after a restart."""
+    a, b, _ = three.daemons
+    sessions = [a.state.open_session(wanted(f"issuer|{n}"), "launcher")[0] for n in range(2)]
+    for each in sessions:
+        a.state.end(each.id, "sandbox")
+    asleep, other = sessions
+    a.state.keep(lambda: frozenset(each.id for each in sessions))
+    until(lambda: b.refuses(other) is Reason.SESSION_REVOKED)
+    b.state.revoke_where(lambda each: each.id == other.id, "openai", "operator")
+    until(lambda: a.state.session(other.id).credentials == frozenset())
+    if how == "all":
+        gone = b.state.revoke_where(lambda each: True, None, "operator")
+        assert set(gone) == {asleep.id, other.id}
+    else:
+        b.state.revoke(asleep.id, "operator")
+    until(lambda: a.state.status(asleep.id) is Status.REVOKED)
+    a = three.restart(a)
+    assert a.state.status(asleep.id) is Status.REVOKED
+    assert a.state.session(other.id).credentials == frozenset()
 
 
 def test_what_lapses_lapses_for_all(three: Fleet, server: RedisServer) -> None:

@@ -67,3 +67,20 @@ def test_a_reference_names_its_claims_and_its_neighbours_name_none(state: State)
         denied = state.genuine.claims_of(other)
         assert isinstance(denied, Deny) and denied.reason is Reason.HANDLE_UNKNOWN
         assert not state.genuine.is_reference(other)
+
+
+def test_a_refusal_by_keys_that_were_replaced_meanwhile_is_not_kept(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handle of another daemon's came before its key, which came while it was looked at."""
+    _, (handle,) = state.open_session(WANTED, "launcher")
+
+    def late(text: str, keys: HandleKeys) -> Claims | Deny:
+        state.genuine.forget_refusals()
+        return Deny(Reason.HANDLE_UNKNOWN, "no key of ours")
+
+    monkeypatch.setattr(state._issued, "signed", {})
+    with monkeypatch.context() as before:
+        before.setattr(genuine, "verify", late)
+        assert isinstance(state.genuine.claims_of(handle.value), Deny)
+    assert isinstance(state.genuine.claims_of(handle.value), Claims)

@@ -51,10 +51,11 @@ class SharedApprovals:
     def waiting(self) -> tuple[Waiting, ...]:
         """At other daemons, the longest first."""
         wall, sessions = self._state.clock.now().wall, self._state.sessions.by_id
+        here = self._approvals.held
         found: list[Waiting] = []
         for each in tuple(self._replica.asked.asked.values()):
             session = sessions.get(each.session)
-            if session is None or wall >= each.until or each.id in self._approvals.held:
+            if session is None or wall >= each.until or each.id in here:
                 continue
             found.append(
                 Waiting(

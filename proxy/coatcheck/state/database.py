@@ -199,7 +199,8 @@ class Database:
 
     def close_session(self, session_id: str, status: Status, at: float) -> None:
         self._sql.execute(
-            "UPDATE sessions SET status = ?, closed_at = ? WHERE id = ?", (status.value, at, session_id)
+            "UPDATE sessions SET status = ?, closed_at = ? WHERE id = ? AND status != 'revoked'",
+            (status.value, at, session_id),
         )
 
     def drop_session(self, session_id: str) -> None:

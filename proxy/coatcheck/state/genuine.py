@@ -32,12 +32,13 @@ class GenuineHandles:
         if len(text) > MAX_CHARS:
             return verify(text, self._keys.current)
         digest = digest_of(text)
-        known = self._genuine.get(digest) or self._refused.get(digest)
+        refused = self._refused  # before the keys: what they refuse is not kept after they were changed
+        known = self._genuine.get(digest) or refused.get(digest)
         if known is None:
             known = verify(text, self._keys.current)
             if isinstance(known, Deny) and not known.alarm:  # its key may be gone before its last reader is
                 known = self._issued.signed.get(digest, known)
-            (self._refused if isinstance(known, Deny) else self._genuine).put(digest, known)
+            (refused if isinstance(known, Deny) else self._genuine).put(digest, known)
         return known
 
     def forget_refusals(self) -> None:

@@ -71,6 +71,8 @@ class Registry:
         self.callbacks: list[Revoked] = []
         self.kept: Callable[[], AbstractSet[str] | None] = frozenset
         """Sessions of sandboxes that sleep, and of snapshots; None as long as they were not counted."""
+        self.shared = False
+        """Whether other daemons know them, too: what sleeps there, or was saved, is not known here."""
         self.sessions = Sessions().having(*self._load(now))
 
     def session(self, session_id: str) -> Session:
@@ -187,7 +189,8 @@ class Registry:
         for session in self.sessions.by_id.values():
             status, _ = self.closed.get(session.id, (Status.LIVE, 0.0))
             over = status is not Status.LIVE
-            if not over or (status is not Status.REVOKED and (held is None or session.id in held)):
+            kept = held is None or self.shared or session.id in held
+            if not over or (status is not Status.REVOKED and kept):
                 found.append(session)
         return found
 

@@ -171,6 +171,11 @@ class Replica:
             return None
         return self._registry.sessions.by_id.get(session_id)
 
+    def _closes(self, session_id: str, status: Status) -> bool:
+        """Also one that is over, if it is revoked now: what sleeps here, or was saved, must not come back."""
+        before = self._registry.closed.get(session_id)
+        return before is None or (status is Status.REVOKED and before[0] is not Status.REVOKED)
+
     def _show(self, entry: Entry) -> None:
         """In memory, for whoever asks from now on. What closes comes last, and at once for all."""
         gives = any(isinstance(change, Opened | Minted | Rebound) for change in entry.changes)
@@ -198,14 +203,16 @@ class Replica:
                     self._credentials_left(change, now, entry.by)
                 case KeysChanged(keys):
                     self.keys.adopt(keys)
-                    self._genuine.forget_refusals()
                 case Closed(session_id, status, _):
-                    if (session := self._live(session_id)) is not None:
+                    session = self._registry.sessions.by_id.get(session_id)
+                    if session is not None and self._closes(session_id, status):
                         closed.setdefault(status, []).append(session)
                 case Asked() | AskedNoMore() | Answered() | Allowed():
                     self.asked.show(change, now.wall)
                 case Renewed():
                     pass  # they have a way of their own
+        if any(isinstance(change, KeysChanged | Minted) for change in entry.changes):
+            self._genuine.forget_refusals()
         for status, sessions in closed.items():
             self._close(sessions, status, now, entry.by, "")
 
@@ -245,7 +252,7 @@ class Replica:
         self._tell(now, SessionChange.HANDLE_REVOKED, session, by, jti)
 
     def _credentials_left(self, change: CredentialsLeft, now: Now, by: str) -> None:
-        session = self._live(change.session)
+        session = self._registry.sessions.by_id.get(change.session)
         if session is None or not session.credentials - change.credentials:
             return
         lost = ", ".join(sorted(session.credentials - change.credentials))

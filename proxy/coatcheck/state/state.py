@@ -105,6 +105,7 @@ class State:
             raise
         if isinstance(stored.database, SharedDatabase) and max_silence is not None:
             state.hearing = Hearing(max_silence)
+            state._registry.shared = True
             parts = (state._registry, state._issued, state.genuine, stored.keys, clock)
             state.replica = Replica(state._writing, state._showing, stored.database, *parts)
         if stored.lost:

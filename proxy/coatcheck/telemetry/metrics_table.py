@@ -83,7 +83,7 @@ METRICS: dict[str, MetricDoc] = {
         _row(_G, "vault_breaker_open", "1 while the breaker keeps requests from the secret store."),
         _row(_G, "secret_age_seconds", "Since the secret in memory was read from its store.", "credential"),
         _row(_G, "sessions", "Live sessions."),
-        _row(_G, "approvals_waiting", "Requests that wait for somebody's answer now."),
+        _row(_G, "approvals_waiting", "Requests that wait for somebody's answer now, at this daemon."),
         _row(_G, "active_connections", "Client connections open now."),
         _row(_G, "warm_pool", "Sandboxes that stand by for whoever asks: starting, or ready.", "state"),
         _row(_G, "policy_info", "1 for each policy in force, by name and SHA-256.", "name", "hash"),
