@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.sandbox_client import Sandbox
+from coatcheck.sandbox_client import Sandbox, SandboxClient
 from tests.daemon import TestDaemon, running_daemon
 from tests.e2e.test_four_lifecycles_of_one_launcher import counted, counting, made
-from tests.sandboxes import POLICY, WANTED, SandboxClient, image_cache
+from tests.sandboxes import POLICY, WANTED, image_cache
 from tests.upstreams import UpstreamTls
 
 pytestmark = [pytest.mark.needs_debian("qemu-system-x86_64", "mke2fs", "bwrap")]

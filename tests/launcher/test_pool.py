@@ -367,7 +367,7 @@ async def test_a_daemon_that_stops_ends_them_also_one_that_begins_just_then(
 
     def starts(sandbox: Any, *rest: Any) -> Any:
         stops_here()
-        taken.append(where.directory(sandbox.id))
+        taken.append(there.directory(sandbox.id))
         return start(sandbox, *rest)
 
     def closing(pool: Pool) -> None:
@@ -380,21 +380,21 @@ async def test_a_daemon_that_stops_ends_them_also_one_that_begins_just_then(
     monkeypatch.setattr(Pool, "close", closing)
     before = supervisors()
     different = {"memory_mib": 100} if when == "another boots" else {}
-    async with place(all_output, upstream_tls, **POOL) as where, where.client() as client:
-        taken += [each.directory for each in await filled(where)]
-        processes = {pid for each in ready(where) for pid in family(each.process.pid)}
+    async with place(all_output, upstream_tls, **POOL) as there, there.client() as client:
+        taken += [each.directory for each in await filled(there)]
+        processes = {pid for each in ready(there) for pid in family(each.process.pid)}
         creating = asyncio.create_task(client.create(wait=False, **WANTED, **different))
         await asyncio.wait({creating, asyncio.create_task(stopping.wait())}, return_when="FIRST_COMPLETED")
         assert stopping.is_set()
-        await asyncio.to_thread(where.daemon.sandboxes.close)
+        await asyncio.to_thread(there.daemon.sandboxes.close)
         assert not supervisors() - before
-        assert all(each.over for each in where.daemon.sandboxes.all())
+        assert all(each.over for each in there.daemon.sandboxes.all())
         await asyncio.gather(creating, return_exceptions=True)
-        assert not live_sessions(where)
+        assert not live_sessions(there)
         with pytest.raises(ControlError, match="shutting down"):
             await client.create(wait=False, **WANTED)
-        assert not live_sessions(where)
+        assert not live_sessions(there)
     for directory in taken:
         with nothing_left(directory) as gone:
             gone |= processes
-    assert not where.daemon.sandboxes.pool._ending
+    assert not there.daemon.sandboxes.pool._ending

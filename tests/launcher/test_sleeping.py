@@ -181,10 +181,10 @@ async def test_one_whose_daemon_stops_sleeps_whoever_is_connected_and_whatever_a
         writer = await outside.question()
         channel = await it.supervisor.channel()
         with it.supervisor.presence():
+            saved = asyncio.Event()
             if asleep:
                 assert await it.supervisor.sleep() == 1
-            else:
-                saved = machine.waits_at["save"] = asyncio.Event()
+            machine.waits_at["save"] = saved
             leaving = asyncio.create_task(it.supervisor.sleep(leaves=True))
             if not asleep:
                 await until(lambda: "save" in machine.did)
@@ -315,7 +315,7 @@ async def test_one_that_is_saved_more_often_than_it_would_be_idle_sleeps_all_the
 ) -> None:
     """What its guest answers to our orders is no work of its own."""
     idle = {"idle_seconds": 0.5, "idle_action": IdleAction.SLEEP}
-    async with kept(tmp_path, trust, **idle) as it:
+    async with kept(tmp_path, trust, DurableMachine(), **idle) as it:
         with contextlib.suppress(SandboxRefused, ChannelBroken):  # it falls asleep, or is gone
             async with asyncio.timeout(SECONDS):
                 while it.supervisor.state is SandboxState.RUNNING:
