@@ -11,15 +11,15 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from coatcheck.policyfile import load_policy
-from tests.browser import Person, chromium
+from tests.browser import Person
 from tests.control.conftest import Control, control, ground, short_dir
 from tests.daemon import Sandbox
 from tests.e2e.story import MODELS, bearer
-from tests.e2e.test_somebody_on_call_sees_what_happens_and_stops_it import log_in
+from tests.e2e.test_somebody_on_call_sees_what_happens_and_stops_it import browser, log_in, person
 from tests.planes.conftest import POLICY
 from tests.planes.wire import Wire, http_client
 
-__all__ = ["control", "ground", "short_dir"]
+__all__ = ["browser", "control", "ground", "person", "short_dir"]
 
 pytestmark = pytest.mark.needs_debian("chromedriver")
 
@@ -27,20 +27,6 @@ MARKUP = "<img src=x onerror=document.title='owned'><script>document.title='owne
 RULE = "<b>{{7*7}}</b>"
 RAW = "<img/src=x/onerror=document.title='owned'>"
 LABEL = "\"'><svg/onload=document.title=1>{{7*7}}${7*7}"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Person]:
-    with chromium() as driver:
-        yield Person(driver)
-
-
-@pytest.fixture
-def person(browser: Person, control: Control) -> Iterator[Person]:
-    """Its console is clean at the end, unless a test has said what it complained of."""
-    browser.start_over()
-    yield browser
-    assert browser.complaints() == []
 
 
 async def send_raw(control: Control, sandbox: Sandbox, target: str) -> None:

@@ -109,7 +109,7 @@ class Logins:
         it counts only as long as the grants know the caller by it."""
         check_person(caller)
         code = secrets.token_urlsafe(32)
-        self._links[_digest(code)] = _Link(caller.name, how, proof, self._now() + LINK_SECONDS)
+        self._links[digest(code)] = _Link(caller.name, how, proof, self._now() + LINK_SECONDS)
         while len(self._links) > MAX_LINKS:
             self._links.popitem(last=False)
         return code
@@ -121,7 +121,7 @@ class Logins:
     def by_link(self, code: str, grants: Grants) -> tuple[Opened, Caller, str]:
         """The login, whose, and how they were proven. ControlProblem(UNAUTHENTICATED) when the code was used,
         or is too old."""
-        link = self._links.pop(_digest(code), None)
+        link = self._links.pop(digest(code), None)
         caller = grants.of_name(link.name) if link is not None and self._now() < link.until else None
         if link is None or caller is None or link.proof not in (None, grants.proof_of(caller.name)):
             raise ControlProblem(
@@ -144,8 +144,8 @@ class Logins:
             raise ControlProblem(
                 Refusal.BUSY, f"{MAX_LOGINS} browsers are logged in", "Log one of them out, then try again."
             )
-        self._logins[_digest(opened.cookie)] = Login(
-            caller.name, grants.proof_of(caller.name), _digest(opened.key), now + LIFE_SECONDS, now
+        self._logins[digest(opened.cookie)] = Login(
+            caller.name, grants.proof_of(caller.name), digest(opened.key), now + LIFE_SECONDS, now
         )
         return opened
 
@@ -153,13 +153,13 @@ class Logins:
 
     def find(self, cookie: str, key: str, grants: Grants) -> tuple[Login, Caller] | None:
         """Who shows both halves, with the grants as they are now."""
-        login = self._logins.get(_digest(cookie))
-        if login is None or not hmac.compare_digest(login.key_digest, _digest(key)):
+        login = self._logins.get(digest(cookie))
+        if login is None or not hmac.compare_digest(login.key_digest, digest(key)):
             return None
         caller = self.still(login, grants)
         if caller is None:
             return None
-        self._logins.move_to_end(_digest(cookie))
+        self._logins.move_to_end(digest(cookie))
         return login, caller
 
     def still(self, login: Login, grants: Grants) -> Caller | None:
@@ -170,7 +170,7 @@ class Logins:
         return grants.of_name(login.name)
 
     def leave(self, cookie: str) -> None:
-        self._end(_digest(cookie))
+        self._end(digest(cookie))
 
     def _ended(self, login: Login) -> bool:
         now = self._now()
@@ -192,5 +192,6 @@ def check_person(caller: Caller) -> None:
         )
 
 
-def _digest(text: str) -> bytes:
+def digest(text: str) -> bytes:
+    """SHA-256: what is kept in place of a cookie, a key, a code or a state."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()

@@ -6,7 +6,6 @@ address makes us ask the provider only so often.
 
 import asyncio
 import base64
-import hashlib
 import hmac
 import secrets
 import time
@@ -20,6 +19,7 @@ from urllib.parse import parse_qsl, urlencode
 from coatcheck.control.caller import Caller
 from coatcheck.control.grants import Grants
 from coatcheck.control.page.id_token import Expected, Person
+from coatcheck.control.page.logins import digest
 from coatcheck.control.page.openid_provider import Grant, OpenIdProvider
 from coatcheck.control.page.openid_refusal import OpenIdRefusal, OpenIdRefused
 from coatcheck.page_settings import OidcClient
@@ -75,8 +75,8 @@ class OpenIdLogins:
         """Raises OpenIdRefused, as `finish`."""
         state, cookie, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(4))
         self._make_room(address)
-        self._pending[_digest(state)] = _Pending(
-            _digest(cookie),
+        self._pending[digest(state)] = _Pending(
+            digest(cookie),
             address,
             nonce,
             verifier,
@@ -85,7 +85,7 @@ class OpenIdLogins:
             self._now() + PENDING_SECONDS,
         )
         known = await self._run(self._provider.discovery)
-        challenge = base64.urlsafe_b64encode(_digest(verifier)).rstrip(b"=").decode()  # RFC 7636 4.2
+        challenge = base64.urlsafe_b64encode(digest(verifier)).rstrip(b"=").decode()  # RFC 7636 4.2
         asked = urlencode(
             {
                 "response_type": "code",
@@ -104,8 +104,8 @@ class OpenIdLogins:
     async def finish(self, query: str, cookie: str, grants: Callable[[], Grants]) -> tuple[Caller, Person]:
         """The one caller whom the browser's user is. `query` is what the provider sent it back with."""
         said = _parameters(query)
-        pending = self._pending.get(_digest(said.get("state", "")))
-        if pending is None or not hmac.compare_digest(pending.browser, _digest(cookie)):
+        pending = self._pending.get(digest(said.get("state", "")))
+        if pending is None or not hmac.compare_digest(pending.browser, digest(cookie)):
             raise OpenIdRefused(OpenIdRefusal.NOT_BEGUN, "no such state, or of another browser")
         if pending.used or self._now() >= pending.until:
             raise OpenIdRefused(OpenIdRefusal.NOT_BEGUN, "this state was used, or is too old")
@@ -156,7 +156,3 @@ def _parameters(query: str) -> dict[str, str]:
     if len(said) != len(pairs):
         raise OpenIdRefused(OpenIdRefusal.NOT_BEGUN, "a parameter stands there twice")
     return said
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
