@@ -1,27 +1,19 @@
 """OCSF events: what a SIEM reads of an audit record, and that nothing of the record is lost on the way."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from coatcheck.decision.verdict import Reason
 from coatcheck.telemetry import audit_record
-from coatcheck.telemetry.events import Event, Outcome
+from coatcheck.telemetry.events import Event, Outcome, Repeated
 from coatcheck.telemetry.ocsf import SCHEMA, event
+from tests.telemetry.ocsf_schema import wrong
 from tests.telemetry.samples import ALL_EVENTS, COMPLETION, DECISION, DENIED, ENDED, OPENED, POLICY, Written
-
-REQUIRED = {"activity_id", "category_uid", "class_uid", "metadata", "severity_id", "time", "type_uid"}
-"""Of every class of OCSF 1.4.0 (base_event.json)."""
-ALSO: dict[int, set[str]] = {
-    0: set(),
-    2004: {"finding_info"},
-    3002: {"user", "service"},
-    3004: {"entity"},
-    4002: {"src_endpoint"},
-    6002: {"app"},
-}
-"""Of each class that we use: what it requires, or at least one of which it does."""
+from tests.telemetry.test_sandbox_feed import event as sandbox_event
 
 
 def record(written: Event, **changed: Any) -> dict[str, Any]:
@@ -46,12 +38,17 @@ def leaves(value: object) -> set[str]:
     return {str(value)}
 
 
-@pytest.mark.parametrize("written", ALL_EVENTS, ids=lambda each: type(each).__name__)
+REPEATED = Repeated(DECISION.at, "decision", "s-1", "acme", Reason.HOST_NOT_ALLOWED, 70, DECISION.at - 10)
+EVERY = [*ALL_EVENTS, sandbox_event(), replace(REPEATED, what="alarm"), replace(DECISION, method="PROPFIND")]
+
+
+@pytest.mark.parametrize("written", EVERY, ids=lambda each: type(each).__name__)
 def test_every_record_is_an_event_of_its_class(written: Event) -> None:
-    """All that the class requires is there, and the numbers of class, category and type fit together."""
+    """All that the class requires is there, nothing that neither class nor profiles know, and the numbers of
+    class, category and type fit together."""
     found = told(written)
     of_class = found["class_uid"]
-    assert found.keys() >= REQUIRED | ALSO[of_class]
+    assert wrong(found) == []
     assert found["category_uid"] == of_class // 1000
     assert found["type_uid"] == of_class * 100 + found["activity_id"]
     assert found["activity_id"] != 99 or found["activity_name"]
@@ -83,6 +80,25 @@ def test_a_verdict_says_what_was_done_with_what() -> None:
     assert allowed["firewall_rule"] == {"name": "model calls"}
     assert allowed["time"] == 1_760_000_000_250
     assert told(DECISION, outcome=Outcome.DENY, alarm=True, reason="handle_misplaced")["severity_id"] == 4
+
+
+def test_what_the_schema_does_not_know_is_found() -> None:
+    """To an attribute of a profile that is not named, a number that means nothing and a hole it says no."""
+    found = told(DECISION)
+    host_only = found | {"metadata": found["metadata"] | {"profiles": ["security_control"]}}
+    assert wrong(host_only) == ["actor is not known"]
+    assert wrong(found | {"disposition_id": 77}) == ["disposition_id cannot be 77"]
+    assert wrong({key: value for key, value in found.items() if key != "http_request"}) == [
+        "the event has none of http_request, http_response"
+    ]
+    assert wrong(found | {"time": "now"}) == ["time is no integer"]
+
+
+def test_refusals_that_were_counted_are_refused_connections() -> None:
+    """None of their requests was kept, so they are no HTTP activity; how many and since when is there."""
+    found = told(REPEATED)
+    assert (found["class_uid"], found["activity_id"], found["action_id"]) == (4001, 5, 2)
+    assert (found["count"], found["end_time"] - found["start_time"]) == (70, 10_000)
 
 
 def test_a_method_without_a_number_is_named() -> None:

@@ -14,6 +14,7 @@ from coatcheck.telemetry.audit_record import CHECKPOINT
 SCHEMA: Final = "1.4.0"
 
 HTTP_ACTIVITY: Final = 4002
+NETWORK_ACTIVITY: Final = 4001
 AUTHENTICATION: Final = 3002
 ENTITY_MANAGEMENT: Final = 3004
 DETECTION_FINDING: Final = 2004
@@ -27,6 +28,7 @@ _SUCCESS, _FAILURE = 1, 2
 _METHODS: Final = {
     "CONNECT": 1, "DELETE": 2, "GET": 3, "HEAD": 4, "OPTIONS": 5, "POST": 6, "PUT": 7, "TRACE": 8,
 }  # fmt: skip
+_REFUSE: Final = 5
 _LOGON, _LOGOFF = 1, 2
 _SESSIONS: Final = {
     "opened": _LOGON, "ended": _LOGOFF, "revoked": _LOGOFF, "lapsed": _LOGOFF, "expired": _LOGOFF,
@@ -71,7 +73,7 @@ def _event(
         "log_name": "audit",
         "sequence": record["seq"],
         "uid": f"{record['seq']}:{record['prev'][:16]}",
-        "profiles": ["security_control"] if "action_id" in more else [],
+        "profiles": [profile for profile, key in _PROFILES.items() if key in more],
     }
     if record.get("tenant"):
         metadata["tenant_uid"] = record["tenant"]
@@ -98,6 +100,8 @@ def _event(
     return found
 
 
+_PROFILES: Final = {"security_control": "action_id", "host": "actor"}
+"""What a class knows only if its event names the profile, by one attribute of each."""
 _EVERYWHERE: Final = {"seq", "prev", "type", "at", "tenant"}
 _NOTHING: Final[tuple[object, ...]] = ("", None, [])
 
@@ -256,13 +260,12 @@ def _repeated(record: Record) -> Event:
     if record["what"] == "alarm":
         found = _alarm(record)
     else:
-        found = _event(
+        found = _event(  # no request of theirs was kept, which HTTP activity wants
             record,
-            HTTP_ACTIVITY,
-            OTHER,
+            NETWORK_ACTIVITY,
+            _REFUSE,
             f"refused {record['count']} times more: {record['reason']}",
             {"session", "reason"},
-            name="Repeat",
             severity=_LOW,
             action_id=2,
             disposition_id=2,
