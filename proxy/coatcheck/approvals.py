@@ -86,6 +86,22 @@ class Elsewhere(Protocol):
     async def answer(self, waiting: Waiting, answer: Answer) -> None: ...
 
 
+class Nowhere:
+    """`Elsewhere` of a daemon that is alone: nothing waits there."""
+
+    def waiting(self) -> tuple[Waiting, ...]:
+        return ()
+
+    def allowed(self, asked: Question) -> None:
+        return None
+
+    def remember(self, asked: Question, seconds: float, approver: str) -> None:
+        return None
+
+    async def answer(self, waiting: Waiting, answer: Answer) -> None:
+        raise NotWaiting("nothing waits at another daemon")
+
+
 class NotWaiting(Exception):
     """No request waits under this id: it never did, or it was answered, expired or withdrawn."""
 
@@ -108,11 +124,11 @@ class Approvals:
         self._remembered: OrderedDict[Question, tuple[float, str]] = OrderedDict()
         """Question -> until when (monotonic), and who said yes."""
         self._over: OrderedDict[str, str] = OrderedDict()
-        self.elsewhere: Elsewhere | None = None
+        self.elsewhere: Elsewhere = Nowhere()
 
     def waiting(self) -> tuple[Waiting, ...]:
         """What waits now, the longest first; then what waits at other daemons."""
-        return (*self.held.values(), *(self.elsewhere.waiting() if self.elsewhere is not None else ()))
+        return (*self.held.values(), *self.elsewhere.waiting())
 
     @property
     def held(self) -> dict[str, Waiting]:
@@ -140,7 +156,7 @@ class Approvals:
         known = self._remembered.get(asked)
         if known is not None and self._now().monotonic < known[0]:
             return known[1]
-        if self.elsewhere is not None and (approver := self.elsewhere.allowed(asked)) is not None:
+        if (approver := self.elsewhere.allowed(asked)) is not None:
             return approver
         crowded = self._crowded(session.id)
         if crowded is not None:
@@ -170,9 +186,8 @@ class Approvals:
 
     async def answer_anywhere(self, approval: str, answer: Answer) -> Waiting:
         """`answer`, or told to the daemon that holds it; there the first word counts. Also StateError."""
-        there = self.elsewhere.waiting() if self.elsewhere is not None else ()
-        found = next((each for each in there if each.id == approval), None)
-        if found is None or self.elsewhere is None:
+        found = next((each for each in self.elsewhere.waiting() if each.id == approval), None)
+        if found is None:
             return self.answer(approval, answer)
         answer = replace(answer, remember=min(answer.remember, found.asking.remember if answer.yes else 0.0))
         change = ApprovalChange.APPROVED if answer.yes else ApprovalChange.REFUSED
@@ -252,8 +267,7 @@ class Approvals:
         self._remembered.move_to_end(asked)
         while len(self._remembered) > MAX_REMEMBERED:
             self._remembered.popitem(last=False)
-        if self.elsewhere is not None:
-            self.elsewhere.remember(asked, answer.remember, answer.approver)
+        self.elsewhere.remember(asked, answer.remember, answer.approver)
 
     def _note(self, approval: str, why: str) -> None:
         self._over[approval] = why

@@ -40,6 +40,25 @@ class Shares(Protocol):
     def passed(self, limit: Limit, key: BucketKey, count: int, now: float) -> Deny | None: ...
 
 
+class Alone:
+    """`Shares` of a daemon that keeps its limits by itself."""
+
+    def shares(self, limit: Limit, session: Session) -> bool:
+        return False
+
+    def admit(self, keys: Iterable[tuple[Limit, BucketKey]], now: float) -> None:
+        return None
+
+    def began(self, keys: Iterable[tuple[Limit, BucketKey]], now: float) -> None:
+        return None
+
+    def ended(self, keys: Iterable[tuple[Limit, BucketKey]]) -> None:
+        return None
+
+    def passed(self, limit: Limit, key: BucketKey, count: int, now: float) -> None:
+        return None
+
+
 class Buckets:
     """Spends from every limit of a rule, or from none.
 
@@ -52,8 +71,8 @@ class Buckets:
         self._tats: dict[BucketKey, float] = {}
         self._running: dict[BucketKey, int] = {}
         self._swept_at = float("-inf")
-        self.shares: Shares | None = None
-        """Set where a fleet of daemons keeps limits together."""
+        self.shares: Shares = Alone()
+        """Another where a fleet of daemons keeps limits together."""
 
     def take(
         self, session: Session, rule: Rule, credentials: Iterable[str], now: float
@@ -63,7 +82,10 @@ class Buckets:
             return None
         tats: dict[BucketKey, float] = {}
         running: dict[BucketKey, int] = {}
+        shared: list[tuple[Limit, BucketKey]] = []
         for limit, key in _keys(session, rule, credentials):
+            if self.shares.shares(limit, session):
+                shared.append((limit, key))
             if limit.kind is LimitKind.CONCURRENT:
                 count = enter(limit, running.get(key, self._running.get(key, 0)))
                 if isinstance(count, Deny):
@@ -78,36 +100,26 @@ class Buckets:
                 tats[key] = spent.tat
         if not self._room_for(sum(key not in self._tats for key in tats), now):
             return Deny(Reason.CAPACITY, f"{self._max} rate limit buckets are in use", retry_after=1.0)
-        if self.shares is not None:
-            shared = self._shared(session, rule, credentials)
-            answer = self.shares.admit(shared, now)
-            if answer is not None:
-                return answer
-            self.shares.began(shared, now)
+        answer = self.shares.admit(shared, now)
+        if answer is not None:
+            return answer
+        self.shares.began(shared, now)
         self._tats.update(tats)
         self._running.update(running)
         return None
 
     def leave(self, session: Session, rule: Rule, credentials: Iterable[str]) -> None:
         """The request that `take` admitted has ended. The same values as then, even if policy has changed."""
-        for _, key in _keys(session, rule, credentials, LimitKind.CONCURRENT):
+        shared: list[tuple[Limit, BucketKey]] = []
+        for limit, key in _keys(session, rule, credentials, LimitKind.CONCURRENT):
+            if self.shares.shares(limit, session):
+                shared.append((limit, key))
             count = self._running.get(key, 0) - 1
             if count > 0:
                 self._running[key] = count
             else:
                 self._running.pop(key, None)
-        if self.shares is not None:
-            self.shares.ended(self._shared(session, rule, credentials, LimitKind.CONCURRENT))
-
-    def _shared(
-        self, session: Session, rule: Rule, credentials: Iterable[str], kind: LimitKind | None = None
-    ) -> list[tuple[Limit, BucketKey]]:
-        shares = self.shares
-        return [
-            (limit, key)
-            for limit, key in _keys(session, rule, credentials, kind)
-            if shares is not None and shares.shares(limit, session)
-        ]
+        self.shares.ended(shared)
 
     def charge(
         self,
@@ -126,7 +138,7 @@ class Buckets:
             charged = charge(limit, self._tats.get(key, 0.0), now, count)
             self._tats[key] = charged.tat
             exceeded = exceeded or charged.exceeded
-            if self.shares is not None and self.shares.shares(limit, session):
+            if self.shares.shares(limit, session):
                 exceeded = exceeded or self.shares.passed(limit, key, count, now)
         return exceeded
 
