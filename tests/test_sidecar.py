@@ -177,6 +177,16 @@ def test_a_token_that_is_not_there_is_told(volumes: PodVolumes) -> None:
     assert refused.value.hint == "is the projected volume mounted?"
 
 
+def test_the_address_of_a_pod_that_died_without_a_word_is_waited_for(volumes: PodVolumes) -> None:
+    """Its session holds it until its lease lapses, also at other daemons of a fleet."""
+    with volumes.running(lease=6) as before:
+        pass
+    (volumes.directory / "state/pod-session.json").unlink()  # as another pod, which never had it
+    with volumes.running(lease=6) as after:
+        assert after["id"] != before["id"] and after["origin"] == before["origin"]
+    assert "cannot be opened yet" in volumes.said()
+
+
 def test_what_was_revoked_stays_so(volumes: PodVolumes) -> None:
     """The container goes on and refuses; a new one does not start: it is nobody's to undo."""
     with volumes.running(lease=9) as session:

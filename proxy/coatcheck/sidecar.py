@@ -36,6 +36,13 @@ RECORD = "pod-session.json"
 workload's processes keep the handles that they hold."""
 FINAL = frozenset({"revoked"})
 """What somebody decided is not undone by a restart of a container; what lapsed by itself is opened anew."""
+LATER = frozenset({"not_durable", "origin_taken"})
+"""What passes: a fleet's shared state that was not read yet, or the session of a pod that had this address
+and died without a word, until its lease lapses."""
+OPENING_SECONDS = 60.0
+"""For that. Half of what the chart's startup probe grants; then the kubelet starts the container again."""
+ASKING_SECONDS = 1.0
+"""Between two times that it is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +86,7 @@ async def serve_pod(settings: Settings, pod: Pod) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ending.set)
         client = ControlClient(settings.control)
-        session, lease = await asyncio.to_thread(session_of, client, settings, pod, proof)
+        session, lease = await _opened(client, settings, pod, proof, ending)
         logger.info("session %s of pod/%s in %s: the workload may begin", session, proof.pod, proof.namespace)
         keeping = asyncio.create_task(_keep(client, tokens, pod, session, lease), name="pod session")
         stopping = asyncio.create_task(ending.wait())
@@ -97,6 +104,22 @@ async def serve_pod(settings: Settings, pod: Pod) -> None:
             if ending.is_set():
                 with suppress(ControlError):  # its lease lapses by itself
                     await asyncio.to_thread(client.end, session)
+
+
+async def _opened(
+    client: ControlClient, settings: Settings, pod: Pod, proof: TokenProof, ending: asyncio.Event
+) -> tuple[str, float]:
+    """`session_of` as soon as it can be had; its ControlError when that takes too long, or the pod ends."""
+    until = time.monotonic() + OPENING_SECONDS
+    while True:
+        try:
+            return await asyncio.to_thread(session_of, client, settings, pod, proof)
+        except ControlError as error:
+            if error.reason not in LATER or ending.is_set() or time.monotonic() > until:
+                raise
+            logger.warning("the pod's session cannot be opened yet: %s", error)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(ending.wait(), ASKING_SECONDS)
 
 
 def prove(tokens: PlatformTokens, pod: Pod, now: float) -> TokenProof:

@@ -6,12 +6,13 @@ or volume says and this file does not honour is an error by name: a test must no
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -79,6 +80,8 @@ class RunningPod:
     configmaps: Mapping[str, Json]
     tokens: Mapping[str, str]
     """Audience -> the projected token."""
+    secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The namespace's Secrets: name -> key -> value."""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -107,10 +110,14 @@ class RunningPod:
             place.chmod(0o777)  # as the kubelet makes it, for whatever user comes
         elif kind == "configMap":
             _only(source, "name", "items", "defaultMode")
-            data = self.configmaps[source["name"]]["data"]
-            _project(
-                place, {each["path"]: data[each["key"]] for each in source["items"]}, source["defaultMode"]
-            )
+            _project(place, _items(self.configmaps[source["name"]]["data"], source), source["defaultMode"])
+        elif kind == "secret":
+            _only(source, "secretName", "items", "defaultMode")
+            _project(place, _items(self.secrets[source["secretName"]], source), source["defaultMode"])
+        elif kind == "downwardAPI":
+            _only(source, "items", "defaultMode")
+            said = {each["path"]: self._field(each["fieldRef"]) for each in source["items"]}
+            _project(place, said, source["defaultMode"])
         elif kind == "projected":
             _only(source, "sources", "defaultMode")
             asked = [each["serviceAccountToken"] for each in source["sources"]]
@@ -164,15 +171,27 @@ class RunningPod:
         return self.namespace.command("bwrap", *isolated, *clean, *root, "--", "setpriv", *user, "--", *words)
 
     def _environment(self, container: Json) -> dict[str, str]:
-        metadata = self.pod["metadata"]
-        fields = {"metadata.uid": metadata["uid"], "status.podIP": BOX}
-        made = {"PATH": SEARCHED, "HOME": "/", "HOSTNAME": metadata["name"]}
+        made = {"PATH": SEARCHED, "HOME": "/", "HOSTNAME": self.pod["metadata"]["name"]}
         for each in container.get("env", ()):
             _only(each, "name", "value", "valueFrom")
-            made[each["name"]] = (
-                each["value"] if "value" in each else fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
-            )
+            made[each["name"]] = each["value"] if "value" in each else self._value(each["valueFrom"])
         return made
+
+    def _value(self, source: Json) -> str:
+        _only(source, "fieldRef", "secretKeyRef")
+        if "fieldRef" in source:
+            return self._field(source["fieldRef"])
+        _only(source["secretKeyRef"], "name", "key")
+        return self.secrets[source["secretKeyRef"]["name"]][source["secretKeyRef"]["key"]]
+
+    def _field(self, reference: Json) -> str:
+        """A downward value."""
+        _only(reference, "apiVersion", "fieldPath")
+        metadata = {f"metadata.{name}": self.pod["metadata"][name] for name in ("name", "namespace", "uid")}
+        known: dict[str, str] = {**metadata, "status.podIP": BOX}
+        if reference["fieldPath"] not in known:
+            raise NotHonoured(f"the downward value {reference['fieldPath']}")
+        return known[reference["fieldPath"]]
 
     def _security(self, container: Json) -> tuple[list[str], bool]:
         """setpriv's words, and whether the root is read-only. The pod's own are those of each container."""
@@ -244,27 +263,35 @@ class RunningPod:
         children = Path(f"/proc/{outer}/task/{outer}/children").read_text().split()
         return int(children[0])
 
-    def stop(self, signal: int) -> dict[str, int]:
+    def stop(self, number: int) -> dict[str, int]:
         """Sends it to what still runs, as the kubelet does at a pod's end; exit codes by name."""
         for name, process in self.processes.items():
             if process.poll() is None:
-                os.kill(self.inside(name), signal)
+                os.kill(self.inside(name), number)
         return {name: process.wait(SECONDS) for name, process in self.processes.items()}
 
 
 @contextmanager
 def running(
-    pod: Json, namespace: Namespace, configmaps: Mapping[str, Json], tokens: Mapping[str, str]
+    pod: Json,
+    namespace: Namespace,
+    configmaps: Mapping[str, Json],
+    tokens: Mapping[str, str],
+    secrets: Mapping[str, Mapping[str, str]],
 ) -> Iterator[RunningPod]:
     """With its init containers done, and gone after the block, whatever happened."""
     with tempfile.TemporaryDirectory(prefix="cct-pod-") as text:
         Path(text).chmod(0o755)
-        made = RunningPod(pod, namespace, Path(text), configmaps, tokens)
+        made = RunningPod(pod, namespace, Path(text), configmaps, tokens, secrets)
         try:
             made.start()
             yield made
         finally:
-            for process in made.processes.values():
+            for name, process in made.processes.items():
+                if process.poll() is None:
+                    # bwrap's --die-with-parent is lost with the change of user. The first takes all along.
+                    with suppress(IndexError, ProcessLookupError):
+                        os.kill(made.inside(name), signal.SIGKILL)
                 process.kill()
                 process.wait(SECONDS)
 
@@ -278,6 +305,15 @@ def _parents(places: Iterable[str]) -> list[str]:
 def _only(said: Json, *known: str) -> None:
     if unknown := said.keys() - set(known):
         raise NotHonoured(json.dumps({name: said[name] for name in sorted(unknown)}))
+
+
+def _items(data: Mapping[str, str], source: Json) -> dict[str, str]:
+    """Path -> content: what the volume chooses, or all."""
+    if "items" not in source:
+        return dict(data)
+    for each in source["items"]:
+        _only(each, "key", "path")
+    return {each["path"]: data[each["key"]] for each in source["items"]}
 
 
 def _project(place: Path, files: Mapping[str, str], mode: int) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.chart.helm import CHART, Helm, HelmRefused
 from tests.chart.schemas import check
-from tests.chart.values import GATEWAY, SHARED, SIDECAR, Values, given
+from tests.chart.values import FLEET, GATEWAY, SHARED, SIDECAR, Values, given
 
 OPTIONS: dict[str, Values] = {
     "the gateway": GATEWAY,
@@ -67,6 +67,7 @@ OPTIONS: dict[str, Values] = {
         },
     ),
     "the sidecar": SIDECAR,
+    "sidecars of a fleet": FLEET,
     "one webhook": given(SIDECAR, admission={"replicas": 1}),
     "a CA of one's own": given(SIDECAR, admission={"ca": {"certificate": "PEM", "key": "PEM"}}),
     "other users and ports": given(
@@ -99,6 +100,7 @@ def test_each_option_makes_objects_that_three_versions_of_kubernetes_take(helm: 
         (given(GATEWAY, signedPolicies={"trustRoot": "P"}), "belong together"),
         (given(GATEWAY, gateway={"replicas": 2}), "gateway.sharedState.url is empty"),
         (given(SHARED, gateway={"sharedState": {"secret": ""}}), "gateway.sharedState.secret is empty"),
+        (given(FLEET, sidecar={"sharedState": {"secret": ""}}), "sidecar.sharedState.secret is empty"),
         ({**GATEWAY, "policies": {}, "signedPolicies": {"bundle": "B"}}, "belong together"),
         (
             {**GATEWAY, "policies": {}, "signedPolicies": {"bundle": "B", "configMap": "C"}},
@@ -144,6 +146,7 @@ def test_values_that_would_not_work_are_refused_in_words(helm: Helm, values: Val
         given(GATEWAY, gateway={"replicaCount": 2}),
         given(SHARED, gateway={"sharedState": {"url": "redis://redis.example:6379"}}),
         given(SHARED, gateway={"sharedState": {"url": "rediss://user:password@redis.example"}}),
+        given(FLEET, sidecar={"sharedState": {"password": "x"}}),
         given(GATEWAY, image={"name": "x"}),
         given(GATEWAY, signedPolicies={"secret": "x"}),
         given(GATEWAY, image={"pullSecrets": [{"name": "x"}]}),

@@ -11,7 +11,7 @@ from tests.chart.kubelet import NotHonoured, RunningPod
 from tests.redirect.world import namespace
 
 POD: Json = {
-    "metadata": {"name": "p", "uid": "u"},
+    "metadata": {"name": "p", "namespace": "n", "uid": "u"},
     "spec": {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -65,6 +65,11 @@ def test_a_container_runs_as_it_says(tmp_path: Path) -> None:
         "container['securityContext']['procMount'] = 'Default'",
         "container['volumeMounts'][0]['subPath'] = 'x'",
         "container['env'] = [{'name': 'A', 'value': 'b', 'x': 1}]",
+        "container['env'] = [{'name': 'A', 'valueFrom': {'configMapKeyRef': {'name': 'x'}}}]",
+        "container['env'] = [{'name': 'A', 'valueFrom': {'fieldRef': {'fieldPath': 'status.hostIP'}}}]",
+        "container['envFrom'] = []",
+        "spec['volumes'][0] = {'name': 'v', 'secret': {'secretName': 's', 'optional': True}}",
+        "spec['volumes'][0] = {'name': 'v', 'downwardAPI': {'items': [], 'x': 1}}",
     ],
 )
 def test_what_it_does_not_do_is_an_error(tmp_path: Path, change: str) -> None:

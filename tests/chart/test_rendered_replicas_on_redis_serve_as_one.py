@@ -41,6 +41,12 @@ OWN = PLACES | {"/var/lib/coatcheck": "lib-2", "/run/coatcheck": "run-2"}
 FLEET_GUIDE = Path(__file__).parents[2] / "docs/fleet.md"
 
 
+def redis_user(password: str) -> str:
+    """The line that docs/fleet.md has for redis.conf."""
+    [line] = re.findall(r"(?m)^user coatcheck on >PASSWORD .*$", FLEET_GUIDE.read_text())
+    return str(line).replace("PASSWORD", password)
+
+
 def write_secret(directory: Path, password: str) -> None:
     """What gateway.sharedState.secret holds, as a Secret's volume has it."""
     made = directory / "made"
@@ -87,7 +93,6 @@ def test_what_one_opens_all_serve_and_what_one_revokes_none_does(
     from tests.fleet.redis_server import redis_server
 
     password = secrets.token_hex(16)
-    [line] = re.findall(r"(?m)^user coatcheck on >PASSWORD .*$", FLEET_GUIDE.read_text())
     specs: list[Json] = []
 
     def start(spec: Json, directory: Path, log: IO[bytes]) -> "subprocess.Popen[bytes]":
@@ -96,7 +101,7 @@ def test_what_one_opens_all_serve_and_what_one_revokes_none_does(
         run_init(spec, directory, "lib")
         return start_here(spec, directory, log)
 
-    with redis_server(tmp_path / "redis", acl=(line.replace("PASSWORD", password),)) as redis:
+    with redis_server(tmp_path / "redis", acl=(redis_user(password),)) as redis:
 
         def shared(values: Values) -> Values:
             url = f"redis://coatcheck@127.0.0.1:{redis.port}"

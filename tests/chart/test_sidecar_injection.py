@@ -7,7 +7,7 @@ import pytest
 from coatcheck.admission.configuration import Admission, load
 from tests.chart.cluster import Json
 from tests.chart.helm import Helm
-from tests.chart.values import SIDECAR, Values, given
+from tests.chart.values import FLEET, SIDECAR, Values, given
 
 
 @pytest.fixture
@@ -77,7 +77,41 @@ def test_tokens_and_control_socket_are_on_volumes_that_only_the_proxy_mounts(adm
     assert "COATCHECK_CONTROL_PORT" not in said
 
 
-def test_every_volume_is_mounted_and_every_mount_has_a_volume(admission: Admission) -> None:
+def test_every_volume_is_mounted_and_every_mount_has_a_volume(helm: Helm, tmp_path: Path) -> None:
     """By name."""
-    mounted = {m["name"] for each in admission.fragment.initContainers for m in each.get("volumeMounts", ())}
-    assert mounted == {each["name"] for each in admission.fragment.volumes}
+    for values in (SIDECAR, FLEET):
+        made = rendered(helm, tmp_path, values).fragment
+        mounted = {m["name"] for each in made.initContainers for m in each.get("volumeMounts", ())}
+        assert mounted == {each["name"] for each in made.volumes}
+
+
+def test_by_default_a_sidecar_shares_its_state_with_nobody(admission: Admission) -> None:
+    """And no Secret is kept from workloads."""
+    assert len(admission.fragment.initContainers) == 2 and admission.protected_secrets == ()
+    assert "SHARED_STATE" not in str(admission.fragment)
+
+
+def test_a_sidecar_of_a_fleet_has_its_key_from_a_secret_that_no_workload_may_have(
+    helm: Helm, tmp_path: Path
+) -> None:
+    """Copied by a container of the proxy's user, as no fsGroup is ours to choose; of the Secret two keys."""
+    made = rendered(helm, tmp_path, FLEET)
+    assert made.protected_secrets == ("fleet",)
+    assert [each["name"] for each in made.fragment.initContainers] == [
+        "coatcheck-redirect",
+        "coatcheck-fleet-key",
+        "coatcheck-proxy",
+    ]
+    copying, proxy = container(made, "coatcheck-fleet-key"), container(made, "coatcheck-proxy")
+    assert copying["securityContext"] == proxy["securityContext"] and "restartPolicy" not in copying
+    [volume] = [each["secret"] for each in made.fragment.volumes if each["name"] == "coatcheck-shared"]
+    assert volume["secretName"] == "fleet" and volume["defaultMode"] == 0o444
+    assert [each["key"] for each in volume["items"]] == ["fleet.key", "redis-password"]
+    said = {each["name"]: each.get("value", "") for each in proxy["env"]}
+    assert said["COATCHECK_SHARED_STATE"] == "rediss://coatcheck@redis.example:6379"
+    assert said["COATCHECK_SHARED_STATE_NAME"] == "agents"
+    assert said["COATCHECK_SHARED_STATE_KEY"].startswith("/var/lib/coatcheck/")
+    assert said["COATCHECK_SHARED_STATE_PASSWORD_FILE"] == "/etc/coatcheck-shared/redis-password"
+    assert said["COATCHECK_SHARED_STATE_CA_FILE"] == "/etc/coatcheck/trust/redis-ca.pem"
+    read = helm.install(FLEET).of("ConfigMap", namespace="agents")["data"]
+    assert read["redis-ca.pem"] == "PEM"

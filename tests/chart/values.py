@@ -48,3 +48,16 @@ def given(values: Values, **more: Any) -> Values:
         known = made.get(name)
         made[name] = given(known, **value) if isinstance(value, dict) and isinstance(known, dict) else value
     return made
+
+
+FLEET: Values = given(
+    SIDECAR,
+    sidecar={
+        "sharedState": {
+            "url": "rediss://coatcheck@redis.example:6379",
+            "name": "agents",
+            "secret": "fleet",
+            "ca": "PEM",
+        }
+    },
+)

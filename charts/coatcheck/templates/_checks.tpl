@@ -13,8 +13,8 @@
 {{- range $name, $_ := $v.settings }}
 {{- if hasKey $own (printf "COATCHECK_%s" (upper $name)) }}{{ fail (printf "settings.%s is set by the chart itself: use the value that it has for it" $name) }}{{ end -}}
 {{- end -}}
+{{- $shared := (index $v $v.shape).sharedState -}}
 {{- if eq $v.shape "gateway" -}}
-{{- $shared := $v.gateway.sharedState -}}
 {{- if and $s.configMap $shared.url }}{{ fail "signedPolicies.configMap cannot be used with gateway.sharedState: a new replica has no volume and remembers no version, so that whoever writes its ConfigMap could bring back an old bundle. Give signedPolicies.bundle" }}{{ end -}}
 {{- if and (gt (int $v.gateway.replicas) 1) (not $shared.url) }}{{ fail "gateway.replicas is more than 1, and gateway.sharedState.url is empty: a replica would not know the sessions and revocations of another. Give a Redis or Valkey (docs/fleet.md)" }}{{ end -}}
 {{- if and $shared.url (not $shared.secret) }}{{ fail "gateway.sharedState.secret is empty: name a Secret with fleet.key, redis-password, ca.pem and ca-key.pem, the same for all replicas" }}{{ end -}}
@@ -24,6 +24,7 @@
 {{- if and (eq $v.gateway.origin "certificate") (or (not $v.gateway.proxyTls.secret) (not $v.gateway.proxyTls.clientCa)) }}{{ fail "gateway.origin is certificate: give gateway.proxyTls.secret and gateway.proxyTls.clientCa" }}{{ end -}}
 {{- else -}}
 {{- if not $v.platform.jwks }}{{ fail "platform.jwks is empty: no pod's token could be verified. Give --set-file platform.jwks=FILE with `kubectl get --raw /openid/v1/jwks`" }}{{ end -}}
+{{- if and $shared.url (not $shared.secret) }}{{ fail "sidecar.sharedState.secret is empty: name a Secret with fleet.key and redis-password, which each of sidecar.namespaces has" }}{{ end -}}
 {{- if not $v.sidecar.namespaces }}{{ fail "sidecar.namespaces is empty: name the namespaces whose pods get a proxy" }}{{ end -}}
 {{- if has .Release.Namespace $v.sidecar.namespaces }}{{ fail "sidecar.namespaces names the release's own namespace: the webhook could not start its own pods" }}{{ end -}}
 {{- if has "kube-system" $v.sidecar.namespaces }}{{ fail "sidecar.namespaces names kube-system: the cluster could not start its own pods" }}{{ end -}}

@@ -24,6 +24,14 @@
 {{- $_ := set $set "COATCHECK_TOKEN_ISSUER" $v.platform.issuer -}}
 {{- $_ := set $set "COATCHECK_TOKEN_AUDIENCE" $v.platform.audience -}}
 {{- end -}}
+{{- $shared := (index $v $v.shape).sharedState -}}
+{{- if $shared.url -}}
+{{- $_ := set $set "COATCHECK_SHARED_STATE" $shared.url -}}
+{{- $_ := set $set "COATCHECK_SHARED_STATE_NAME" $shared.name -}}
+{{- $_ := set $set "COATCHECK_SHARED_STATE_KEY" (ternary "/etc/coatcheck-shared/fleet.key" "/var/lib/coatcheck/proxy/fleet.key" (eq $v.shape "gateway")) -}}
+{{- $_ := set $set "COATCHECK_SHARED_STATE_PASSWORD_FILE" "/etc/coatcheck-shared/redis-password" -}}
+{{- if $shared.ca }}{{ $_ := set $set "COATCHECK_SHARED_STATE_CA_FILE" (printf "%s/trust/redis-ca.pem" $config) }}{{ end -}}
+{{- end -}}
 {{- if eq $v.shape "gateway" -}}
 {{- $_ := set $set "COATCHECK_RUNTIME_DIR" "/run/coatcheck/proxy" -}}
 {{- $_ := set $set "COATCHECK_PROXY_HOST" "0.0.0.0" -}}
@@ -34,15 +42,8 @@
 {{- $_ := set $set "COATCHECK_CONTROL_TLS_CERTIFICATE" "/etc/coatcheck-tls/control/control.pem" -}}
 {{- $name := include "coatcheck.name" . -}}
 {{- $names := list (printf "%s-0.%s.svc" $name .Release.Namespace) -}}
-{{- with $v.gateway.sharedState.url -}}
 {{- /* The kubelet puts the address in: Prometheus asks each replica by it. */ -}}
-{{- $names = list (printf "%s.%s.svc" $name $.Release.Namespace) "$(POD_IP)" -}}
-{{- $_ := set $set "COATCHECK_SHARED_STATE" . -}}
-{{- $_ := set $set "COATCHECK_SHARED_STATE_NAME" $v.gateway.sharedState.name -}}
-{{- $_ := set $set "COATCHECK_SHARED_STATE_KEY" "/etc/coatcheck-shared/fleet.key" -}}
-{{- $_ := set $set "COATCHECK_SHARED_STATE_PASSWORD_FILE" "/etc/coatcheck-shared/redis-password" -}}
-{{- if $v.gateway.sharedState.ca }}{{ $_ := set $set "COATCHECK_SHARED_STATE_CA_FILE" (printf "%s/trust/redis-ca.pem" $config) }}{{ end -}}
-{{- end -}}
+{{- if $shared.url }}{{ $names = list (printf "%s.%s.svc" $name $.Release.Namespace) "$(POD_IP)" }}{{ end -}}
 {{- $_ := set $set "COATCHECK_CONTROL_NAMES" ($names | toJson) -}}
 {{- if $v.gateway.control.clientCa }}{{ $_ := set $set "COATCHECK_CONTROL_CLIENT_CA" (printf "%s/trust/callers-ca.pem" $config) }}{{ end -}}
 {{- if eq $v.gateway.origin "certificate" -}}
@@ -98,13 +99,14 @@ vault-ca.pem: {{ . | quote }}
 {{- with .Values.upstreamCa }}
 upstream-ca.pem: {{ . | quote }}
 {{- end }}
+{{- $shared := (index .Values .Values.shape).sharedState }}
+{{- if and $shared.url $shared.ca }}
+redis-ca.pem: {{ $shared.ca | quote }}
+{{- end }}
 {{- if eq .Values.shape "gateway" }}
 grants.toml: {{ .Values.gateway.control.grants | quote }}
 {{- with .Values.gateway.control.clientCa }}
 callers-ca.pem: {{ . | quote }}
-{{- end }}
-{{- if and .Values.gateway.sharedState.url .Values.gateway.sharedState.ca }}
-redis-ca.pem: {{ .Values.gateway.sharedState.ca | quote }}
 {{- end }}
 {{- with .Values.gateway.proxyTls.clientCa }}
 sandboxes-ca.pem: {{ . | quote }}

@@ -23,6 +23,22 @@ initContainers:
   resources: {{- toYaml $s.redirectResources | nindent 4 }}
   terminationMessagePath: /dev/termination-log
   terminationMessagePolicy: File
+{{- if $s.sharedState.url }}
+# The fleet's key is a file of the proxy's own user, as a Secret's never is: the pod's fsGroup is its author's. -f: it
+# runs again when the pod's sandbox is made anew, on a volume that is still there.
+- name: coatcheck-fleet-key
+  image: {{ include "coatcheck.image" . | quote }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  command: [sh, -c]
+  args: ["set -e; umask 077; mkdir -p /var/lib/coatcheck/proxy; cp -f /etc/coatcheck-shared/fleet.key /var/lib/coatcheck/proxy/"]
+  securityContext: {{- include "coatcheck.proxySecurity" . | nindent 4 }}
+  resources: {{- toYaml $s.redirectResources | nindent 4 }}
+  terminationMessagePath: /dev/termination-log
+  terminationMessagePolicy: File
+  volumeMounts:
+  - {name: coatcheck-state, mountPath: /var/lib/coatcheck}
+  - {name: coatcheck-shared, mountPath: /etc/coatcheck-shared, readOnly: true}
+{{- end }}
 - name: coatcheck-proxy
   # A native sidecar: it is ready before the next container begins, and outlives all of them.
   restartPolicy: Always
@@ -36,15 +52,7 @@ initContainers:
   - name: POD_IP
     valueFrom: {fieldRef: {apiVersion: v1, fieldPath: status.podIP}}
   {{- include "coatcheck.env" . | nindent 2 }}
-  securityContext:
-    runAsUser: {{ $s.proxyUid | int }}
-    runAsGroup: {{ $s.proxyUid | int }}
-    runAsNonRoot: true
-    privileged: false
-    allowPrivilegeEscalation: false
-    readOnlyRootFilesystem: true
-    capabilities: {drop: [ALL]}
-    seccompProfile: {type: RuntimeDefault}
+  securityContext: {{- include "coatcheck.proxySecurity" . | nindent 4 }}
   startupProbe:
     # Written last, once the session is open.
     exec: {command: [test, -f, /run/coatcheck/environment]}
@@ -61,6 +69,9 @@ initContainers:
   - {name: coatcheck-tmp, mountPath: /tmp}
   - {name: coatcheck-config, mountPath: /etc/coatcheck, readOnly: true}
   - {name: coatcheck-tokens, mountPath: /var/run/secrets/coatcheck, readOnly: true}
+  {{- if $s.sharedState.url }}
+  - {name: coatcheck-shared, mountPath: /etc/coatcheck-shared, readOnly: true}
+  {{- end }}
 volumes:
 - name: coatcheck-state
   emptyDir: {sizeLimit: {{ $s.stateSize }}}
@@ -69,10 +80,30 @@ volumes:
 - name: coatcheck-tmp
   emptyDir: {sizeLimit: 64Mi}
 {{ include "coatcheck.configurationVolume" (dict "Values" .Values "configMap" "coatcheck-sidecar") }}
+{{- if $s.sharedState.url }}
+- name: coatcheck-shared
+  secret:
+    secretName: {{ $s.sharedState.secret | quote }}
+    defaultMode: 292
+    items:
+    - {key: fleet.key, path: fleet.key}
+    - {key: redis-password, path: redis-password}
+{{- end }}
 - name: coatcheck-tokens
   projected:
     defaultMode: 292
     sources:
     - serviceAccountToken: {path: token, audience: {{ .Values.platform.audience | quote }}, expirationSeconds: {{ $s.tokenSeconds | int }}}
     - serviceAccountToken: {path: vault-token, audience: {{ .Values.vault.audience | quote }}, expirationSeconds: {{ $s.tokenSeconds | int }}}
+{{- end }}
+
+{{- define "coatcheck.proxySecurity" -}}
+runAsUser: {{ .Values.sidecar.proxyUid | int }}
+runAsGroup: {{ .Values.sidecar.proxyUid | int }}
+runAsNonRoot: true
+privileged: false
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+seccompProfile: {type: RuntimeDefault}
 {{- end }}
