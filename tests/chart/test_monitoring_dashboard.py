@@ -2,9 +2,13 @@
 
 import json
 import re
+from pathlib import Path
 
-from coatcheck.telemetry.metrics_table import describe
+import pytest
+
 from tests.chart.helm import CHART, Helm
+from tests.chart.test_alerts import promtool
+from tests.chart.test_monitoring_prometheusrule import unknown
 from tests.chart.values import GATEWAY, given
 
 DASHBOARD = json.loads((CHART / "files/dashboard.json").read_text())
@@ -23,13 +27,21 @@ def test_it_is_shipped_whole_under_the_label_that_grafana_looks_for(helm: Helm) 
     assert shipped["metadata"]["labels"]["grafana_dashboard"] == "1"
 
 
-def test_every_panel_shows_metrics_that_exist() -> None:
-    """Histograms by their buckets; no two panels in one place."""
-    known = {each.name for each in describe()}
-    known |= {f"{each.name}_bucket" for each in describe()}
+def test_every_panel_shows_metrics_and_labels_that_exist() -> None:
+    """A legend's, too; no two panels in one place."""
     for panel in DASHBOARD["panels"]:
         for target in panel["targets"]:
-            named = set(re.findall(r"coatcheck_[a-z_]+", target["expr"]))
-            assert named and named <= known, panel["title"]
+            assert unknown(target["expr"]) == set(), panel["title"]
+            for label in re.findall(r"{{(\w+)}}", target["legendFormat"]):
+                assert re.search(rf"by \([^)]*\b{label}\b", target["expr"]), panel["title"]
     places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in DASHBOARD["panels"]]
     assert len(set(places)) == len(places)
+
+
+@pytest.mark.needs_debian("promtool")
+def test_prometheus_can_read_every_panel_s_question(tmp_path: Path) -> None:
+    """As rules, which it checks; a panel that asks in vain is as empty as one where all is well."""
+    asked = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+    rules = [{"record": f"panel:{at}", "expr": expression} for at, expression in enumerate(asked)]
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
+    assert f"{len(asked)} rules found" in promtool("check", "rules", tmp_path / "rules.yml")
