@@ -1,6 +1,7 @@
 """The verifier in docs/ needs none of our code, and comes to the same result as ours."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from coatcheck.telemetry import audit_file
+from coatcheck.telemetry.audit_record import CHECKPOINT, LOG, TYPES
 from coatcheck.telemetry.audit_verify import verify
 from tests.telemetry.samples import Written
 from tests.telemetry.test_audit_verify import rechained, rotated_log
@@ -137,3 +139,12 @@ def test_its_signatures_are_those_of_rfc_8032() -> None:
         [sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["True", "False", "False", "False"]
+
+
+def test_its_page_names_every_type_of_record_and_how_short_it_is() -> None:
+    """Somebody who does not trust us reads both, and finds in the log nothing that was not announced."""
+    page = (VERIFIER.parent / "audit-log.md").read_text()
+    (row,) = (line for line in page.splitlines() if line.startswith("| `type` |"))
+    assert set(re.findall(r"`([a-z]+)`", row)) - {"type"} == {*TYPES.values(), LOG, CHECKPOINT}
+    (lines,) = re.findall(r"\n(\d+) lines of Python's standard library", page)
+    assert len(VERIFIER.read_text().splitlines()) <= int(lines)
