@@ -131,8 +131,15 @@ async def test_what_sandboxes_do_is_there_as_it_happens(person: Person, control:
         assert not person.all("#verdicts-list .inject") and person.all("#verdicts-list .deny")
         person.type("#filter", "nothing like it")
         assert not person.all("#verdicts-list li")
+        assert person.find("#alarms-list .danger")
+
+    def over() -> None:
+        person.reads("#alarms-list", "which is over")
+        assert not [each for each in person.all("#alarms-list .danger") if each.is_displayed()]
 
     await asyncio.to_thread(rest)
+    await asyncio.to_thread(control.owner.revoke, sandbox.session.id)
+    await asyncio.to_thread(over)
 
 
 async def test_what_a_candidate_would_change_is_counted_and_listed(

@@ -15,7 +15,7 @@ from coatcheck.control.problem import ControlProblem
 from coatcheck.control.views import lease_expires_at
 from coatcheck.decision.policy import LimitScope
 from coatcheck.decision.session import Session, alive
-from coatcheck.state.levels import Level, levels
+from coatcheck.state.levels import Level, levels, together
 from coatcheck.telemetry.recent import cut
 
 FRESH_SECONDS: Final = 1.0
@@ -99,6 +99,7 @@ def _now(backend: Backend, caller: Caller) -> Part:
         session = by_id.get(session_id)
         return session is not None and caller.sees(session)
 
+    going_on = {each.id for each in live}
     alarms = [
         group for group in backend.recent.alarms(caller.of_tenant) if group.last > now.wall - ALARM_SECONDS
     ]
@@ -115,7 +116,10 @@ def _now(backend: Backend, caller: Caller) -> Part:
         "sessions": {"live": len(live), "listed": [_session(backend, each) for each in live[:MAX_SESSIONS]]},
         "pace": backend.recent.pace(caller.of_tenant, now.wall),
         "alarms": {
-            "listed": [shown_alarm(group, sees_session) for group in alarms[:MAX_ALARMS]],
+            "listed": [
+                shown_alarm(group, sees_session) | {"live": group.session in going_on}
+                for group in alarms[:MAX_ALARMS]
+            ],
             "more": max(0, len(alarms) - MAX_ALARMS),
         },
         "limits": _limits(backend, caller, now.monotonic),
@@ -154,7 +158,8 @@ def _limits(backend: Backend, caller: Caller, monotonic: float) -> list[Part]:
 
     tats, running = backend.buckets.used()
     near = levels(tats, running, tuple(backend.state.policies.values()), monotonic, sees)
-    return [_level(backend, each) for each in near]
+    elsewhere = (each for each in backend.buckets.near_elsewhere() if sees(each.limit.per, each.who))
+    return [_level(backend, each) for each in together(near, elsewhere)]
 
 
 def _level(backend: Backend, level: Level) -> Part:

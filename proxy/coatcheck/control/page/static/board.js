@@ -114,11 +114,13 @@ function drawAlarms({ listed, more }) {
         el("span", { className: "quiet-text", "data-part": "when" })),
       el("div", { className: "actions" },
         alarm.session ? button("Session", "quiet", () => details(alarm.session, may.has("end")), `Show session ${alarm.session}`) : null,
-        alarm.session && may.has("end") ? button("Revoke", "danger quiet", () => revokeSession({ id: alarm.session, tenant: alarm.tenant }), `Revoke session ${alarm.session}`) : null)),
+        el("span", { "data-part": "revoke" }, may.has("end") ? button("Revoke", "danger quiet", () => revokeSession({ id: alarm.session, tenant: alarm.tenant }), `Revoke session ${alarm.session}`) : null))),
     (row, alarm) => {
       write(part(row, "where"), alarm.where);
       write(part(row, "detail"), [alarm.credential && `credential ${alarm.credential}`, alarm.detail].filter(Boolean).join(" · "));
-      write(part(row, "when"), `${alarm.tenant || "no session"} · ${alarm.session ? short(alarm.session) : "unknown origin"} · ${alarm.count === 1 ? "once" : `${alarm.count} times`}, ${ago(alarm.last)}`);
+      show(part(row, "revoke"), alarm.live);
+      const session = !alarm.session ? "unknown origin" : alarm.live ? short(alarm.session) : `${short(alarm.session)}, which is over`;
+      write(part(row, "when"), `${alarm.tenant || "no session"} · ${session} · ${alarm.count === 1 ? "once" : `${alarm.count} times`}, ${ago(alarm.last)}`);
     });
 }
 
