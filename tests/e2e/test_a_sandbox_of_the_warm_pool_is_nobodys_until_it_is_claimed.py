@@ -15,6 +15,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from coatcheck.control_client import ControlError
 from coatcheck.launcher.descriptors import MEMORY
 from coatcheck.launcher.pool import FROM_POOL
 from coatcheck.launcher.unclaimed import State, Unclaimed
@@ -63,6 +64,8 @@ class Claimed:
     found: Sequence[bytes]
     """Of what was searched for, in what was nobody's."""
     searched: int
+    refused: str
+    """Why somebody else could have none of them, while no more may be kept."""
     sandboxes: Sequence[Sandbox]
 
 
@@ -103,8 +106,13 @@ async def claimed(all_output: Path, upstream_tls: UpstreamTls) -> AsyncIterator[
             wanted = [needle for needle, name in needles().items() if "the origin's" in name]
             found = [needle for needle in wanted for memory in memories if needle in memory]
             found += [hit for memory in memories for hit in HANDLE.findall(memory)]
-            sandboxes = [await client.create(wait=False, **MINE) for _ in range(2)]
-            yield Claimed(where, found, sum(map(len, memories)), sandboxes)
+            sandboxes = [await client.create(wait=False, **MINE)]
+            with patch.context() as full:
+                full.setattr(where.daemon.sandboxes.kept, "_most", 1)
+                with pytest.raises(ControlError) as refused:
+                    await client.create(wait=False, **MINE)
+            sandboxes += [await client.create(wait=False, **MINE)]
+            yield Claimed(where, found, sum(map(len, memories)), refused.value.reason, sandboxes)
 
 
 async def test_nothing_was_in_them_that_is_anybodys(claimed: Claimed) -> None:
@@ -115,6 +123,14 @@ async def test_nothing_was_in_them_that_is_anybodys(claimed: Claimed) -> None:
     supervisor = claimed.where.daemon.sandboxes._processes[one.id].pid
     memory = await asyncio.to_thread(memory_of, supervisor)
     assert HANDLE.search(memory)
+
+
+async def test_who_is_refused_costs_none_of_them(claimed: Claimed) -> None:
+    """Whoever comes next has it, and no session was opened for whoever could have nothing."""
+    assert claimed.refused == "too_many_sandboxes"
+    created = [each["detail"] for each in claimed.where.daemon.records() if each.get("change") == "created"]
+    assert created == [FROM_POOL] * 2
+    assert [each.get("change") for each in claimed.where.daemon.records()].count("opened") == 2
 
 
 async def test_both_ran_when_they_were_answered(claimed: Claimed) -> None:

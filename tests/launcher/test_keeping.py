@@ -174,11 +174,17 @@ def test_no_more_are_kept_than_the_operator_has_room_for(tmp_path: Path) -> None
     kept = keeper(tmp_path, max_kept_sandboxes=1)
     begin(kept, "ses_1")
     other = sandbox("sbx_0000000000000002")
+    for beginning in ((), ("sbx_0000000000000001",), ("sbx_0000000000000002",)):
+        with pytest.raises(SandboxRefused, match="kept already"):
+            kept.check_room(beginning)
     with pytest.raises(SandboxRefused) as caught:
         kept.begin(other, WANTED, people("ses_2"), None)
     assert caught.value.problem is SandboxProblem.TOO_MANY_SANDBOXES
     kept.forget("sbx_0000000000000001")
     assert not kept.place("sbx_0000000000000001").exists()
+    with pytest.raises(SandboxRefused):
+        kept.check_room(["sbx_0000000000000003"])  # it will be kept in a moment
+    kept.check_room()
     assert begin(kept, "ses_2", of=other) == 1
 
 

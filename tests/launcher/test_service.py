@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -12,10 +13,12 @@ import pytest
 import pytest_asyncio
 
 from coatcheck.control_client import ControlError
-from coatcheck.decision.sandbox import SandboxState
+from coatcheck.decision.sandbox import Backend, SandboxRefused, SandboxState
 from coatcheck.launcher.service import Sandboxes
 from coatcheck.sandbox_client import Sandbox
+from coatcheck.settings import Settings
 from coatcheck.telemetry.events import SandboxEvent
+from tests.launcher.test_keeping import WANTED as KEPT
 from tests.sandboxes import (
     SECONDS,
     WANTED,
@@ -163,6 +166,18 @@ async def test_a_daemon_that_is_gone_is_outlived_by_one_lease(
 
         await asyncio.to_thread(gone)
         assert 1.0 < time.monotonic() - begun < SECONDS
+
+
+async def test_a_place_among_those_that_are_kept_is_promised_once(tmp_path: Path) -> None:
+    """Before anything is opened, taken or started for whoever could not have it; namespaces need none."""
+    settings = Settings(state_dir=tmp_path, runtime_dir=tmp_path / "run", max_kept_sandboxes=1)
+    sandboxes = Sandboxes(settings, lambda event: None, lambda session, why: None)
+    first = sandboxes.admit(KEPT)
+    with pytest.raises(SandboxRefused, match="1 sandboxes are kept already"):
+        sandboxes.admit(KEPT)
+    sandboxes.admit(replace(KEPT, choice=replace(KEPT.choice, backend=Backend.NAMESPACE)))
+    sandboxes.withdraw(first)
+    assert sandboxes.admit(KEPT).id != first.id
 
 
 async def test_one_that_nobody_connects_to_ends(where: Place) -> None:

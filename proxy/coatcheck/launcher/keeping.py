@@ -8,7 +8,7 @@ import contextlib
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -105,6 +105,16 @@ class Keeper:
 
     # --- lives -------------------------------------------------------------------------------------------
 
+    def check_room(self, beginning: Iterable[str] = ()) -> None:
+        """SandboxRefused when there is none for one more beside those that begin, kept by now or not."""
+        with self._lock:
+            if len(self._records.keys() | set(beginning)) >= self._most:
+                raise SandboxRefused(
+                    SandboxProblem.TOO_MANY_SANDBOXES,
+                    f"{self._most} sandboxes are kept already, running, asleep or as snapshots",
+                    "Remove one (`coatcheck sandbox rm`), or have COATCHECK_MAX_KEPT_SANDBOXES raised.",
+                )
+
     def begin(
         self,
         sandbox: Sandbox,
@@ -120,12 +130,8 @@ class Keeper:
             return None
         with self._lock:
             before = self._records.get(sandbox.id)
-            if before is None and len(self._records) >= self._most:
-                raise SandboxRefused(
-                    SandboxProblem.TOO_MANY_SANDBOXES,
-                    f"{self._most} sandboxes are kept already, running, asleep or as snapshots",
-                    "Remove one (`coatcheck sandbox rm`), or have COATCHECK_MAX_KEPT_SANDBOXES raised.",
-                )
+            if before is None:
+                self.check_room()
             lives = before.lives if before is not None else ()
             if back is not None and back.sandbox != sandbox.id:
                 lives = line_of(back.lives, back.generation)

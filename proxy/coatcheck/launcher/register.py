@@ -19,6 +19,7 @@ from coatcheck.decision.sandbox import (
 )
 from coatcheck.launcher.admission import decide, too_many
 from coatcheck.launcher.backends import Backends
+from coatcheck.launcher.keeping import Keeper
 from coatcheck.launcher.limits import ceilings
 from coatcheck.settings import Settings
 
@@ -30,10 +31,11 @@ class Register:
         self._settings = settings
         self._root = settings.runtime.absolute() / "sandboxes"
         self._backends = Backends(settings)
+        self.kept = Keeper(settings)
         self._lock = threading.Lock()
         self._known: dict[str, Sandbox] = {}
-        self._admitted: dict[str, str] = {}
-        """Sandbox id -> caller, of those that were admitted and have no supervisor yet."""
+        self._admitted: dict[str, WantedSandbox] = {}
+        """By sandbox id, those that were admitted and have no supervisor yet."""
         self._asleep: set[str] = set()
         """Those that sleep without a supervisor."""
         self._starting = 0
@@ -70,14 +72,19 @@ class Register:
                 )
             down = (SandboxState.ENDED, SandboxState.SLEEPING)
             live = [each.opened_by for each in self._known.values() if each.state not in down]
-            live += self._admitted.values()
+            live += [each.opened_by for each in self._admitted.values()]
             most, each_most = self._settings.max_sandboxes, self._settings.max_sandboxes_per_caller
             if len(live) >= most:
                 raise too_many(f"this daemon runs {most} sandboxes already", "")
             if live.count(wanted.opened_by) >= each_most:
                 raise too_many(f"you run {each_most} sandboxes already", "_PER_CALLER")
+            if sandbox_id is None and wanted.choice.backend is Backend.MICROVM:
+                # Not when it begins: sessions and a machine of the warm pool would be spent on a refusal.
+                self.kept.check_room(
+                    name for name, each in self._admitted.items() if each.choice.backend is Backend.MICROVM
+                )
             admitted = Admitted(sandbox_id or f"sbx_{secrets.token_hex(8)}", wanted, asdict(limits), elastic)
-            self._admitted[admitted.id] = wanted.opened_by
+            self._admitted[admitted.id] = wanted
         return admitted
 
     def withdraw(self, admitted: Admitted) -> None:

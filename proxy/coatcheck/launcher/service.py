@@ -35,7 +35,6 @@ from coatcheck.launcher.asking import (
     scale_supervisor,
 )
 from coatcheck.launcher.cgroup import remove as remove_cgroup
-from coatcheck.launcher.keeping import Keeper
 from coatcheck.launcher.pool import Pool
 from coatcheck.launcher.register import Register
 from coatcheck.launcher.spawning import is_gone
@@ -68,7 +67,6 @@ class Sandboxes(Register):
         trust: TrustFiles | None = None,
     ) -> None:
         super().__init__(settings)
-        self.kept = Keeper(settings)
         self._tell = tell
         self._end_session = end_session
         self.pool = Pool(settings, trust, self._root, self.choose, self.all)
