@@ -4,7 +4,7 @@ from tests.chart.helm import Helm
 from tests.chart.values import GATEWAY
 
 
-def test_it_has_no_token_and_no_right(helm: Helm) -> None:
+def test_by_default_it_has_no_token_and_no_right(helm: Helm) -> None:
     """Vault knows it by name; the cluster grants it nothing."""
     made = helm.install(GATEWAY)
     assert made.of("ServiceAccount")["automountServiceAccountToken"] is False

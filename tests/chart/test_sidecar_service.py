@@ -4,7 +4,7 @@ from tests.chart.helm import Helm
 from tests.chart.values import SIDECAR
 
 
-def test_it_leads_to_the_webhooks(helm: Helm) -> None:
+def test_by_default_it_leads_to_the_webhooks(helm: Helm) -> None:
     """At the port that the API server is told."""
     made = helm.install(SIDECAR)
     service = made.of("Service")["spec"]
