@@ -90,6 +90,9 @@ def test_two_credentials_that_could_claim_one_place_are_found() -> None:
     assert found(both) == []
     lower = shy.replace("also: [{header: Authorization}]", "also: [{header: authorization}]")
     assert found(both, credentials=lower) == found(both, credentials=shy), "a header's name has no case"
+    for elsewhere in ("path: {prefix: bot}", "body: {field: token}"):
+        alone = shy.replace("header: X-Other", elsewhere).replace("    also: [{header: Authorization}]\n", "")
+        assert found(both, credentials=alone) == [], "a segment, or a field, is no header"
     apart = shy.replace("also: [{header: Authorization}]", "also: [{query: k}]")
     assert found(both, credentials=apart) == []
 

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from coatcheck.telemetry.audit import AuditLog, AuditUnavailable
-from coatcheck.telemetry.events import Event
+from coatcheck.telemetry.events import ApprovalEvent, Event, SandboxEvent
 from coatcheck.telemetry.metrics import Metrics
 from coatcheck.telemetry.repeats import BURST
 from coatcheck.telemetry.sinks import Telemetry
 from coatcheck.telemetry.usage import UsageLedger
 from tests.telemetry.samples import ALARM, APPROVAL, COMPLETION, DECISION, DENIED, ENDED, OPENED
 from tests.telemetry.test_metrics import value
+from tests.telemetry.test_sandbox_feed import event as sandbox_event
 
 
 def make(tmp_path: Path) -> Telemetry:
@@ -76,6 +77,33 @@ class CountsNoEvent(Metrics):
 
 
 @pytest.mark.parametrize("sink", ["metrics", "usage", "log", "otel", "recent", "webhook"])
+class Kept(Webhook):
+    """Not sent: what would have been."""
+
+    def __init__(self) -> None:
+        super().__init__("http://127.0.0.1:9/", Path("no secret"))
+        self.kept: list[Event] = []
+
+    def put(self, event: SandboxEvent | ApprovalEvent) -> None:
+        self.kept.append(event)
+
+
+def test_the_webhook_is_told_of_what_was_recorded_and_of_no_request(tmp_path: Path) -> None:
+    """A question that stands in no log must not get an answer; requests are too many for it."""
+    webhook = Kept()
+    telemetry = Telemetry(
+        AuditLog(tmp_path / "audit" / "audit.jsonl"), Metrics(), UsageLedger(), webhook=webhook
+    )
+    for event in ALL_EVENTS:
+        telemetry.emit(event)
+    telemetry.emit(sandbox_event())
+    assert webhook.kept == [APPROVAL, sandbox_event()]
+    telemetry.audit.close()
+    with pytest.raises(AuditUnavailable):
+        telemetry.emit(APPROVAL)
+    assert len(webhook.kept) == 2
+
+
 def test_a_sink_that_raises_is_counted_and_stops_nothing(tmp_path: Path, sink: str) -> None:
     """The event is recorded, the other sinks have it, and nobody is refused."""
     log: list[Event] = []

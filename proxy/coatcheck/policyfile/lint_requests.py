@@ -4,7 +4,16 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from coatcheck.decision.policy import Credential, HeaderInjection, InjectionKind, Policy, QueryInjection, Rule
+from coatcheck.decision.policy import (
+    BodyInjection,
+    Credential,
+    HeaderInjection,
+    InjectionKind,
+    PathInjection,
+    Policy,
+    QueryInjection,
+    Rule,
+)
 from coatcheck.policyfile.codes import Code
 from coatcheck.policyfile.meaning.answers import Answer, Cell, answer, cells_at, hosts_of, tunnels_at
 from coatcheck.policyfile.meaning.cells import HostCell
@@ -104,7 +113,11 @@ def _spot(kind: InjectionKind) -> tuple[str, str]:
             return ("header", name.lower())
         case QueryInjection(name):
             return ("query", name)
-        case _:  # Basic and SigV4; path and body have no `also`, and review compares them
+        case PathInjection(prefix):
+            return ("path", prefix)
+        case BodyInjection(name):
+            return ("body", name)
+        case _:  # Basic and SigV4
             return ("header", "authorization")
 
 
