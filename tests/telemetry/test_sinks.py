@@ -13,7 +13,8 @@ from coatcheck.telemetry.metrics import Metrics
 from coatcheck.telemetry.repeats import BURST
 from coatcheck.telemetry.sinks import Telemetry
 from coatcheck.telemetry.usage import UsageLedger
-from tests.telemetry.samples import ALARM, APPROVAL, COMPLETION, DECISION, DENIED, ENDED, OPENED
+from coatcheck.telemetry.webhook import Webhook
+from tests.telemetry.samples import ALARM, ALL_EVENTS, APPROVAL, COMPLETION, DECISION, DENIED, ENDED, OPENED
 from tests.telemetry.test_metrics import value
 from tests.telemetry.test_sandbox_feed import event as sandbox_event
 
@@ -76,7 +77,6 @@ class CountsNoEvent(Metrics):
         raise OSError("a bug")
 
 
-@pytest.mark.parametrize("sink", ["metrics", "usage", "log", "otel", "recent", "webhook"])
 class Kept(Webhook):
     """Not sent: what would have been."""
 
@@ -104,6 +104,7 @@ def test_the_webhook_is_told_of_what_was_recorded_and_of_no_request(tmp_path: Pa
     assert len(webhook.kept) == 2
 
 
+@pytest.mark.parametrize("sink", ["metrics", "usage", "log", "otel", "recent", "webhook"])
 def test_a_sink_that_raises_is_counted_and_stops_nothing(tmp_path: Path, sink: str) -> None:
     """The event is recorded, the other sinks have it, and nobody is refused."""
     log: list[Event] = []
