@@ -1,6 +1,7 @@
 """What policies/review and the pre-commit hooks ship does what it says, in a repository of policies."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -59,6 +60,11 @@ def change(repository: Path, old: str, new: str) -> None:
     assert old in text
     file.write_text(text.replace(old, new, 1))
     commit(repository)
+
+
+def test_it_comes_from_a_commit_that_somebody_chose() -> None:
+    """A name alone is whatever an index has under it, and the next run may get something else."""
+    assert re.fullmatch(r'pip install "coatcheck @ git\+https://\S+@[0-9a-f]{40}"', STEPS["install"]["run"])
 
 
 def test_a_change_that_widens_is_told_and_stopped(repository: Path) -> None:
