@@ -2,16 +2,12 @@
 
 import socket
 import ssl
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from coatcheck.telemetry import otlp_http
-from coatcheck.telemetry.otlp_http import MAX_ANSWER, MAX_PAUSE, Answer, Collector, headers
+from coatcheck.telemetry.otlp_http import MAX_PAUSE, Answer, Collector, headers
 from tests.known_secrets import known_secret
 from tests.telemetry.collector import collecting
 from tests.upstreams import UpstreamTls
@@ -25,28 +21,6 @@ def token_file(tmp_path: Path) -> Path:
     path.write_text(f"# for the collector\nAuthorization: {TOKEN}\nX-Scope: team-a\n")
     path.chmod(0o600)
     return path
-
-
-@contextmanager
-def listening(serve: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A server of one connection that does what `serve` does."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def run() -> None:
-            try:
-                accepted, _ = server.accept()
-                with accepted:
-                    serve(accepted)
-            except OSError:
-                pass
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.getsockname()[1]}"
-        finally:
-            server.close()
-            thread.join()
 
 
 def test_it_is_posted_below_the_endpoint_with_the_headers_of_the_file(token_file: Path) -> None:
@@ -111,66 +85,6 @@ def test_nobody_there_is_worth_another_try() -> None:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
     answer = Collector(url, None, None).send("traces", b"x")
     assert answer.again_after == 1.0 and "refused" in answer.why
-
-
-def drip(connection: socket.socket) -> None:
-    """Answers one byte now and then, for ever: each `recv` succeeds."""
-    connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
-    while True:
-        connection.sendall(b"y")
-        time.sleep(0.01)
-
-
-def pour(connection: socket.socket) -> None:
-    connection.recv(65536)
-    connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-    while True:
-        connection.sendall(b"z" * 65536)
-
-
-@pytest.mark.parametrize("serve", [drip, lambda connection: time.sleep(0.3)], ids=["drips", "says nothing"])
-def test_a_collector_that_never_ends_its_answer_is_left(
-    serve: Callable[[socket.socket], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a bounded time in all, not a time for each byte."""
-    monkeypatch.setattr(otlp_http, "ANSWER_SECONDS", 0.2)
-    with listening(serve) as url:
-        began = time.monotonic()
-        answer = Collector(url, None, None).send("traces", b"x")
-        assert answer.why and answer.again_after == 1.0
-        assert time.monotonic() - began < 5
-
-
-def test_a_handshake_that_never_ends_is_left_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bytes of TLS are the collector's, too."""
-    monkeypatch.setattr(otlp_http, "ANSWER_SECONDS", 0.2)
-
-    def handshake(connection: socket.socket) -> None:
-        connection.sendall(b"\x16\x03\x03\x40\x00")  # a record of 16 KiB that comes byte by byte
-        while True:
-            connection.sendall(b"\x02")
-            time.sleep(0.01)
-
-    with listening(handshake) as url:
-        answer = Collector(url.replace("http:", "https:"), None, None).send("traces", b"x")
-    assert answer.why
-
-
-def test_an_answer_without_end_is_read_no_further_than_its_bound() -> None:
-    """A collector cannot fill our memory."""
-    with listening(pour) as url:
-        answer = Collector(url, None, None).send("traces", b"x")
-    assert answer.why == "" and len(answer.body) == MAX_ANSWER
-
-
-@pytest.mark.parametrize(
-    "said", [b"nonsense " * 5000, b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 5000 + b"\r\n", b""]
-)
-def test_what_is_no_http_is_not_repeated(said: bytes) -> None:
-    """The reason goes into the log: it is ours, not the collector's bytes."""
-    with listening(lambda connection: connection.sendall(said)) as url:
-        answer = Collector(url, None, None).send("traces", b"x")
-    assert answer.why and "nonsense" not in answer.why and len(answer.why) < 100
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Events arrive signed and in order, again until they are taken; and what cannot be sent holds nobody up."""
 
+import contextlib
 import dataclasses
 import hashlib
 import hmac
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from coatcheck.telemetry import bounded_post
 from coatcheck.telemetry import webhook as module
 from coatcheck.telemetry.events import ApprovalChange
 from coatcheck.telemetry.webhook import WAITING, Webhook, signature
@@ -21,6 +23,8 @@ from tests.telemetry.samples import APPROVAL
 from tests.telemetry.test_sandbox_feed import event
 
 SECRET = b"a secret of the webhook's tests"
+DRIPS = 0
+"""In place of a status: a byte now and then, for ever."""
 
 
 @dataclass
@@ -42,6 +46,12 @@ def receiver() -> Iterator[Receiver]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             receiver.got.append((dict(self.headers), body))
             status = receiver.answers.pop(0) if receiver.answers else 204
+            if status == DRIPS:
+                with contextlib.suppress(OSError):
+                    while True:
+                        self.wfile.write(b"H")
+                        time.sleep(0.01)
+                return
             self.send_response(status)
             if status == 302:
                 self.send_header("Location", f"{receiver.url}/elsewhere")
@@ -130,6 +140,29 @@ def test_one_that_is_never_taken_gives_way(
     until(lambda: len(receiver.got) == 5)
     assert json.loads(receiver.got[4][1])["sandbox"] == "sbx_2"
     assert "did not take created of sbx_1" in caplog.text
+
+
+def test_a_receiver_that_drips_holds_the_next_question_up_for_a_bounded_time(
+    receiver: Receiver, hook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its bytes is in time; a request that waits for a yes is over after two minutes."""
+    monkeypatch.setattr(bounded_post, "ANSWER_SECONDS", 0.2)
+    receiver.answers = [DRIPS] * 4
+    hook.start()
+    hook.put(APPROVAL)
+    hook.put(APPROVAL)
+    until(lambda: len(receiver.got) == 5)
+
+
+def test_an_event_that_cannot_be_sent_ends_no_line(
+    receiver: Receiver, hook: Webhook, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fault of ours costs that event, and is said."""
+    hook.start()
+    hook.put(dataclasses.replace(APPROVAL, credentials=({1},)))  # type: ignore[arg-type]
+    hook.put(APPROVAL)
+    until(lambda: receiver.got)
+    assert "TypeError" in caplog.text
 
 
 def test_a_receiver_that_is_down_holds_nobody_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

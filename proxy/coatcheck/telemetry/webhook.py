@@ -8,10 +8,8 @@ the body. Whoever checks it also checks that `t` is not old, so that nobody send
 import dataclasses
 import hashlib
 import hmac
-import http.client
 import json
 import logging
-import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +19,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from coatcheck.private_files import PrivateFileError, read_private
+from coatcheck.telemetry.bounded_post import Post, Unanswered
 from coatcheck.telemetry.events import ApprovalEvent, SandboxEvent
 
 type Told = SandboxEvent | ApprovalEvent
@@ -32,9 +31,6 @@ WAITING: Final = 1024
 the log."""
 PAUSES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 """Seconds between tries: a receiver that restarts takes less than the minute that these are together."""
-ANSWER_SECONDS: Final = 10.0
-MAX_ANSWER: Final = 64 * 1024
-"""Bytes that are read, so that the connection ends in order."""
 LEAST_SECRET: Final = 16
 
 
@@ -50,13 +46,14 @@ def webhook(url: str | None, secret_file: Path | None) -> "Webhook | None":
 
 
 class Webhook:
-    """One URL. Neither redirects nor proxy variables are followed: it is told what the operator wrote."""
+    """One URL."""
 
     def __init__(self, url: str, secret_file: Path, ca_file: Path | None = None) -> None:
         """`secret_file` is read for each event, so that it can be rotated; only its owner may read it."""
-        self._url = urlsplit(url)
+        parts = urlsplit(url)
+        self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._secret_file = secret_file
-        self._tls = ssl.create_default_context(cafile=ca_file) if self._url.scheme == "https" else None
+        self._post = Post(url, ca_file)
         # A request that waits for a yes has two minutes: news of sandboxes must not hold its question up.
         self._lines = {kind: _Line(self._try) for kind in (SandboxEvent, ApprovalEvent)}
 
@@ -89,33 +86,14 @@ class Webhook:
         at = int(time.time())
         headers = {
             "Content-Type": "application/json",
-            "User-Agent": "coatcheck",
             "Coatcheck-Event": _name(event),
             "Coatcheck-Signature": signature(secret, at, body),
-            "Connection": "close",
         }
-        connection = self._connection()
         try:
-            connection.request("POST", self._target, body, headers)
-            answer = connection.getresponse()
-            answer.read(MAX_ANSWER)
-        except (OSError, http.client.HTTPException) as error:
-            return str(error) or type(error).__name__
-        finally:
-            connection.close()
+            answer = self._post(self._target, body, headers)
+        except Unanswered as why:
+            return str(why)
         return "" if 200 <= answer.status < 300 else f"status {answer.status}"
-
-    def _connection(self) -> http.client.HTTPConnection:
-        host = self._url.hostname or ""
-        if self._tls is not None:
-            return http.client.HTTPSConnection(
-                host, self._url.port, timeout=ANSWER_SECONDS, context=self._tls
-            )
-        return http.client.HTTPConnection(host, self._url.port, timeout=ANSWER_SECONDS)
-
-    @property
-    def _target(self) -> str:
-        return (self._url.path or "/") + (f"?{self._url.query}" if self._url.query else "")
 
 
 class _Line:
@@ -151,7 +129,10 @@ class _Line:
     def _deliver(self, event: Told) -> None:
         why = ""
         for pause in (*PAUSES, None):
-            why = self._send(event)
+            try:
+                why = self._send(event)
+            except Exception as error:  # noqa: BLE001 - one that cannot be sent must not end those behind it
+                why, pause = type(error).__name__, None
             if not why:
                 if self._lost:
                     logger.warning("the webhook takes events again; %d were lost", self._lost)
