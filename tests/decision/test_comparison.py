@@ -33,7 +33,7 @@ ELSEWHERE = replace(API, secret=SecretRef("memory", "secret", "admin", "key"))
 WIDER = replace(API, hosts=(*HOSTS, HostPattern("example.net")), revoke_on_theft=True)
 
 
-def inject(credential: Credential = API, rule: Rule = RULE, handle: str = "h") -> Inject:
+def inject(credential: Credential = API, rule: Rule = RULE, handle: str | None = "h") -> Inject:
     return Inject(SESSION, rule, (Injection(credential, handle),))
 
 
@@ -56,6 +56,7 @@ def refused(reason: Reason, rule: str | None = None) -> Identified:
         (inject(), inject(WIDER), Comparison.SAME),
         (inject(), inject(rule=OTHER), Comparison.RULE),
         (inject(), inject(ELSEWHERE), Comparison.CREDENTIALS),
+        (inject(), inject(handle=None), Comparison.CREDENTIALS),
         (inject(), inject(replace(API, inject=HeaderInjection("x-api-key"))), Comparison.CREDENTIALS),
         (inject(), refused(Reason.PATH_NOT_ALLOWED), Comparison.REFUSES),
         (refused(Reason.PATH_NOT_ALLOWED), inject(), Comparison.ALLOWS),

@@ -112,6 +112,8 @@ def test_a_rule_without_an_allowed_sample_is_found() -> None:
     assert missing(None) == ["no samples: nothing shows what this policy must allow and refuse"]
     assert missing(f"{allowed}, {refused}") == []
     assert missing(refused) == ['no sample shows what "read" allows']
+    fails = '{request: "PUT https://a.example/", expect: allow}'
+    assert missing(f"{fails}, {refused}") == missing(refused), "it is refused, so it shows nothing at work"
     assert missing(allowed) == ["no sample shows what this policy refuses"]
 
 

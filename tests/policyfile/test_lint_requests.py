@@ -106,6 +106,8 @@ def test_a_credential_s_host_that_another_rule_opens_more_widely_is_found() -> N
     assert found(GUARDED, API) == wider
     assert found(GUARDED, 'hosts: ["*.example.org"], methods: [GET]') == wider
     assert found(GUARDED, "hosts: [api.example.org], methods: [GET, POST], paths: [/repos/**]") == wider
+    whole = f"{API}, credentials: [key]"
+    assert found(whole, "hosts: [api.example.org], methods: [POST]") == wider, "all paths of both"
     tunnel = "hosts: [api.example.org], ports: [8443], tunnel: true, max_request: 1MiB"
     assert found(GUARDED, tunnel) == wider
 

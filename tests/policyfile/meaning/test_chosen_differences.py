@@ -20,6 +20,7 @@ from coatcheck.decision.policy import (
     SecretRef,
 )
 from coatcheck.decision.session import Isolation
+from coatcheck.policyfile import load_policy
 from coatcheck.policyfile.meaning.change import Direction, Subject
 from coatcheck.policyfile.meaning.difference import compare
 from tests.policyfile.meaning.test_difference import BASE, SESSIONS, WAYS, Concrete, leaves, said, says
@@ -194,6 +195,15 @@ def test_observing_longer_widens() -> None:
     (shorter,) = said(("2027-01-31", "2027-01-01"), base=OBSERVING)
     assert longer.startswith("widens: policy `web`: what no rule allows passes")
     assert shorter.startswith("narrows: policy `web`: what no rule allows passes")
+
+
+def test_a_new_policy_that_observes_says_so() -> None:
+    """It allows more than its rules, and nobody compares it with anything."""
+    said = [change.text for change in compare("web", None, load_policy("web", OBSERVING.encode()))]
+    assert any("what no rule allows passes" in text for text in said)
+    assert not any(
+        "passes" in change.text for change in compare("web", None, load_policy("web", BASE.encode()))
+    )
 
 
 def test_sessions_are_told_when_they_are_not_the_usual_ones() -> None:
