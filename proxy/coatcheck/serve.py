@@ -42,7 +42,7 @@ from coatcheck.shadow import Shadow
 from coatcheck.state.clock import awake
 from coatcheck.state.errors import StateError
 from coatcheck.state.registry import Taken
-from coatcheck.state.sessions import SANDBOX_SOCKETS
+from coatcheck.state.sessions import OWN_SANDBOX, SANDBOX_SOCKETS
 from coatcheck.state_directory import StateDirectory
 from coatcheck.stores import SecretStore
 from coatcheck.stores.cache import CachedStore
@@ -168,7 +168,7 @@ class Daemon:
                 await self._reopen(self.listeners, session_id, port)
         if self.webhook is not None:
             self.webhook.start()
-        self.sandboxes.adopt()
+        self.sandboxes.adopt(self.state.listeners())
         self.control = ControlServer(self, self.settings, self.loop)
         self.control.start()
         if self.settings.parent_proxy is not None:
@@ -188,7 +188,7 @@ class Daemon:
     async def _reopen(self, listeners: Listeners, session_id: str, port: int) -> None:
         """A session that outlived a restart gets its listener back where its sandbox will look for it."""
         try:
-            if port == SANDBOX_SOCKETS:
+            if port in (SANDBOX_SOCKETS, OWN_SANDBOX):
                 await listeners.open_sandbox(session_id)
             elif port:
                 await listeners.open_tcp(session_id, port)

@@ -13,12 +13,12 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from coatcheck.control import sandbox_opening, sandbox_returning
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control_client import ControlError
 from coatcheck.decision.sandbox import SandboxProblem
 from coatcheck.sandbox_client import Sandbox, SandboxClient
-from tests.launcher.steps import Step, Work, right_before, steps_of
+from tests.faults.forking_daemon import FORK
+from tests.launcher.steps import Step, right_before, steps_of
 from tests.sandboxes import WANTED, Place, family, image_cache, nothing_left, place, until
 from tests.upstreams import UpstreamTls
 
@@ -27,13 +27,6 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
 ]
 SECONDS = 120.0
-FORK: tuple[Work, ...] = (
-    sandbox_returning.fork,
-    sandbox_returning._clones,
-    sandbox_returning._admit,
-    sandbox_opening.begin,
-    sandbox_opening._identity,
-)
 ELSEWHERE = {
     "saved = await told(lambda: sandboxes.kept.saved(sandbox.id, asked.snapshot))",  # of a named snapshot
     "await desk.take(partial(desk.backend.state.end, made.session, maker))",  # after a failure

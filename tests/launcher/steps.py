@@ -51,6 +51,33 @@ def steps_of(works: Sequence[Work], known: Collection[Work] = ()) -> list[Step]:
     return found
 
 
+def calls_of(works: Sequence[Work]) -> list[Step]:
+    """The same of work that is done in one go: each line that calls somebody, but for what it does after a
+    failure."""
+    found = []
+    for work in works:
+        lines, first = inspect.getsourcelines(work)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+        failures = {
+            id(each)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ExceptHandler)
+            for each in ast.walk(node)
+        }
+        calls = {
+            node.lineno
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Expr | ast.Assign | ast.Return)
+            and id(node) not in failures
+            and any(isinstance(each, ast.Call) for each in ast.walk(node))
+        }
+        found += [
+            Step(work.__qualname__, lines[line - 1].strip(), first + line - 1, work.__code__)
+            for line in sorted(calls)
+        ]
+    return found
+
+
 def _called(node: ast.Await) -> str:
     function = node.value.func if isinstance(node.value, ast.Call) else node.value
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")

@@ -217,6 +217,16 @@ def test_what_cannot_be_read_is_nobodys(tmp_path: Path) -> None:
     assert keeper(tmp_path).read_all() == ()
 
 
+def test_a_place_that_nothing_was_written_to_goes(tmp_path: Path) -> None:
+    """A daemon that died before it wrote down what is kept there kept nothing."""
+    kept = keeper(tmp_path)
+    begin(kept, "ses_1")
+    half = kept.place("sbx_0000000000000009")
+    (half / SNAPSHOTS).mkdir(parents=True)
+    assert len(keeper(tmp_path).read_all()) == 1
+    assert not half.exists()
+
+
 def test_a_namespace_sandbox_is_not_kept(tmp_path: Path) -> None:
     """It has no memory that could be saved as a whole."""
     wanted = replace(WANTED, choice=replace(CHOICE, backend=Backend.NAMESPACE))

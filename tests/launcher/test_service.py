@@ -17,6 +17,7 @@ from coatcheck.decision.sandbox import Backend, SandboxRefused, SandboxState
 from coatcheck.launcher.service import Sandboxes
 from coatcheck.sandbox_client import Sandbox
 from coatcheck.settings import Settings
+from coatcheck.state.sessions import OWN_SANDBOX, SANDBOX_SOCKETS
 from coatcheck.telemetry.events import SandboxEvent
 from tests.launcher.test_keeping import WANTED as KEPT
 from tests.sandboxes import (
@@ -123,11 +124,12 @@ async def test_a_daemon_that_comes_back_finds_its_sandboxes(where: Place) -> Non
         (left / "sandbox.json").write_text(
             (left / "sandbox.json").read_text().replace(sandbox.id, "sbx_00000000000000ff")
         )
-        await asyncio.to_thread(after.adopt)
+        listeners = {"ses_nobodys": OWN_SANDBOX, "ses_of_others": SANDBOX_SOCKETS, "ses_on_a_port": 40_001}
+        await asyncio.to_thread(after.adopt, listeners)
         assert not left.exists()
         assert (found := after.get("sbx_00000000000000ff")) is not None
         assert (found.state, str(found.ending)) == (SandboxState.ENDED, "supervisor_gone")
-        assert ended == [*sandbox.shown["sessions"].values()]
+        assert ended == [*sandbox.shown["sessions"].values(), "ses_nobodys"]
         assert (found := after.get(sandbox.id)) is not None and not found.over
         assert (await sandbox.run(["true"])).exit_code == 0
         await asyncio.to_thread(after.close)

@@ -12,6 +12,7 @@ import pytest
 
 from coatcheck.control_client import ControlError
 from coatcheck.decision.sandbox import Ending, SandboxState
+from coatcheck.launcher import reporting
 from coatcheck.launcher.channel import ChannelBroken
 from coatcheck.launcher.machine import MachineError, MachineSpec
 from coatcheck.launcher.metadata import MetadataService
@@ -187,6 +188,23 @@ async def test_without_a_daemon_it_lives_for_one_lease(tmp_path: Path, trust: Pa
         ending, why = await it.ended()
         assert ending is Ending.DAEMON_GONE and "nobody listens" in why
         assert time.monotonic() - begun >= 0.9
+
+
+async def test_the_next_daemon_hears_at_once_what_the_last_one_did_not(
+    tmp_path: Path, trust: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not a third of a lease later: a copy whose daemon died while it was loaded runs."""
+    monkeypatch.setattr(reporting, "AGAIN_SECONDS", 0.01)
+    machine = ScriptedMachine()
+    async with life(tmp_path, trust, machine) as it:
+        await until(lambda: it.reports.said)
+        it.reports.refuses = ControlError("nobody listens", "")
+        await it.running()
+        await until(lambda: [each[0] for each in it.reports.said].count("running") > 1)
+        it.reports.refuses, before = None, len(it.reports.said)
+        await until(lambda: len(it.reports.said) > before)
+        assert not it.run.done()
+        it.supervisor.end(Ending.KILLED, "the test is over")
 
 
 @pytest.mark.parametrize("reason", ["session_closed", "unknown_sandbox", "forbidden"])

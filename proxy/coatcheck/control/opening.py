@@ -16,7 +16,7 @@ from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.session import Session
 from coatcheck.state.errors import Problem, StateError
 from coatcheck.state.issued import MintedHandle
-from coatcheck.state.sessions import SANDBOX_SOCKETS, NewSession
+from coatcheck.state.sessions import OWN_SANDBOX, SANDBOX_SOCKETS, NewSession
 
 PROXY_USER: Final = "sandbox"
 """The user name beside a generated proxy password; nobody reads it."""
@@ -80,8 +80,11 @@ def proof_of(wanted: models.NewSession, shared: str | None, transparent: bool = 
     return Proof(Origin(kind, value), None)
 
 
-async def open_session(desk: Desk, wanted: models.NewSession, caller: str) -> Opened:
-    """A live session with its handles. Whatever fails after it was made ends it again."""
+async def open_session(
+    desk: Desk, wanted: models.NewSession, caller: str, *, own_sandbox: bool = False
+) -> Opened:
+    """A live session with its handles. Whatever fails after it was made ends it again. `own_sandbox`: it is
+    for one that this daemon makes, and of no use if the daemon dies before there is one."""
     state = desk.backend.state
     shared = desk.backend.proxy_url
     proof = proof_of(wanted, shared, desk.backend.transparent)
@@ -96,9 +99,20 @@ async def open_session(desk: Desk, wanted: models.NewSession, caller: str) -> Op
         max_age=wanted.max_age,
         parent=wanted.parent,
     )
-    session, handles = await desk.give(lambda: state.open_session(new, caller))
+
+    def make() -> tuple[Session, tuple[MintedHandle, ...]]:
+        made = state.open_session(new, caller)
+        try:
+            if own_sandbox:  # before anything can be done with it
+                state.note_listener(made[0].id, OWN_SANDBOX)
+        except BaseException:
+            state.end(made[0].id, caller)
+            raise
+        return made
+
+    session, handles = await desk.give(make)
     try:
-        url = await _url(desk, session, proof, shared)
+        url = await _url(desk, session, proof, shared, note=not own_sandbox)
     except BaseException as error:
         await desk.take(lambda: state.end(session.id, caller))
         if isinstance(error, StateError):
@@ -113,12 +127,13 @@ async def open_session(desk: Desk, wanted: models.NewSession, caller: str) -> Op
     return Opened(session, handles, url)
 
 
-async def _url(desk: Desk, session: Session, proof: Proof, shared: str | None) -> str | None:
+async def _url(desk: Desk, session: Session, proof: Proof, shared: str | None, *, note: bool) -> str | None:
     listen = proof.listen
     if listen is not None:
         url = await desk.bridge.call(lambda: desk.backend.open_listener(session.id, listen))
         port = SANDBOX_SOCKETS if listen == "sandbox" else urlsplit(url).port or 0
-        await desk.give(lambda: desk.backend.state.note_listener(session.id, port))
+        if note:
+            await desk.give(lambda: desk.backend.state.note_listener(session.id, port))
         return url
     if proof.password is not None and shared is not None:
         return shared.replace("://", f"://{PROXY_USER}:{proof.password}@", 1)

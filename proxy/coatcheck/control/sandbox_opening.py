@@ -251,7 +251,7 @@ async def _identity(desk: Desk, admitted: Admitted, person: Person) -> SandboxId
         listen="sandbox",
         parent=person.parent,
     )
-    opened = await open_session(desk, session, wanted.opened_by)
+    opened = await open_session(desk, session, wanted.opened_by, own_sandbox=True)
     trust = desk.backend.trust_for(opened.session.id)
     return SandboxIdentity(
         name=person.name,

@@ -221,6 +221,9 @@ class Keeper:
         """At the daemon's start: every sandbox that was kept. What a crash left half made is removed."""
         with self._lock:
             for place in sorted(self._root.iterdir()) if self._root.is_dir() else ():
+                if not (place / RECORD).exists():  # which is written before anything is saved
+                    shutil.rmtree(place, ignore_errors=True)
+                    continue
                 with contextlib.suppress(OSError, ValidationError):
                     record = _RECORDS.validate_json((place / RECORD).read_bytes())
                     if self.place(record.sandbox.id) == place:

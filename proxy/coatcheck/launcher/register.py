@@ -3,7 +3,7 @@
 import contextlib
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from coatcheck.launcher.backends import Backends
 from coatcheck.launcher.keeping import Keeper
 from coatcheck.launcher.limits import ceilings
 from coatcheck.settings import Settings
+from coatcheck.state.sessions import OWN_SANDBOX
 
 
 class Register:
@@ -48,6 +49,11 @@ class Register:
     def all(self) -> tuple[Sandbox, ...]:
         """By id, those that ended a while ago included."""
         return tuple(self._known[each] for each in sorted(self._known.copy()))
+
+    def ownerless(self, listeners: Mapping[str, int]) -> frozenset[str]:
+        """Of `State.listeners`, sessions that were opened for a sandbox of ours which is not there."""
+        opened = {session for session, port in listeners.items() if port == OWN_SANDBOX}
+        return frozenset(opened.difference(*(each.sessions.values() for each in self.all())))
 
     def directory(self, sandbox_id: str) -> Path:
         """The sandbox's own; its supervisor listens there (`api.sock`)."""

@@ -14,6 +14,8 @@ logger = logging.getLogger("coatcheck.launcher")
 
 RENEWALS_A_LEASE: Final = 3
 """Two may fail, by a busy or restarting daemon, before authority is lost."""
+AGAIN_SECONDS: Final = 1.0
+"""Until a change that no daemon heard of is told again: the next one is up in a few of these."""
 MAX_DETAIL: Final = 500
 """Characters that a report may have (control/sandbox_models.py)."""
 
@@ -84,6 +86,9 @@ class Reporter:
             except ControlError as error:
                 if error.reason in _OVER:
                     self._end(Ending.SESSION_OVER, str(error))
+                    return
+                await asyncio.sleep(AGAIN_SECONDS)
+                self._changed.set()
 
     async def report(self) -> None:
         """The state as it is now. ControlError."""

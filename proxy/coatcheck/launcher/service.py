@@ -174,6 +174,8 @@ class Sandboxes(Register):
             self._told(now, SandboxChange.ENDED, now.detail)
         elif sandbox.state is SandboxState.STARTING and state is SandboxState.RUNNING:
             self.kept.awake(sandbox_id)
+            with contextlib.suppress(OSError):  # a daemon that comes after us finds it as it is
+                run_directory.describe(self.directory(sandbox_id), now)
             self._told(now, self._returning.pop(sandbox_id, SandboxChange.RUNNING), "")
         elif state is SandboxState.SLEEPING and sandbox.state is not state:
             self._told(now, SandboxChange.SLEEPING, "")
@@ -276,8 +278,9 @@ class Sandboxes(Register):
 
     # --- what is left ----------------------------------------------------------------------------------
 
-    def adopt(self) -> None:
-        """At the daemon's start: sandboxes that outlived the last are ours, what is left of others goes."""
+    def adopt(self, listeners: Mapping[str, int]) -> None:
+        """At the daemon's start: sandboxes that outlived the last are ours, what is left of others goes, and
+        of `listeners`' sessions those that were opened for a sandbox which never came to be."""
         kept = self.kept.read_all()
         for directory in sorted(self._root.iterdir()) if self._root.is_dir() else ():
             try:
@@ -302,6 +305,8 @@ class Sandboxes(Register):
                 state = SandboxState.ENDING if record.sandbox.over else record.sandbox.state
                 self._known[record.sandbox.id] = was = replace(record.sandbox, state=state)
                 self._gone(was)
+        for session in self.ownerless(listeners):
+            self._end_session(session, "it was opened for a sandbox, and there is none")
         self.pool.begin()
 
     def sweep(self) -> None:

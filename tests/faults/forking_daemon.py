@@ -1,0 +1,93 @@
+"""`python forking_daemon.py PYTHON -m coatcheck serve`: one daemon after the other, each killed at one step.
+
+What a daemon imports is imported once: a life begins in a fraction of a second. The first one begins at once.
+Over the Unix socket LIVES comes the name of a step, and the next life begins; when it is over, the connection
+ends. What a daemon left running goes on meanwhile, and has the next one.
+"""
+
+import os
+import runpy
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+
+from coatcheck.control import opening, sandbox_keeping, sandbox_opening, sandbox_returning
+from coatcheck.launcher import spawning, starting
+from coatcheck.launcher.keeping import Keeper
+from tests.launcher.steps import Step, Work, calls_of, right_before, steps_of
+
+SAVE: tuple[Work, ...] = (sandbox_keeping.take, sandbox_keeping.save)
+FORK: tuple[Work, ...] = (
+    sandbox_returning.fork,
+    sandbox_returning._clones,
+    sandbox_returning._admit,
+    sandbox_opening.begin,
+    sandbox_opening._identity,
+)
+OPENING: tuple[Work, ...] = (opening.open_session, opening._url)
+RESTORE: tuple[Work, ...] = (sandbox_returning.restore, sandbox_returning.bring_back)
+AT_ONCE: tuple[Work, ...] = (starting.start, spawning.spawn)
+"""In one go, in a thread."""
+AFTER_A_FAILURE = {
+    "await desk.take(partial(desk.backend.state.end, made.session, maker))",
+    "await desk.take(lambda: state.end(session.id, caller))",
+}
+ELSEWHERE = {
+    *AFTER_A_FAILURE,
+    "saved = await told(lambda: sandboxes.kept.saved(sandbox.id, asked.snapshot))",  # of a named snapshot
+    "return await begin(desk, admitted, people, back, boots=True)",  # of the warm pool
+    "await desk.give(lambda: desk.backend.state.note_listener(session.id, port))",  # of no sandbox
+    "open_private_directory(volumes(settings))",  # it has none
+    "new = kept.record(sandbox.id) is None",  # nothing was done since the step before, as with the next two
+    "spec = spec_of(sandbox, admitted, identities, settings, directory, lock)",
+    "spec = kept.spec(spec, record, back)",
+}
+
+
+def _by_name(*steps: Step) -> Mapping[str, Step]:
+    return {str(step): step for step in steps if step.text not in ELSEWHERE}
+
+
+SAVING = _by_name(*steps_of(SAVE, SAVE))
+FORKING = _by_name(
+    *steps_of((*FORK, *OPENING), (*FORK, *OPENING)),
+    *(each for each in calls_of((Keeper.begin,)) if each.text == "self._write(record)"),
+    *calls_of(AT_ONCE),
+)
+RESTORING = _by_name(*steps_of(RESTORE, (*RESTORE, *FORK)))
+STEPS: Mapping[str, Step] = {**SAVING, **FORKING, **RESTORING}
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def live(dies_at: str) -> None:
+    """Until it is over."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    sys.argv = ["coatcheck", *sys.argv[4:]]
+    if dies_at == "-":
+        runpy.run_module("coatcheck", run_name="__main__")
+    with right_before(STEPS[dies_at], die):
+        runpy.run_module("coatcheck", run_name="__main__")
+
+
+def main() -> None:
+    import_module("coatcheck.serve")  # with all that a daemon needs
+    with socket.socket(socket.AF_UNIX) as lives:
+        lives.bind(os.environ["LIVES"])
+        lives.listen()
+        live("-")
+        while True:
+            asked, _ = lives.accept()
+            with asked:
+                live(asked.recv(4096).decode())  # at its first word; "-": at none
+
+
+if __name__ == "__main__":
+    main()
