@@ -6,6 +6,7 @@ from pathlib import Path
 
 from coatcheck.certificates.authority import Authority
 from coatcheck.certificates.succession import trusted
+from coatcheck.settings import Settings
 from tests.chart.cluster import Json
 from tests.chart.helm import Helm
 from tests.chart.values import GATEWAY, SHARED, given
@@ -47,6 +48,16 @@ def test_one_service_leads_to_all_and_a_budget_keeps_one(helm: Helm) -> None:
     assert budget["maxUnavailable"] == 1 and budget["selector"]["matchLabels"].items() <= labels.items()
     [endpoint] = made.of("ServiceMonitor")["spec"]["endpoints"]
     assert endpoint["tlsConfig"]["serverName"] == "cc.coatcheck.svc" and "relabelings" not in endpoint
+
+
+def test_a_replica_that_goes_serves_until_no_node_leads_to_it(helm: Helm) -> None:
+    """Else an upgrade would refuse connections; and there is time left for it to drain."""
+    [container] = (pod := helm.install(SHARED).of("Deployment")["spec"]["template"]["spec"])["containers"]
+    [word, seconds] = container["lifecycle"]["preStop"]["exec"]["command"]
+    drains = Settings.model_fields["drain_seconds"].default
+    assert word == "sleep" and pod["terminationGracePeriodSeconds"] > int(seconds) + drains
+    alone = helm.install(GATEWAY).of("StatefulSet")["spec"]["template"]["spec"]["containers"][0]
+    assert "lifecycle" not in alone  # it would be away for longer, and nobody else is there
 
 
 def copy_ca(helm: Helm, secret: Path, volume: Path) -> None:

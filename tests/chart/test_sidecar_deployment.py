@@ -15,6 +15,12 @@ def test_by_default_two_webhooks_run_as_nobody_without_any_token(helm: Helm) -> 
     assert pod["securityContext"]["runAsNonRoot"] is True
 
 
+def test_a_webhook_that_goes_answers_until_nobody_asks_it(helm: Helm) -> None:
+    """A question to one that is gone is a pod that is refused."""
+    [container] = helm.install(SIDECAR).of("Deployment")["spec"]["template"]["spec"]["containers"]
+    assert container["lifecycle"] == {"preStop": {"exec": {"command": ["sleep", "5"]}}}
+
+
 def test_it_is_told_where_its_files_are_and_by_which_name_it_is_called(helm: Helm) -> None:
     """The name of its Service, which its certificate is for."""
     made = helm.install(given(SIDECAR, admission={"port": 9443}))

@@ -134,9 +134,15 @@ def test_the_rendered_gateway_serves_from_it(gateway: Gateway) -> None:
     assert re.search(r"^CapBnd:\t0+$", status, re.MULTILINE) and "NoNewPrivs:\t1" in status
 
 
-def test_the_redirect_finds_its_tools(image: Image) -> None:
-    """The sidecar's init container calls nft and ip, its probe test."""
-    for words in (("nft", "--version"), ("ip", "-V"), ("test", "-d", "/usr")):
+def test_what_the_chart_calls_is_there(image: Image) -> None:
+    """The sidecar's init containers call nft, ip and cp, its probe test, and a pod that goes sleep."""
+    for words in (
+        ("nft", "--version"),
+        ("ip", "-V"),
+        ("cp", "--version"),
+        ("test", "-d", "/"),
+        ("sleep", "0"),
+    ):
         assert image.run(*words, network=False).returncode == 0, words
     plan = ("--inside", "--proxy-uid", "9990", "--port", "15443", "--dns-port", "15053")
     printed = image.run("coatcheck", "redirect", "print", *plan, network=False)

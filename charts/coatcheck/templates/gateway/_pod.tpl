@@ -66,6 +66,10 @@ spec:
       allowPrivilegeEscalation: false
       readOnlyRootFilesystem: true
       capabilities: {drop: [ALL]}
+    {{- if $g.sharedState.url }}
+    # For so long nodes may still lead new connections here; those that are open are drained after it.
+    lifecycle: {preStop: {exec: {command: [sleep, "5"]}}}
+    {{- end }}
     # The control API answers to names that it knows: a kubelet asks by address.
     startupProbe:
       httpGet: &ready
