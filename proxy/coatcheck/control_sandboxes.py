@@ -109,6 +109,11 @@ class SandboxCalls:
         reported: Answer = self._post(f"{_sandbox(sandbox)}/report", said)["sandbox"]
         return reported
 
+    def may_save_sandbox(self, sandbox: str) -> Answer:
+        """For supervisors: refused when policy lets nobody save it any more."""
+        asked: Answer = self._post(f"{_sandbox(sandbox)}/may-save", {})["sandbox"]
+        return asked
+
     def _changed(self, sandbox: str, how: str, asked: Mapping[str, Any] | None = None) -> Answer:
         now: Answer = self._post(f"{_sandbox(sandbox)}/{how}", asked or {}, KEEPING_SECONDS)["sandbox"]
         return now

@@ -41,7 +41,8 @@ REFUSED_VALUES = ("bad_value", "beyond_limit", "invalid_path", "bad_request", "u
 
 NO_SANDBOX = "sbx_" + 16 * "0"
 NEVER_DONE = {
-    *("exec", "port", "report_sandbox", "size_sandbox", "read_file", "write_file"),
+    *("exec", "port", "report_sandbox", "size_sandbox", "may_save_sandbox"),
+    *("read_file", "write_file"),
     *("show_inspection", "cancel_inspection", "answer_approval"),
     *(
         "scale_sandbox",

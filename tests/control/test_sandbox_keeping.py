@@ -54,6 +54,24 @@ async def test_handles_that_must_not_travel_are_in_no_snapshot(
             assert caught.value.reason == "unsavable"
 
 
+async def test_what_an_idle_one_holds_may_become_what_must_not_travel(where: Place) -> None:
+    """Its supervisor asks before it falls asleep by itself; policy as it is then counts."""
+    policy = where.daemon.settings.policy / "default.yaml"
+    async with sandbox_in(where, "launcher") as made:
+        assert where.control().may_save_sandbox(made.id)["id"] == made.id
+        asked = asyncio.to_thread(where.control("launcher").may_save_sandbox, made.id)
+        assert await refused(asked) == "forbidden"
+        unknown = asyncio.to_thread(where.control().may_save_sandbox, "sbx_0000000000000000")
+        assert await refused(unknown) == "unknown_sandbox"
+        policy.write_text(POLICY.replace("env: OPENAI_API_KEY", "env: OPENAI_API_KEY\n    inherit: false"))
+        try:
+            assert where.daemon.reload()
+            assert await refused(asyncio.to_thread(where.control().may_save_sandbox, made.id)) == "unsavable"
+        finally:
+            policy.write_text(POLICY)
+            assert where.daemon.reload()
+
+
 async def test_only_its_own_maker_may(where: Place) -> None:
     """Another launcher learns not even that it is there; an operator sees it, and starts nothing."""
     async with sandbox_in(where, "launcher") as made:

@@ -145,6 +145,9 @@ class Reports:
     def __init__(self) -> None:
         self.said: list[tuple[str, str | None, str]] = []
         self.refuses: ControlError | None = None
+        self.asked = 0
+        """How often whether it may be saved."""
+        self.holds_back: ControlError | None = None
 
     def report_sandbox(
         self, sandbox: str, state: str, ending: str | None = None, detail: str = ""
@@ -152,6 +155,12 @@ class Reports:
         self.said.append((state, ending, detail))
         if self.refuses is not None:
             raise self.refuses
+        return {}
+
+    def may_save_sandbox(self, sandbox: str) -> dict[str, Any]:
+        self.asked += 1
+        if self.holds_back is not None:
+            raise self.holds_back
         return {}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from coatcheck.control_client import ControlError
 from coatcheck.decision.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
 from coatcheck.launcher import sleeping
 from coatcheck.launcher.channel import ChannelBroken
@@ -307,6 +308,19 @@ async def test_an_idle_one_sleeps_and_one_that_works_does_not(tmp_path: Path, tr
             await machine.say(machine._mux.open("dns", [("identity", "nobody")])[1])
             await asyncio.sleep(0.02)
         assert "sleep" not in machine.did[begun:]
+        assert (await it.ended())[0] is None and "sleep" in machine.did
+
+
+async def test_an_idle_one_asks_whether_it_may_be_saved(tmp_path: Path, trust: Path) -> None:
+    """Policy may say by now that its handles must not be in a snapshot; without an answer it stays awake."""
+    machine = DurableMachine()
+    idle = {"idle_seconds": 0.05, "idle_action": IdleAction.SLEEP}
+    async with kept(tmp_path, trust, machine, **idle) as it:
+        it.reports.holds_back = ControlError("it holds handles", "Leave them out.", "unsavable", 409)
+        before = it.reports.asked
+        await until(lambda: it.reports.asked > before + 2)
+        assert not machine.did and it.supervisor.state is SandboxState.RUNNING
+        it.reports.holds_back = None
         assert (await it.ended())[0] is None and "sleep" in machine.did
 
 

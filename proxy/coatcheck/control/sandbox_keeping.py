@@ -6,12 +6,13 @@ from http import HTTPStatus
 from typing import Final, cast
 
 from coatcheck.control import sandbox_models as models
-from coatcheck.control.caller import Action
+from coatcheck.control.caller import Action, Role
 from coatcheck.control.desk import Desk
 from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.problem import ControlProblem, Reason, from_sandbox
 from coatcheck.control.sandbox_opening import held_back
 from coatcheck.control.sandboxes import UNKNOWN, USING, find, use, view
+from coatcheck.control.sessions import caller_of, forbidden
 from coatcheck.decision.keeping import PERIODIC, Saved, to_replace
 from coatcheck.decision.sandbox import (
     Sandbox,
@@ -121,6 +122,15 @@ async def sleep(desk: Desk, ask: Ask) -> Answer:
     return models.SandboxShown(sandbox=view(sandboxes.settle(sandbox.id) or sandbox))
 
 
+async def may_save(desk: Desk, ask: Ask) -> Answer:
+    """An idle one falls asleep by its supervisor, which knows no policy."""
+    sandbox = find(desk, ask)
+    if caller_of(ask).role is not Role.OWNER:
+        raise forbidden("this: only the daemon's own supervisors ask it")
+    check_savable(desk, sandbox)
+    return models.SandboxShown(sandbox=view(sandbox))
+
+
 def _view(saved: Saved) -> models.SnapshotView:
     return models.SnapshotView(
         name=saved.name,
@@ -174,5 +184,15 @@ OPERATIONS = (
         models.SandboxShown,
         reasons=SAVING,
         seconds=SAVE_SECONDS,
+    ),
+    Operation(
+        "may_save_sandbox",
+        "POST",
+        "/v1/sandboxes/{sandbox}/may-save",
+        Action.OPEN,
+        "From the sandbox's supervisor: whether policy lets it be saved, now that it is idle",
+        may_save,
+        models.SandboxShown,
+        reasons=UNKNOWN | {SandboxProblem.UNSAVABLE},
     ),
 )

@@ -34,6 +34,8 @@ class Reporting(Protocol):
         self, sandbox: str, state: str, ending: str | None = None, detail: str = ""
     ) -> dict[str, Any]: ...
 
+    def may_save_sandbox(self, sandbox: str) -> dict[str, Any]: ...
+
 
 class Reporter:
     """Of one sandbox. `end` is called when its sessions are over, or no daemon has answered for a lease."""
@@ -89,6 +91,10 @@ class Reporter:
                     return
                 await asyncio.sleep(AGAIN_SECONDS)
                 self._changed.set()
+
+    async def may_be_saved(self) -> None:
+        """ControlError when policy lets nobody save it any more, or no daemon says."""
+        await asyncio.to_thread(self._client.may_save_sandbox, self._spec.id)
 
     async def report(self) -> None:
         """The state as it is now. ControlError."""

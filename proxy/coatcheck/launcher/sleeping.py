@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable
 from typing import Final
 
+from coatcheck.control_client import ControlError
 from coatcheck.decision.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
 from coatcheck.launcher.channel import Channel
 from coatcheck.launcher.presence import Presence
@@ -58,7 +59,7 @@ class Sleeper:
 
     def doze(self, channel: Channel) -> None:
         """It is idle: it sleeps, unless it cannot; then it is looked at again later."""
-        task = self._turns.start(lambda: self._sleep(channel))
+        task = self._turns.start(lambda: self._doze(channel))
         task.add_done_callback(self._dozed)
 
     async def wake(self) -> None:
@@ -68,6 +69,15 @@ class Sleeper:
 
     def close(self) -> None:
         self._cancel_timer()
+
+    async def _doze(self, channel: Channel) -> int:
+        try:
+            # Whoever puts it to sleep by a word asks the daemon; policy may have changed since it began.
+            await self._reporter.may_be_saved()
+        except ControlError as error:
+            self._presence.begin()
+            raise refuse(SandboxProblem.UNSAVABLE, str(error), error.hint) from None
+        return await self._sleep(channel)
 
     async def _sleep(self, channel: Channel, *, leaves: bool = False) -> int:
         if self._channel is None:
