@@ -31,6 +31,13 @@ def test_any_choice_of_host_cells_is_said_exactly(patterns: list[HostPattern], d
         assert any(found.contains(cell.member) for found in said) == (cell in chosen), (cell, said)
 
 
+def test_a_name_within_what_is_left_out_is_said_beside_it() -> None:
+    """Otherwise the wider line would seem to hold it, and a reviewer would miss one host."""
+    cells = host_cells([HostPattern("x", True), HostPattern("a.x", True), HostPattern("b.a.x")])
+    chosen = [cell for cell in cells if cell.pattern != HostPattern("a.x", True)]
+    assert sorted(map(str, host_sets(chosen, cells))) == ["*.x except *.a.x", "b.a.x"]
+
+
 def pattern(text: str) -> PathPattern:
     segments = tuple(text[1:].split("/"))
     return PathPattern(segments[:-1], True) if segments[-1] == "**" else PathPattern(segments)
