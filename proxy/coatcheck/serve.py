@@ -159,7 +159,7 @@ class Daemon:
         self.listeners = Listeners(self.plane, self.settings.runtime, Resolver(self.metrics.dns_asked))
         self.state.on_revoked(self._revoked)
         if self.member is not None:
-            self.member.start(self.exchange.buckets, self.exchange.approvals)
+            self.member.start(self.exchange.buckets, self.exchange.approvals, self.telemetry.recent)
         self._tasks.append(asyncio.create_task(self.plane.run(), name="plane"))
         self._tasks.append(asyncio.create_task(self._keep_house(), name="housekeeping"))
         self.addresses = await open_shared(self.listeners, self.settings)

@@ -23,6 +23,12 @@ __all__ = ["ground", "short_dir"]
 
 pytestmark = [pytest.mark.needs_debian("chromedriver"), pytest.mark.needs_debian("redis-server")]
 
+FREE = """
+  - name: free
+    hosts: [upstream.example]
+    methods: [GET]
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class TwoDaemons:
@@ -79,7 +85,7 @@ def person(two: TwoDaemons) -> Iterator[Person]:
 
 async def test_a_page_shows_and_revokes_what_runs_at_another_daemon(person: Person, two: TwoDaemons) -> None:
     """Its sessions are listed, what waits there is answered here, a stream that runs there is cut from here,
-    and everything of the fleet is revoked with one word."""
+    a handle in a wrong place there is an alarm here, and everything of the fleet is revoked with one word."""
     far = two.far.daemon
     asking = load_policy("default", policy(rule="ask: {wait: 10m}").encode())
     for each in (two.near.daemon, far):
@@ -95,7 +101,7 @@ async def test_a_page_shows_and_revokes_what_runs_at_another_daemon(person: Pers
         await asyncio.to_thread(person.reads, "#approvals", "Nothing waits")
 
         for each in (two.near.daemon, far):
-            each.state.swap_policies({"default": load_policy("default", policy().encode())})
+            each.state.swap_policies({"default": load_policy("default", (policy() + FREE).encode())})
 
         def revoke() -> None:
             person.click("#sessions-list .danger")
@@ -115,6 +121,13 @@ async def test_a_page_shows_and_revokes_what_runs_at_another_daemon(person: Pers
     assert told["caller"].startswith("fleet:")
     (told,) = [each for each in two.near.daemon.records() if each.get("change") == "revoked"]
     assert told["caller"] == "operator"
+
+    thief = await far.sandbox(subject="thief")
+    async with http_client(far, thief) as http:
+        stolen = await http.get("https://upstream.example/steal", headers=bearer(thief))
+    assert stolen.status_code == 403
+    alarm = await asyncio.to_thread(person.reads, "#alarms-list", "https://upstream.example/steal")
+    assert thief.session.id.removeprefix("ses_")[:4] in alarm
 
     others = [await far.sandbox(subject=f"agent-{number}") for number in range(2)]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from coatcheck.decision.message import Origin, OriginClass
-from coatcheck.decision.policy import Limit, LimitKind, LimitScope, Rule
+from coatcheck.decision.policy import Limit, LimitKind, LimitScope, Policy, Rule
 from coatcheck.decision.session import Session
 from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.fleet import limits
@@ -20,6 +20,7 @@ from coatcheck.fleet.seal import Seal
 from coatcheck.fleet.shared_log import SharedLog
 from coatcheck.shared_state_settings import SharedStateServer
 from coatcheck.state.buckets import Buckets, ShareAwaited
+from coatcheck.state.levels import levels
 from tests.fleet.redis_server import RedisServer
 from tests.state.test_changes import SESSION
 
@@ -227,3 +228,30 @@ async def test_a_full_table_of_shares_empties_itself_and_stops_nothing(
             while await one.ask(second) is not None:
                 await asyncio.sleep(0.05)
         assert await one.ask_all(second, 18) == 18
+
+
+@pytest.mark.parametrize("kind", [LimitKind.REQUESTS, LimitKind.CONCURRENT])
+async def test_what_all_have_used_of_a_limit_is_shown_at_each(
+    server: RedisServer, short: Path, kind: LimitKind
+) -> None:
+    """Seven twelfths, a sixth and a twelfth of it: nearly used up for who asked last. None alone is."""
+    limited = rule(Limit(kind, 12, 3600.0, 12, LimitScope.TENANT))
+    of = Policy(SESSION.policy, "tests", "", rules=(limited,))
+
+    def near(one: One) -> list[tuple[str, ...]]:
+        return [each.who for each in levels(*one.buckets.used(), (of,), time.monotonic(), lambda *_: True)]
+
+    async with daemons(server, short, count=2) as (one, two):
+        for asking, count in ((one, 7), (two, 2), (one, 1)):
+            assert await asking.ask_all(limited, count) == count
+            async with asyncio.timeout(20):
+                while asking.shared._changed or any(
+                    each.reporting for each in asking.shared._shares.values()
+                ):
+                    await asyncio.sleep(0.02)
+            if count > 1:
+                assert near(asking) == []
+        async with asyncio.timeout(20):
+            while not near(one):
+                await asyncio.sleep(0.02)
+        assert near(one) == [(SESSION.tenant,)]

@@ -15,6 +15,7 @@ from coatcheck.private_files import PrivateFileError
 from coatcheck.settings import Settings
 from coatcheck.state.buckets import Buckets
 from coatcheck.state.shared_database import SharedDatabase
+from coatcheck.telemetry.recent import Recent
 from tests.fleet.fleet import PATIENCE, new_key
 
 
@@ -41,7 +42,7 @@ async def test_without_a_redis_it_starts_refuses_and_stops(tmp_path: Path) -> No
     state = open_state(settings, tmp_path / "sessions", lambda event: None, None)
     member = member_of(settings, state, lambda event: None)
     assert member is not None
-    member.start(Buckets(), Approvals(lambda event: None, state.clock.now))
+    member.start(Buckets(), Approvals(lambda event: None, state.clock.now), Recent())
     async with asyncio.timeout(20):
         while (denied := state.deaf(state.clock.now())) is not None and "none.sock" not in denied.detail:
             await asyncio.sleep(0.01)
@@ -74,7 +75,7 @@ async def test_one_whose_commands_hang_stops_all_the_same(
     state = open_state(settings, tmp_path / "sessions", lambda event: None, None)
     member = member_of(settings, state, lambda event: None)
     assert member is not None
-    member.start(Buckets(), Approvals(lambda event: None, state.clock.now))
+    member.start(Buckets(), Approvals(lambda event: None, state.clock.now), Recent())
     limit = Limit(LimitKind.REQUESTS, 1, 60.0, 1, LimitScope.TENANT)
     member.limits.began([(limit, ("agents", "acme"))], 0.0)
     try:

@@ -53,6 +53,9 @@ class Fleet:
     def passed(self, limit: Limit, key: BucketKey, count: int, now: float) -> Deny | None:
         return None
 
+    def used(self) -> tuple[dict[BucketKey, float], dict[BucketKey, int]]:
+        return {}, {}
+
 
 def fail() -> object:
     raise RuntimeError("a bug")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from coatcheck.decision.policy import Limit, LimitKind, LimitScope, Policy, Rule
 from coatcheck.state.buckets import Buckets
-from coatcheck.state.levels import MAX_LEVELS, Level, levels
+from coatcheck.state.levels import MAX_LEVELS, Level, levels, together
 from tests.state.test_buckets import SESSION, TWO_AT_ONCE, session
 
 HOURLY = Limit(LimitKind.REQUESTS, 10, 3600.0, 10, LimitScope.SESSION)
@@ -76,3 +76,14 @@ def test_there_are_never_more_than_a_person_reads() -> None:
     for number in range(MAX_LEVELS + 10):
         buckets.take(session(number), of.rules[0], (), 100.0)
     assert len(near(buckets, of)) == MAX_LEVELS
+
+
+def test_a_limit_that_two_daemons_see_is_shown_once_as_whoever_knows_more_sees_it() -> None:
+    """The fullest first, and no more than are looked at."""
+    ours = Level("p", "r", OF_TENANT, ("acme",), 0.85)
+    theirs = replace(ours, used=0.95)
+    others = [replace(ours, who=(f"t{n}",), used=0.9) for n in range(MAX_LEVELS)]
+    assert together([ours], [theirs]) == together([theirs], [ours]) == [theirs]
+    shown = together([ours], [*others, theirs])
+    assert shown[0] == theirs
+    assert len(shown) == MAX_LEVELS

@@ -173,3 +173,16 @@ def test_the_pace_counts_what_was_allowed_and_refused() -> None:
     for slot in range(200):
         recent.put(replace(DENIED, at=2000.0 + slot * 10))
     assert sum(map(sum, recent.pace(everybody, 3990.0))) == SLOTS
+
+
+def test_alarms_of_other_daemons_stand_among_our_own() -> None:
+    """The same at two daemons is one, counted together; nobody sees those of other tenants."""
+    recent = Recent()
+    recent.put(ALARM)
+    (here,) = recent.alarms(everybody)
+    same = replace(here, first=900.0, last=1100.0, count=4, detail="newer")
+    others = replace(here, session="ses_b", tenant="globex", last=1200.0)
+    recent.elsewhere = lambda: [same, others]
+    assert recent.alarms(everybody) == [others, replace(same, count=5)]
+    assert recent.alarms("acme".__eq__) == [replace(same, count=5)]
+    assert recent.alarms_here() == [here]

@@ -152,6 +152,17 @@ class SharedLimits:
         self._note(key)
         return exceeded
 
+    def used(self) -> tuple[dict[BucketKey, float], dict[BucketKey, int]]:
+        """As far as this daemon has a part in them."""
+        tats: dict[BucketKey, float] = {}
+        running: dict[BucketKey, int] = {}
+        for key, share in self._shares.copy().items():
+            if share.limit.kind is LimitKind.CONCURRENT:
+                running[key] = share.running + share.others
+            else:
+                tats[key] = share.told
+        return tats, running
+
     # --- inside -------------------------------------------------------------------------------------
 
     def _ahead(self, most: int) -> int:

@@ -11,6 +11,7 @@ from typing import Final
 
 from coatcheck.approvals import Approvals
 from coatcheck.fleet.approvals import SharedApprovals
+from coatcheck.fleet.boards import MOST, Board, SharedBoards
 from coatcheck.fleet.follower import Bounds, Follower
 from coatcheck.fleet.limits import SharedLimits
 from coatcheck.fleet.publisher import RedisPublisher
@@ -18,9 +19,11 @@ from coatcheck.fleet.seal import Seal, read_key
 from coatcheck.fleet.shared_log import SharedLog
 from coatcheck.settings import Settings
 from coatcheck.state.buckets import Buckets
+from coatcheck.state.levels import levels
 from coatcheck.state.sessions import StateSettings
 from coatcheck.state.state import State
 from coatcheck.telemetry.events import Event
+from coatcheck.telemetry.recent import Recent
 
 HOST_CHARACTERS: Final = 60
 
@@ -46,9 +49,11 @@ class Member:
         def log() -> SharedLog:
             return SharedLog(server, Seal(material, fleet), fleet, self.name, bounds.timeout)
 
+        self._log: Callable[[], SharedLog] = log
         self._writing = log()
         self._state, self._replica = state, state.replica
         self._approvals: SharedApprovals | None = None
+        self._boards: SharedBoards | None = None
         replica, hearing = state.replica, state.hearing
         replica.plausible = 2 * bounds.max_skew
         replica.database.publisher = RedisPublisher(
@@ -62,9 +67,20 @@ class Member:
             lambda: state.clock.now().monotonic,
         )
 
-    def start(self, buckets: Buckets, approvals: Approvals) -> None:
+    def start(self, buckets: Buckets, approvals: Approvals, recent: Recent) -> None:
         """On the plane's loop."""
         self.follower.start()
+        state, clock = self._state, self._state.clock
+
+        def own() -> Board:
+            near = levels(
+                *buckets.used(), state.policies.values(), clock.now().monotonic, lambda scope, who: True
+            )
+            return Board(tuple(recent.alarms_here()[:MOST]), tuple(near[:MOST]))
+
+        self._boards = SharedBoards(self._log(), clock.now, own)
+        self._boards.start()
+        recent.elsewhere, buckets.near_elsewhere = self._boards.alarms, self._boards.levels
         buckets.shares = self.limits
         self.limits.start()
         self._approvals = SharedApprovals(approvals, self._state, self._replica)
@@ -74,6 +90,8 @@ class Member:
         """Also one that was never started."""
         if self._approvals is not None:
             await self._approvals.stop()
+        if self._boards is not None:
+            await asyncio.to_thread(self._boards.stop)
         await self.limits.stop()
         await asyncio.to_thread(self.leave)
 

@@ -102,6 +102,21 @@ for i = 2, #KEYS do
 end
 return answers
 """
+BOARDS: Final = """
+-- KEYS boards members; ARGV member, its board (empty: what stands there stands), 1 when the others are wanted
+if ARGV[2] ~= '' then redis.call('HSET', KEYS[1], ARGV[1], ARGV[2]) end
+redis.call('EXPIRE', KEYS[1], 60)
+local found, others = redis.call('HGETALL', KEYS[1]), {}
+for i = 1, #found, 2 do
+  if not redis.call('ZSCORE', KEYS[2], found[i]) then
+    redis.call('HDEL', KEYS[1], found[i])
+  elseif ARGV[3] == '1' and found[i] ~= ARGV[1] then
+    others[#others + 1] = found[i]
+    others[#others + 1] = found[i + 1]
+  end
+end
+return others
+"""
 COMMANDS: Final = (
     "evalsha", "eval", "script|load", "ping", "time", "wait", "xread", "xrange", "xadd", "xlen", "xtrim",
     "hset", "hget", "hmget", "hgetall", "hdel", "del", "rename", "expire", "persist", "zadd", "zcard",

@@ -235,6 +235,17 @@ class SharedLog:
         ]
         return [float(answer) for answer in self._run(scripts.SETTLE, keys, self.member, *amounts)]
 
+    def boards(self, own: bytes, *, wanted: bool) -> list[bytes]:
+        """Put `own` in place of what this daemon told before, unless it is empty; if they are `wanted`, those
+        of the others that are genuine."""
+        sealed = self._seal.seal(f"board|{self.member}", own) if own else b""
+        found = self._run(scripts.BOARDS, ("boards", "members"), self.member, sealed, int(wanted))
+        genuine: list[bytes] = []
+        for member, board in zip(found[::2], found[1::2], strict=True):
+            with suppress(SealBroken):
+                genuine.append(self._seal.open(f"board|{member.decode(errors='replace')}", board))
+        return genuine
+
     # --- the connection ------------------------------------------------------------------------------------
 
     def _put(self, name: str, field: str, value: bytes) -> None:

@@ -4,7 +4,7 @@ Belongs to the plane's thread; nothing here locks. Times are monotonic seconds.
 """
 
 from asyncio import Future
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,6 +12,7 @@ from coatcheck.decision.policy import Limit, LimitKind, LimitScope, Rule
 from coatcheck.decision.ratelimit import BucketKey, bucket_key, charge, enter, spend
 from coatcheck.decision.session import Session
 from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.state.levels import Level
 
 MAX_BUCKETS = 200_000
 """About 60 MB at worst: 10,000 sessions with twenty limits each."""
@@ -39,6 +40,9 @@ class Shares(Protocol):
 
     def passed(self, limit: Limit, key: BucketKey, count: int, now: float) -> Deny | None: ...
 
+    def used(self) -> tuple[dict[BucketKey, float], dict[BucketKey, int]]:
+        """`Buckets.used` of all daemons together. In any thread."""
+
 
 class Alone:
     """`Shares` of a daemon that keeps its limits by itself."""
@@ -58,6 +62,9 @@ class Alone:
     def passed(self, limit: Limit, key: BucketKey, count: int, now: float) -> None:
         return None
 
+    def used(self) -> tuple[dict[BucketKey, float], dict[BucketKey, int]]:
+        return {}, {}
+
 
 class Buckets:
     """Spends from every limit of a rule, or from none.
@@ -73,6 +80,8 @@ class Buckets:
         self._swept_at = float("-inf")
         self.shares: Shares = Alone()
         """Another where a fleet of daemons keeps limits together."""
+        self.near_elsewhere: Callable[[], Sequence[Level]] = tuple
+        """Limits that a fleet's other daemons see nearly used up."""
 
     def take(
         self, session: Session, rule: Rule, credentials: Iterable[str], now: float
@@ -143,8 +152,12 @@ class Buckets:
         return exceeded
 
     def used(self) -> tuple[dict[BucketKey, float], dict[BucketKey, int]]:
-        """Copies of the buckets and of what runs at once. In any thread: a copy is one step."""
-        return self._tats.copy(), self._running.copy()
+        """Copies of the buckets and of what runs at once, a fleet's. In any thread: a copy is one step."""
+        tats, running = self._tats.copy(), self._running.copy()
+        everywhere, everything = self.shares.used()
+        for key, tat in everywhere.items():
+            tats[key] = max(tat, tats.get(key, tat))
+        return tats, running | everything
 
     def _room_for(self, count: int, now: float) -> bool:
         if len(self._tats) + count <= self._max:

@@ -57,6 +57,16 @@ def levels(
     return sorted(found, key=lambda level: -level.used)[:MAX_LEVELS]
 
 
+def together(here: Iterable[Level], elsewhere: Iterable[Level]) -> list[Level]:
+    """Each limit once, as whoever knows more of it sees it; the fullest first, at most MAX_LEVELS."""
+    found: dict[tuple[str, str, Limit, tuple[str, ...]], Level] = {}
+    for level in (*here, *elsewhere):
+        key = (level.policy, level.rule, level.limit, level.who)
+        if key not in found or found[key].used < level.used:
+            found[key] = level
+    return sorted(found.values(), key=lambda level: -level.used)[:MAX_LEVELS]
+
+
 def _used(limit: Limit, much: float) -> float:
     """`much`: what runs at once, or the seconds until the bucket has all its room again."""
     if limit.kind is LimitKind.CONCURRENT:

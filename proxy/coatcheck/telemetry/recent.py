@@ -6,7 +6,7 @@ watcher, so a slow one misses something (and is told so), and nobody ever waits 
 
 import heapq
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from threading import Lock
@@ -101,6 +101,8 @@ class Recent:
         self._alarms: OrderedDict[tuple[str, str, Reason, str], AlarmGroup] = OrderedDict()
         self._refused: tuple[str, Reason, str] | None = None
         self._lock = Lock()
+        self.elsewhere: Callable[[], Sequence[AlarmGroup]] = tuple
+        """What a fleet's other daemons raised."""
 
     def put(self, event: Event) -> None:
         """Keep `event`, if it is one for people. A few microseconds."""
@@ -137,10 +139,18 @@ class Recent:
         return Page(tuple(reversed(newest)), last, missed)
 
     def alarms(self, sees: Callable[[str], bool]) -> list[AlarmGroup]:
-        """The newest first."""
+        """The newest first; those of other daemons, too."""
+        found = {_key(group): group for group in self.alarms_here()}
+        for theirs in self.elsewhere():
+            known = found.get(_key(theirs))
+            found[_key(theirs)] = theirs if known is None else _together(known, theirs)
+        newest = sorted(found.values(), key=lambda group: -group.last)
+        return [group for group in newest if sees(group.tenant)]
+
+    def alarms_here(self) -> list[AlarmGroup]:
+        """This daemon's, the newest first."""
         with self._lock:
-            groups = tuple(self._alarms.values())
-        return [group for group in reversed(groups) if sees(group.tenant)]
+            return list(reversed(self._alarms.values()))
 
     def pace(self, sees: Callable[[str], bool], now: float) -> list[tuple[int, int]]:
         """Allowed and refused requests of each of the last SLOTS times SLOT_SECONDS, the oldest first."""
@@ -224,6 +234,15 @@ class Recent:
             counts[tenant] = counts.get(tenant, 0) + 1
         most = max(counts, key=lambda tenant: counts[tenant])
         return next(key for key in self._alarms if key[0] == most)
+
+
+def _key(group: AlarmGroup) -> tuple[str, str, Reason, str]:
+    return group.tenant, group.session, group.reason, group.credential
+
+
+def _together(one: AlarmGroup, other: AlarmGroup) -> AlarmGroup:
+    newer = max(one, other, key=lambda group: group.last)
+    return replace(newer, first=min(one.first, other.first), count=one.count + other.count)
 
 
 def _tenant_of(event: Told) -> str:
