@@ -75,6 +75,10 @@ PAIRS = {
         policy(USING, replace(PLAIN, paths=(path("/b"),), websocket=True)),
     ),
     "no handle is needed": (policy(ALL), policy(ALL, one=replace(ONE, handle_required=False))),
+    "no handle is needed, where it may go": (
+        policy(ALL, one=replace(ONE, paths=(path("/a"),))),
+        policy(ALL, one=replace(ONE, paths=(path("/a"),), handle_required=False)),
+    ),
     "no handle of the other is needed": (
         policy(replace(ALL, credentials=("two", "one"))),
         policy(replace(ALL, credentials=("two", "one")), one=replace(ONE, handle_required=False)),
