@@ -302,12 +302,12 @@ class EgressStream(FailsClosed):
         """Answer with the refusal. What is left of the request is thrown away, up to a bound."""
         request_id = self.link.plane.refused(self.link, self.flow, self.call, denial)
         response = self.flow.response = refusal(denial, request_id)
-        http1 = self.context.client.alpn != b"h2"
-        if http1 and not request_done:
+        client = self.context.client
+        # Of a daemon that goes: the client's next connection is another one's, where there is one.
+        if client.alpn != b"h2" and (not request_done or denial.reason is Reason.DRAINING):
             response.headers["connection"] = "close"
         content = b"" if self.flow.request.method == "HEAD" else response.raw_content or b""
         self._answer_started = True
-        client = self.context.client
         self.server_state = self.state_errored
         yield mitm_http.SendHttp(ResponseHeaders(self.stream_id, response, not content), client)
         if content:
@@ -320,7 +320,7 @@ class EgressStream(FailsClosed):
         else:
             self.client_state = self.state_discard
             yield mitm_http.SendHttp(ResponseEndOfMessage(self.stream_id), client)
-            if not http1:  # stop the upload; the answer is already complete (RFC 9113 8.1)
+            if client.alpn == b"h2":  # stop the upload; the answer is already complete (RFC 9113 8.1)
                 yield mitm_http.DropStream(self.stream_id)
                 yield mitm_http.SendHttp(
                     ResponseProtocolError(self.stream_id, "refused", ErrorCode.CANCEL), client
