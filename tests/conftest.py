@@ -9,7 +9,14 @@ from hypothesis import HealthCheck, settings
 
 from tests.fuzz.budget import HARD
 
-pytest_plugins = ["pytester", "tests.debian", "tests.long_files", "tests.secret_grep", "tests.upstreams"]
+pytest_plugins = [
+    "pytester",
+    "tests.debian",
+    "tests.long_files",
+    "tests.secret_grep",
+    "tests.shared_rewriting",
+    "tests.upstreams",
+]
 
 settings.register_profile(
     "suite",
