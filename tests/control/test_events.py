@@ -1,16 +1,24 @@
 """Who is told what happens to which sandboxes, over the API and by the command."""
 
 import asyncio
+import errno
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from coatcheck.control.problem import ControlProblem
+from coatcheck.control.sandbox_opening import admit
 from coatcheck.control_client import ControlError
+from coatcheck.decision.sandbox import SandboxProblem, SandboxRefused
+from coatcheck.launcher import starting
+from coatcheck.telemetry.events import SandboxEvent
 from tests.cli.transcript import coatcheck
+from tests.launcher.test_keeping import WANTED as KEPT
 from tests.sandboxes import WANTED, Place, place, sandbox_in
 from tests.upstreams import UpstreamTls
 
@@ -67,6 +75,45 @@ async def test_that_somebody_could_have_none_is_told_too(where: Place) -> None:
             control.create_sandbox(**WANTED)
         (told,) = await heard(where, "operator", after)
         assert (told["change"], told["sandbox"], told["ending"]) == ("refused", "", "too_many_sandboxes")
+
+
+async def test_one_that_cannot_be_started_is_told_as_refused(
+    where: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was admitted, and had sessions; these are over."""
+
+    def no_process(*rest: object) -> None:
+        raise OSError(errno.EAGAIN, "no more processes")
+
+    monkeypatch.setattr(starting, "spawn", no_process)
+    control = where.control("launcher")
+    after = control.events()["next"]
+    with pytest.raises(ControlError):
+        await asyncio.to_thread(control.create_sandbox, **WANTED)
+    created, told = await heard(where, "launcher", after)
+    assert (created["change"], told["change"], told["ending"]) == ("created", "refused", "not_started")
+    assert told["sandbox"] == created["sandbox"] and "no more processes" in told["detail"]
+    assert not where.control().list(status="live")
+
+
+@pytest.mark.parametrize("problem", [SandboxProblem.TOO_MANY_SANDBOXES, SandboxProblem.SANDBOX_BUSY])
+async def test_one_that_may_not_come_back_is_told_as_refused(problem: SandboxProblem) -> None:
+    """By its id; not when somebody else brings it back at the same time: it is there then."""
+    told: list[SandboxEvent] = []
+
+    def refuse(*rest: object) -> None:
+        raise SandboxRefused(problem, "not now", "Wait.")
+
+    backend = SimpleNamespace(sandboxes=SimpleNamespace(admit=refuse), sandbox_changed=told.append)
+    desk: Any = SimpleNamespace(backend=backend)
+    with pytest.raises(ControlProblem, match="not now"):
+        await admit(desk, KEPT, "sbx_0123456789abcdef")
+    if problem is SandboxProblem.SANDBOX_BUSY:
+        assert not told
+    else:
+        assert [(e.change, e.sandbox, e.ending) for e in told] == [
+            ("refused", "sbx_0123456789abcdef", problem)
+        ]
 
 
 async def test_the_command_writes_a_line_for_each(where: Place) -> None:

@@ -60,5 +60,7 @@ async def test_what_a_sandbox_counts_for_is_said_by_supervisors_only(where: Plac
     assert (await sandbox.refresh())["memory_mib"] == 512
     records = [e for e in where.daemon.records() if e["type"] == "sandbox" and e["change"] == "resized"]
     assert [record["detail"] for record in records] == ["512 MiB, 2 CPUs: autoscaler"]
+    told = [e["detail"] for e in where.daemon.records() if e.get("change") == "refused" and e["sandbox"]]
+    assert len(told) == 1 and told[0].startswith("1100 MiB by autoscaler: this machine has no room")
     nobody = asyncio.to_thread(control.size_sandbox, "sbx_0000000000000000", 512, 1, "caller")
     assert await refused(nobody) == "unknown_sandbox"

@@ -29,7 +29,7 @@ class EventView(Answered):
     number: int
     at: float
     change: SandboxChange
-    sandbox: str = Field(description="Empty where none could be had (`refused`).")
+    sandbox: str = Field(description="Empty where a new one could not be had (`refused`).")
     sessions: list[str]
     tenant: str
     subject: str
@@ -37,7 +37,7 @@ class EventView(Answered):
     caller: str
     backend: str
     isolation: str
-    ending: str = Field(description="`ended`: why; `refused`: the reason.")
+    ending: str = Field(description="`ended`: why; `refused`: the reason, unless it is of another size.")
     detail: str
 
 

@@ -90,12 +90,17 @@ async def open_sandbox(desk: Desk, wanted: NewSandbox, caller: Caller) -> Sandbo
     people = [
         Person(each.name, each.credentials, lease_seconds=wanted.lease_seconds) for each in wanted.identities
     ]
+    return await begin(desk, await admit(desk, asked), people, None)
+
+
+async def admit(desk: Desk, wanted: WantedSandbox, sandbox_id: str | None = None) -> Admitted:
+    """Room for it, or ControlProblem. `sandbox_id`: of one that is to come back."""
     try:
-        admitted = sandboxes.admit(asked)
+        return await asyncio.to_thread(desk.backend.sandboxes.admit, wanted, sandbox_id)
     except SandboxRefused as error:
-        desk.backend.sandbox_changed(_refusal(asked, error))
+        if error.problem is not SandboxProblem.SANDBOX_BUSY:  # somebody has it, so nothing was refused
+            _tell_refused(desk, wanted, sandbox_id, error)
         raise from_sandbox(error) from None
-    return await begin(desk, admitted, people, None)
 
 
 def _settled(wanted: NewSandbox) -> Settled:
@@ -140,21 +145,23 @@ def _longest(desk: Desk, wanted: NewSandbox) -> dict[str, int]:
     return {"time": max(1, min(desk.backend.longest_run, age))}
 
 
-def _refusal(asked: WantedSandbox, refused: SandboxRefused) -> SandboxEvent:
-    """For whoever follows what happens: somebody could not have one."""
-    return SandboxEvent(
-        at=time.time(),
-        change=SandboxChange.REFUSED,
-        sandbox="",
-        sessions=(),
-        tenant=asked.tenant,
-        subject=asked.subject,
-        policy=asked.policy,
-        caller=asked.opened_by,
-        backend=asked.choice.backend,
-        isolation=asked.choice.isolation,
-        ending=refused.problem,
-        detail=refused.message,
+def _tell_refused(desk: Desk, wanted: WantedSandbox, sandbox_id: str | None, why: SandboxRefused) -> None:
+    """To whoever follows what happens: somebody could not have one."""
+    desk.backend.sandbox_changed(
+        SandboxEvent(
+            at=time.time(),
+            change=SandboxChange.REFUSED,
+            sandbox=sandbox_id or "",
+            sessions=(),
+            tenant=wanted.tenant,
+            subject=wanted.subject,
+            policy=wanted.policy,
+            caller=wanted.opened_by,
+            backend=wanted.choice.backend,
+            isolation=wanted.choice.isolation,
+            ending=why.problem,
+            detail=why.message,
+        )
     )
 
 
@@ -193,6 +200,7 @@ async def begin(
         for made in opened:
             await desk.take(partial(desk.backend.state.end, made.session, maker))
         if isinstance(error, SandboxRefused):
+            _tell_refused(desk, admitted.wanted, admitted.id, error)
             raise from_sandbox(error) from None
         if not isinstance(error, ClaimFailed):
             raise

@@ -20,7 +20,7 @@ from coatcheck.control.desk import Desk
 from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.problem import ControlProblem, Reason, Refusal
 from coatcheck.control.sandbox_keeping import SAVE_SECONDS, SAVING, check_savable, told
-from coatcheck.control.sandbox_opening import Person, begin
+from coatcheck.control.sandbox_opening import Person, admit, begin
 from coatcheck.control.sandboxes import GONE_SECONDS, POLL_SECONDS, UNKNOWN, USING, find, use, view
 from coatcheck.control.sessions import GIVING, caller_of, forbidden
 from coatcheck.decision.keeping import Comeback
@@ -224,7 +224,7 @@ async def _admit(desk: Desk, wanted: WantedSandbox, caller: Caller, sandbox_id: 
     if lacks is not None:
         raise forbidden(lacks)
     mine = wanted if sandbox_id is not None else _of(wanted, caller)
-    return await told(lambda: sandboxes.admit(mine, sandbox_id))
+    return await admit(desk, mine, sandbox_id)
 
 
 def revoked(desk: Desk, sandbox: Sandbox) -> bool:

@@ -12,6 +12,7 @@ from coatcheck.control.sandboxes import USING, find, use, view
 from coatcheck.control.sessions import caller_of, forbidden
 from coatcheck.decision.elastic import Size
 from coatcheck.decision.sandbox import SandboxProblem, SandboxRefused
+from coatcheck.telemetry.events import SandboxChange
 
 SCALING: Final[frozenset[Reason]] = USING | {
     SandboxProblem.NOT_ELASTIC,
@@ -42,10 +43,13 @@ async def count(desk: Desk, ask: Ask) -> Answer:
         raise forbidden("this: only the daemon's own supervisors say what their sandboxes have")
     said = cast(models.Sized, ask.body)
     sandboxes = desk.backend.sandboxes
+    size = Size(said.memory_mib, said.cpus)
     try:
-        size = Size(said.memory_mib, said.cpus)
         now = await asyncio.to_thread(sandboxes.resized, sandbox.id, size, said.by)
     except SandboxRefused as error:
+        sandboxes.noted(
+            sandbox.id, SandboxChange.REFUSED, f"{size.memory_mib} MiB by {said.by}: {error.message}"
+        )
         raise from_sandbox(error) from None
     if now is None:
         raise ControlProblem(

@@ -130,7 +130,7 @@ class SandboxChange(StrEnum):
     RESIZED = "resized"
     """It counts for more or less of this machine from now on."""
     REFUSED = "refused"
-    """Somebody asked for one, and could not have it."""
+    """Somebody asked for one, for its next life or for another size, and could not have it."""
     ENDED = "ended"
 
 
