@@ -13,6 +13,7 @@ from coatcheck.control.page.logins import (
     LINK_SECONDS,
     MAX_FAILURES,
     MAX_LINKS,
+    MAX_LINKS_OF_CALLER,
     MAX_LOGINS,
     MAX_OF_CALLER,
     Logins,
@@ -178,6 +179,21 @@ def test_a_link_logs_its_caller_in_once_and_soon(logins: Logins, clock: Clock) -
         with pytest.raises(ControlProblem) as problem:
             logins.by_link(bad, GRANTS)
         assert refused(problem) == "unauthenticated"
+
+
+def test_links_push_out_only_their_callers_own(logins: Logins, clock: Clock) -> None:
+    """An auditor who asks for one after the other keeps no operator out; used and late ones leave room."""
+    code = logins.link(caller("bob"))
+    for _ in range(2 * MAX_LINKS):
+        logins.link(caller("alice"))
+    assert logins.by_link(code, GRANTS)[1].name == "bob"
+    for number in range(MAX_LINKS - MAX_LINKS_OF_CALLER):
+        logins.link(caller(f"op{number}"))
+    with pytest.raises(ControlProblem) as problem:
+        logins.link(caller("one more"))
+    assert refused(problem) == "busy"
+    clock.at += LINK_SECONDS
+    assert logins.link(caller("bob"))
 
 
 def test_a_launcher_does_not_log_in(logins: Logins) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from coatcheck.control.page import openid_login
+from coatcheck.control.page import logins, openid_login
 from coatcheck.control.page.openid_login import MAX_OF_ADDRESS, PENDING_SECONDS, OpenIdLogins
 from coatcheck.control.page.openid_refusal import OpenIdRefused
 from coatcheck.page_settings import OidcClient
@@ -143,6 +143,14 @@ async def test_why_it_failed_is_on_the_page_in_words_of_ours(
     offered = await oidc.ask("GET", "/page/oidc", headers=headers(oidc))
     assert offered.json["host"] == provider.issuer.removeprefix("https://")
     assert {reason, "denied"} <= offered.json["refusals"].keys()
+
+
+async def test_it_is_busy_in_words_of_ours_while_too_many_links_wait(
+    oidc: Control, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole window comes back: it is to see the page, not an answer for programs."""
+    monkeypatch.setattr(logins, "MAX_LINKS", 0)
+    assert await (await begin(oidc, provider)).end() == "oidc=busy"
 
 
 async def test_only_the_browser_that_began_it_comes_back(oidc: Control, provider: Provider) -> None:

@@ -5,6 +5,7 @@ import re
 import socket
 import statistics
 import time
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -118,6 +119,20 @@ async def test_watchers_are_bounded(control: Control, monkeypatch: pytest.Monkey
     finally:
         for entered in streams:
             await entered.__aexit__(None, None, None)
+
+
+async def test_one_caller_cannot_take_all_places(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With browser after browser: in an incident somebody else must see what happens."""
+    monkeypatch.setattr(watching, "MAX_WATCHERS", 4)
+    monkeypatch.setattr(watching, "MAX_OF_CALLER", 3, raising=False)
+    async with AsyncExitStack() as stack:
+        for _ in range(3):
+            stream = (await log_in(control, "auditor")).watching()
+            assert (await stack.enter_async_context(stream)).status == 200
+        one_more = await log_in(control, "auditor")
+        assert (await one_more.ask("GET", "/page/live")).reason == "busy"
+        last = await stack.enter_async_context((await log_in(control)).watching())
+        assert last.status == 200
 
 
 async def test_a_watcher_that_reads_nothing_slows_nobody_and_is_let_go(

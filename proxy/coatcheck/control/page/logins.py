@@ -28,6 +28,8 @@ IDLE_SECONDS: Final = 30 * 60.0
 LINK_SECONDS: Final = 120.0
 """Until a link is of no use: from one window to another takes seconds."""
 MAX_LINKS: Final = 16
+MAX_LINKS_OF_CALLER: Final = 4
+"""The oldest one gives way: who asks for many keeps nobody else out."""
 MAX_FAILURES: Final = 10
 """Wrong tokens of one address within FAILURE_SECONDS; beyond it, right ones are not looked at, either."""
 FAILURE_SECONDS: Final = 60.0
@@ -106,12 +108,19 @@ class Logins:
 
     def link(self, caller: Caller, how: str = "a link", proof: str | None = None) -> str:
         """A code that logs this caller in once, within LINK_SECONDS. `how` is for the audit log; with `proof`
-        it counts only as long as the grants know the caller by it."""
+        it counts only as long as the grants know the caller by it. ControlProblem(BUSY) after too many."""
         check_person(caller)
-        code = secrets.token_urlsafe(32)
-        self._links[digest(code)] = _Link(caller.name, how, proof, self._now() + LINK_SECONDS)
-        while len(self._links) > MAX_LINKS:
+        code, now = secrets.token_urlsafe(32), self._now()
+        while self._links and next(iter(self._links.values())).until <= now:
             self._links.popitem(last=False)
+        theirs = [each for each, link in self._links.items() if link.name == caller.name]
+        if len(theirs) >= MAX_LINKS_OF_CALLER:
+            del self._links[theirs[0]]
+        elif len(self._links) >= MAX_LINKS:
+            raise ControlProblem(
+                Refusal.BUSY, f"{MAX_LINKS} links wait to be opened", "Open yours, or wait two minutes."
+            )
+        self._links[digest(code)] = _Link(caller.name, how, proof, now + LINK_SECONDS)
         return code
 
     def forget_links(self) -> None:

@@ -35,7 +35,7 @@ from coatcheck.control.page.browser import (
 )
 from coatcheck.control.page.logins import Login
 from coatcheck.control.page.openid_login import OpenIdLogins
-from coatcheck.control.page.openid_refusal import WORDS, OpenIdRefused
+from coatcheck.control.page.openid_refusal import WORDS, OpenIdRefusal, OpenIdRefused
 from coatcheck.control.page.watching import Watchers, who
 from coatcheck.control.problem import ControlProblem, Refusal
 from coatcheck.control.reading import read_body
@@ -167,6 +167,8 @@ class Site:
         except OpenIdRefused as refused:
             _log(refused)
             where = f"oidc={refused.reason}"
+        except ControlProblem:  # too many links wait to be opened
+            where = f"oidc={OpenIdRefusal.BUSY}"
         headers = {**HEADERS, "Location": f"{PREFIX}/#{where}", "Set-Cookie": begun_cookie(request, "")}
         return Response(status=303, headers=headers)
 

@@ -30,6 +30,8 @@ MAX_WATCHERS: Final = 32
 """Of 256 connections that a listener has room for."""
 MAX_OF_LOGIN: Final = 4
 """Windows of one browser, which opens six connections to one server at most."""
+MAX_OF_CALLER: Final = 12
+"""Windows of all their browsers: the others must see what happens, too."""
 LOOK_SECONDS: Final = 0.25
 """How soon a verdict is on the page."""
 NOW_SECONDS: Final = 2.0
@@ -49,15 +51,19 @@ class Watchers:
         self._desk = desk
         self._still = still
         self._snapshots = Snapshots(desk)
-        self._watching: Counter[int] = Counter()
+        self._of_login: Counter[int] = Counter()
+        self._of_caller: Counter[str] = Counter()
 
     async def watch(self, request: BaseRequest, login: Login, caller: Caller) -> StreamResponse:
         """Until the browser goes away, or the login is over."""
-        if self._watching.total() >= MAX_WATCHERS or self._watching[id(login)] >= MAX_OF_LOGIN:
+        of_login, of_caller = self._of_login, self._of_caller
+        full = of_caller.total() >= MAX_WATCHERS or of_caller[caller.name] >= MAX_OF_CALLER
+        if full or of_login[id(login)] >= MAX_OF_LOGIN:
             raise ControlProblem(
                 Refusal.BUSY, "too many windows watch already", "Close one of them; this one tries again."
             )
-        self._watching[id(login)] += 1
+        of_login[id(login)] += 1
+        of_caller[caller.name] += 1
         response = StreamResponse(headers={**HEADERS, "Content-Type": "application/x-ndjson"})
         try:
             _socket(request).setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
@@ -71,8 +77,10 @@ class Watchers:
                 _socket(request).setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 request.transport.abort()
         finally:
-            self._watching[id(login)] -= 1
-            self._watching += Counter()  # drops those that are at nought
+            of_login[id(login)] -= 1
+            of_caller[caller.name] -= 1
+            for counts in (self._of_login, self._of_caller):
+                counts += Counter()  # drops those that are at nought
         return response
 
     async def _follow(self, request: BaseRequest, response: StreamResponse, login: Login) -> None:
