@@ -164,6 +164,24 @@ async def test_what_a_candidate_would_change_is_counted_and_listed(
     assert MODELS in listed
 
 
+async def test_an_old_secret_is_a_warning_only_while_its_store_is_silent(
+    person: Person, control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that nobody asks for grows old, too, and there is nothing to do about it."""
+
+    def state() -> str:
+        return str(person.run("return document.querySelector('#ages-list [data-key=openai]').dataset.state"))
+
+    pulled = control.daemon.metrics.pulled
+    monkeypatch.setattr(pulled, "secret_ages", lambda: {"openai": 200.0})
+    await asyncio.to_thread(log_in, person, control)
+    await asyncio.to_thread(person.reads, "#ages-list", "read 3 min ago")
+    assert await asyncio.to_thread(state) == ""
+    monkeypatch.setattr(pulled, "breaker_open", lambda: True)
+    await asyncio.to_thread(person.reads, "#daemon", "the secret store does not answer")
+    assert await until(lambda: asyncio.to_thread(state), lambda shown: shown == "warn")
+
+
 async def test_revoking_a_session_cuts_the_stream_that_runs(person: Person, control: Control) -> None:
     """Asked first, and only then; the stream ends without a clean end, and the log has who and why."""
     sandbox = await control.daemon.sandbox()

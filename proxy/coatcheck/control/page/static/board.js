@@ -211,7 +211,7 @@ function drawLimits(limits) {
 }
 
 function drawAges({ secrets, daemon }) {
-  const late = secrets.ttl * 1.5 + 5;
+  const late = daemon.store_silent ? secrets.ttl : Infinity; // one that nobody asks for grows old without any fault
   const pairs = [
     ["\u0000ca", "Certificate authority", `ends in ${span(daemon.ca_not_after - now())}`, daemon.ca_not_after - now() < 14 * DAY ? "bad" : ""],
     ...secrets.ages.map(({ credential, age }) => [credential, credential, `read ${span(age)} ago`, age > late ? "warn" : ""]),
