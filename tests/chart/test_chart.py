@@ -119,6 +119,7 @@ def test_each_option_makes_objects_that_three_versions_of_kubernetes_take(helm: 
         (given(GATEWAY, gateway={"control": {"grants": ""}}), "gateway.control.grants is empty"),
         (given(GATEWAY, gateway={"origin": "certificate"}), "give gateway.proxyTls.secret"),
         (given(GATEWAY, settings={"vault_url": "x"}), "settings.vault_url is set by the chart"),
+        (given(GATEWAY, settings={"proxy_trust_addresses": True}), "proves nothing alone"),
         (given(GATEWAY, monitoring={"serviceMonitor": {"enabled": True}}), "tokenSecret and caSecret"),
         (given(SIDECAR, sidecar={"namespaces": []}), "sidecar.namespaces is empty"),
         (given(SIDECAR, sidecar={"namespaces": ["coatcheck"]}), "the release's own namespace"),

@@ -13,6 +13,7 @@
 {{- range $name, $_ := $v.settings }}
 {{- if hasKey $own (printf "COATCHECK_%s" (upper $name)) }}{{ fail (printf "settings.%s is set by the chart itself: use the value that it has for it" $name) }}{{ end -}}
 {{- end -}}
+{{- if $v.settings.proxy_trust_addresses }}{{ fail "settings.proxy_trust_addresses is set: in a cluster an address is the next pod's as well, and proves nothing alone. Use gateway.origin" }}{{ end -}}
 {{- $shared := (index $v $v.shape).sharedState -}}
 {{- if eq $v.shape "gateway" -}}
 {{- if and $s.configMap $shared.url }}{{ fail "signedPolicies.configMap cannot be used with gateway.sharedState: a new replica has no volume and remembers no version, so that whoever writes its ConfigMap could bring back an old bundle. Give signedPolicies.bundle" }}{{ end -}}
