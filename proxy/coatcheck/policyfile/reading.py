@@ -116,7 +116,10 @@ class _Reader:
                 [Problem(line, column, f"values are nested deeper than {MAX_DEPTH}", "flatten it")]
             )
         if isinstance(event, AliasEvent):
-            self._wrong(event, f"the alias *{event.anchor}", "write the value out")
+            if event.anchor.startswith("."):  # a wildcard was meant
+                self._wrong(event, f"*{event.anchor} without quotes is an alias", f'write "*{event.anchor}"')
+            else:
+                self._wrong(event, f"the alias *{event.anchor}", "write the value out")
             return None
         if isinstance(event, NodeEvent):
             if event.anchor:
