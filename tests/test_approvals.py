@@ -209,10 +209,12 @@ async def test_one_session_cannot_bury_the_others(desk: Desk) -> None:
     first, second = desk.open(), desk.open("another")
     requests = [desk.held(first, f"/{number}") for number in range(3)]
     await waiting(desk.approvals, 3)
-    assert why(await desk.held(first, "/more")) is Reason.CONCURRENCY_LIMITED
+    async with asyncio.timeout(20):  # one that is let in would wait for somebody, and this for it
+        assert why(await desk.held(first, "/more")) is Reason.CONCURRENCY_LIMITED
     requests.append(desk.held(second))
     await waiting(desk.approvals, 4)
-    assert why(await desk.held(desk.open("third"))) is Reason.CAPACITY
+    async with asyncio.timeout(20):
+        assert why(await desk.held(desk.open("third"))) is Reason.CAPACITY
     for each in desk.approvals.waiting():
         desk.approvals.answer(each.id, YES)
     assert await asyncio.gather(*requests) == ["alice"] * 4
