@@ -1,9 +1,11 @@
 """The terms of the compatibility mode, one by one."""
 
+import importlib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mitmproxy import addons
 from mitmproxy.options import Options
 from mitmproxy.tools.dump import DumpMaster
 
@@ -20,6 +22,8 @@ BAD: dict[str, Any] = {
 
 async def safe_options() -> dict[str, Any]:
     """mitmdump's own, set as `command_line` says."""
+    if not hasattr(addons, "default_addons"):
+        importlib.reload(addons)  # some other test's daemon has left them out (coatcheck.planes.master)
     options = Options()
     master = DumpMaster(options)
     master._legacy_log_events.uninstall()  # this master never runs, and must not listen to other tests

@@ -14,9 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from mitmproxy import http, options, tls
-from mitmproxy.addons import proxyserver
 from mitmproxy.connection import Connection, Server
-from mitmproxy.master import Master
 from mitmproxy.proxy import layer
 from mitmproxy.proxy.layers.http import HttpRequestHook
 from mitmproxy.proxy.layers.tls import TlsClienthelloHook, TlsStartClientHook, TlsStartServerHook
@@ -35,6 +33,7 @@ from coatcheck.planes.destination import destination_of, tunnel_target
 from coatcheck.planes.flow import EgressFlow
 from coatcheck.planes.hooks import Hooks, VerdictHook, hook_table
 from coatcheck.planes.layers import next_layer
+from coatcheck.planes.master import Master, Proxyserver
 from coatcheck.planes.platform_token import PlatformTokens
 from coatcheck.planes.proxy_authorization import check_proof, present
 from coatcheck.planes.session_ca import SessionCas
@@ -87,7 +86,7 @@ class MitmPlane:
         logging.getLogger("mitmproxy").setLevel(logging.CRITICAL)
         self.options = options.Options()
         self.master = Master(self.options)
-        self.master.addons.add(proxyserver.Proxyserver(), self)
+        self.master.addons.add(Proxyserver(), self)
         self.options.update(
             server=False,
             connection_strategy="lazy",
