@@ -183,6 +183,7 @@ async def test_a_no_is_never_remembered(desk: Desk) -> None:
     request = desk.held(session)
     desk.approvals.answer(await desk.only(), Answer(False, "alice", 900))
     assert why(await request) is Reason.APPROVAL_REFUSED
+    assert desk.told[-1].remembered_seconds == 0, "nor is it recorded as if it were"
     again = desk.held(session)
     desk.approvals.answer(await desk.only(), YES)
     assert await again == "alice"

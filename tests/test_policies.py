@@ -8,6 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coatcheck.policies import PoliciesInForce
 from coatcheck.policyfile.problem import PolicyError
+from coatcheck.policyfile.watch import PolicyWatch
 from coatcheck.settings import Settings
 from coatcheck.state.state import State
 from coatcheck.state_directory import StateDirectory
@@ -62,6 +63,25 @@ def test_a_refused_file_leaves_what_was_in_force_and_is_told_once(deployment: De
     assert policies.reload() and policies.last_refused == ""
     assert deployment.scraped("policy_refused") == ["0.0"]
     assert deployment.scraped("policy_bundle_version") == []
+
+
+def test_a_fault_of_ours_in_reading_is_a_refusal_like_any_other(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that trips the reader stays out, loudly; it is no traceback once a second."""
+    policies = deployment.policies("default.yaml")
+    put(deployment.place / "default.yaml", YAML)
+    policies.load()
+    before = deployment.state.policies
+
+    def trip(*_: object) -> None:
+        raise KeyError("ask")
+
+    monkeypatch.setattr(PolicyWatch, "read", trip)
+    assert not policies.reload() and not policies.reload()
+    assert deployment.state.policies is before and "fault of Coatcheck's (KeyError)" in policies.last_refused
+    assert sum(isinstance(each, PolicyEvent) and not each.loaded for each in deployment.told) == 1
+    assert deployment.scraped("policy_refused") == ["1.0"]
 
 
 def test_a_daemon_does_not_begin_on_what_nobody_signed(deployment: Deployment) -> None:

@@ -54,10 +54,13 @@ class PoliciesInForce:
         """Read the policies again. A bad one changes nothing: the old ones stay, loudly (I6)."""
         try:
             policies = self._read()
-        except (PolicyError, OSError) as error:
-            if str(error) != self.last_refused:  # told once, not once a second
-                self.last_refused = str(error)
-                self._tell(PolicyEvent(time.time(), self._place, "", False, str(error)))
+        except Exception as error:  # noqa: BLE001 - also of a fault of ours the owner must hear, where they look
+            why = str(error)
+            if not isinstance(error, PolicyError | OSError):
+                why = f"it could not be read, by a fault of Coatcheck's ({type(error).__name__}): report it"
+            if why != self.last_refused:  # told once, not once a second
+                self.last_refused = why
+                self._tell(PolicyEvent(time.time(), self._place, "", False, why))
             return False
         self.last_refused = ""
         self._install(policies)
