@@ -28,7 +28,8 @@ async def sandbox(where: Place) -> AsyncIterator[Sandbox]:
 
 
 async def test_a_sandbox_of_one_size_says_so(where: Place, sandbox: Sandbox) -> None:
-    """In the words of its supervisor."""
+    """In the words of its supervisor, and before anybody asks."""
+    assert sandbox.shown["elastic"] is None and "only a microVM has a balloon" in sandbox.shown["one_size"]
     assert sandbox.shown["elastic"] is None
     assert await refused(sandbox.scale(memory_mib=512)) == "not_elastic"
 

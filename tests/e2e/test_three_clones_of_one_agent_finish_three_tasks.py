@@ -136,6 +136,8 @@ async def test_three_clones_finish_three_tasks_as_three_sessions(family: Family)
     assert [len(set(different)) for different in zip(*told, strict=True)] == [4, 4, 4]
     forked = {each["sandbox"] for each in family.where.daemon.records() if each.get("change") == "forked"}
     assert forked == {each.id for each in family.clones}
+    assert family.parent.shown["one_size"] == "no ceiling was asked for"
+    assert all("belongs to its siblings" in each.shown["one_size"] for each in family.clones)
 
 
 async def test_no_authority_crosses_between_them(family: Family) -> None:

@@ -143,6 +143,7 @@ async def test_it_grows_once_the_daemon_has_admitted_it(monkeypatch: pytest.Monk
         shown = it.elasticity.limits()
         assert (shown["memory_mib"], shown["cpus"], shown["processes"]) == (2048, 2, Limits().processes)
         assert shown["elastic"]["max_memory_mib"] == 4096 and shown["elastic"]["cpus_held_by"] == "a test"
+        assert shown["one_size"] == ""
 
 
 async def test_what_is_taken_counts_until_the_balloon_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,13 +237,15 @@ async def test_a_clone_counts_for_what_it_has_and_keeps_it(monkeypatch: pytest.M
     async with running(monkeypatch, restored=True, fixed="it is a clone") as it:
         await until(lambda: it.sizing.steps == [(4096, 1, "restored")])
         assert await it.refused(1024) is SandboxProblem.NOT_ELASTIC
-        assert it.elasticity.limits()["memory_mib"] == 4096
+        shown = it.elasticity.limits()
+        assert (shown["memory_mib"], shown["elastic"], shown["one_size"]) == (4096, None, "it is a clone")
 
 
 async def test_a_sandbox_of_one_size_needs_no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A namespace, or a microVM that was asked for without a ceiling."""
     plain = Elasticity("sbx_0", Limits())
     assert plain.limits()["elastic"] is None and plain.limits()["memory_mib"] == 512
+    assert plain.limits()["one_size"] == "it was asked for with one size"
     with pytest.raises(SandboxRefused, match="one size"):
         await plain.scale(1024, None, By.CALLER)
 

@@ -53,6 +53,8 @@ def show(sandbox: SandboxArgument, socket: SocketOption = None, as_json: JsonOpt
     )
     if found["elastic"] is not None:
         typer.echo(f"{'grows':<10} {growth(found['elastic'])}")
+    else:
+        typer.echo(f"{'grows':<10} no: {found['one_size']}")
     typer.echo(f"{'created':<10} {_time(found['created_at'])}")
     typer.echo(f"{'expires':<10} {_time(found['expires_at'])}")
     typer.echo(f"{'kept':<10} {described(found['keeping'])}")

@@ -221,7 +221,8 @@ class SandboxView(Answered):
     cpus: int
     disk_mib: int
     processes: int
-    elastic: ElasticView | None = Field(description="null: it has one size.")
+    elastic: ElasticView | None = Field(description="How far its size changes. null: it has one.")
+    one_size: str = Field(description="Why it has one; empty where `elastic` is not null.")
     keeping: KeepingView
     ending: Ending | None
     detail: str

@@ -81,6 +81,7 @@ def view(sandbox: Sandbox) -> models.SandboxView:
         disk_mib=sandbox.disk_mib,
         processes=sandbox.processes,
         elastic=models.ElasticView(**asdict(sandbox.elastic)) if sandbox.elastic is not None else None,
+        one_size=sandbox.one_size,
         keeping=_keeping(sandbox),
         ending=sandbox.ending,
         detail=sandbox.detail,

@@ -176,6 +176,8 @@ class Sandbox:
     processes: int
     elastic: Elastic | None = None
     """How far; None: it has one size."""
+    shares_memory: bool = False
+    """With other forks, as far as none of them changes it."""
     keeping: Keeping = field(default_factory=Keeping)
     state: SandboxState = SandboxState.STARTING
     ending: Ending | None = None
@@ -188,6 +190,17 @@ class Sandbox:
     def over(self) -> bool:
         """No authority is left in it."""
         return self.state in (SandboxState.ENDING, SandboxState.ENDED)
+
+    @property
+    def one_size(self) -> str:
+        """Why it is not resized; empty where `elastic` says how far it is."""
+        if self.shares_memory:
+            return "it is one of several forks, and what it does not use belongs to its siblings as well"
+        if self.elastic is not None:
+            return ""
+        if self.backend is not Backend.MICROVM:
+            return f"only a microVM has a balloon, and it is a {self.backend} sandbox"
+        return "no ceiling was asked for"
 
     @property
     def past(self) -> bool:

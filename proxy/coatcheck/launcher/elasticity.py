@@ -103,9 +103,10 @@ class Elasticity:
     def limits(self) -> Mapping[str, Any]:
         """What it may take now, and how far that may change."""
         elastic: dict[str, Any] | None = None
-        if self._means is not None:
+        why = "it was asked for with one size" if self._means is None else self._means.sizing.fixed
+        if self._means is not None and not why:
             elastic = asdict(self._means.elastic) | {"cpus_held_by": self._means.sizing.cpus_held_by}
-        return asdict(self._limits) | asdict(self.now) | {"elastic": elastic}
+        return asdict(self._limits) | asdict(self.now) | {"elastic": elastic, "one_size": why}
 
     async def scale(self, memory_mib: int | None, cpus: int | None, by: By) -> Size:
         """The size that it has from now on. SandboxRefused when it cannot have it: nothing has changed."""

@@ -109,7 +109,7 @@ class Sandboxes(Register):
         if unclaimed is not None:
             return self._claim(unclaimed, admitted, identities, word)
         before = self._known.get(admitted.id)
-        sandbox = sandbox_of(admitted, identities, before)
+        sandbox = sandbox_of(admitted, identities, before, back)
 
         def beginning() -> None:
             first = first_event(sandbox, back, word)

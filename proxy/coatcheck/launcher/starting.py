@@ -27,9 +27,13 @@ from coatcheck.telemetry.events import SandboxChange, SandboxEvent
 
 
 def sandbox_of(
-    admitted: Admitted, identities: Sequence[SandboxIdentity], before: Sandbox | None = None
+    admitted: Admitted,
+    identities: Sequence[SandboxIdentity],
+    before: Sandbox | None = None,
+    back: Comeback | None = None,
 ) -> Sandbox:
-    """As it is when it starts. `before`: itself, when it comes back."""
+    """As it is when it starts. `before`: itself, when it comes back; `back`: what it begins from."""
+    shares = back is not None and back.template is not None
     wanted, limits, now = admitted.wanted, Limits(**admitted.limits), time.time()
     return Sandbox(
         id=admitted.id,
@@ -47,7 +51,8 @@ def sandbox_of(
         cpus=limits.cpus,
         disk_mib=limits.disk_mib,
         processes=limits.processes,
-        elastic=admitted.elastic,
+        elastic=None if shares else admitted.elastic,
+        shares_memory=shares,
         keeping=wanted.keeping,
     )
 
