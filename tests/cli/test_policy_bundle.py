@@ -59,7 +59,7 @@ def test_what_cannot_be_done_says_what_to_do(place: Path) -> None:
     said = coatcheck("policy", "sign", "release.bundle", "--key", "key.pem", cwd=place)
     assert said.code == 3 and "open to other users" in said.error
     said = coatcheck("policy", "key", "key.pem", cwd=place)
-    assert said.code == 3 and "there is a key already" in said.error
+    assert said.code == 3 and "there is a key already in key.pem\nhint: sign with it" in said.error
     said = coatcheck("policy", "verify", "release.bundle", cwd=place)
     assert said.code == 2 and "nothing says whose signatures count" in said.error
     said = coatcheck("policy", "sign", "policies/default.yaml", "--key", "key.pem", cwd=place)

@@ -22,7 +22,11 @@ def key(
     """
     from coatcheck.policyfile.signing_key import make_signing_key
 
-    public, name = make_signing_key(path)
+    try:
+        public, name = make_signing_key(path)
+    except FileExistsError as error:
+        what_to_do = "sign with it; or name another file, and let the daemons trust both"
+        raise CommandError(f"there is a key already in {path}", what_to_do) from error
     typer.echo(f"{name}: {path} signs; {public} goes into the file that COATCHECK_POLICY_TRUST_ROOT names")
 
 
