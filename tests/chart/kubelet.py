@@ -18,6 +18,7 @@ from pathlib import Path
 
 import coatcheck
 from tests.chart.cluster import Json
+from tests.deploy.image import CONTAINED
 from tests.redirect.world import BOX, RESOLVER, Namespace
 
 SECONDS = 90.0
@@ -160,15 +161,9 @@ class RunningPod:
         user, read_only = self._security(container)
         root += ["--remount-ro", "/"] if read_only else []
         clean = [argument for pair in environment.items() for argument in ("--setenv", *pair)]
-        isolated = [
-            "--unshare-pid",
-            "--unshare-ipc",
-            "--unshare-uts",
-            "--die-with-parent",
-            "--as-pid-1",
-            "--clearenv",
-        ]
-        return self.namespace.command("bwrap", *isolated, *clean, *root, "--", "setpriv", *user, "--", *words)
+        return self.namespace.command(
+            "bwrap", *CONTAINED, *clean, *root, "--", "setpriv", *user, "--", *words
+        )
 
     def _environment(self, container: Json) -> dict[str, str]:
         made = {"PATH": SEARCHED, "HOME": "/", "HOSTNAME": self.pod["metadata"]["name"]}

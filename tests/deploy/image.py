@@ -29,6 +29,10 @@ SECONDS = 1800.0
 """For one step of a first build on a busy machine; it takes about two minutes on an idle one."""
 PIP = "[global]\nno-index = true\nfind-links = /mnt\n"
 """Of the build: nothing but the wheels, which the test mounts."""
+CONTAINED = (
+    "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent", "--as-pid-1", "--clearenv",
+)  # fmt: skip
+"""What every container has to itself, in bubblewrap's words."""
 
 
 class BuildFailed(Exception):
@@ -155,15 +159,7 @@ class Image:
             (self.root / inside).mkdir(parents=True, exist_ok=True)
             bound += ["--bind", str(source), f"/{inside}"]
         set_ = [word for pair in environment.items() for word in ("--setenv", *pair)]
-        alone = [
-            "--unshare-pid",
-            "--unshare-ipc",
-            "--unshare-uts",
-            "--die-with-parent",
-            "--as-pid-1",
-            "--clearenv",
-        ]
-        alone += [] if network else ["--unshare-net"]
+        alone = [*CONTAINED] if network else [*CONTAINED, "--unshare-net"]
         who = ["--reuid", number, "--regid", group or number, "--clear-groups", "--no-new-privs"]
         powers = ["--bounding-set=-all", "--inh-caps=-all"]
         return ["bwrap", *alone, *set_, *bound, "--", "setpriv", *who, *powers, "--", *words]
