@@ -25,6 +25,7 @@ from tests.test_docs import FENCE
 from tests.upstreams import UpstreamTls
 
 ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
 GUIDE = (ROOT / "docs/operations.md").read_text()
 ALERTS = YAML(typ="safe", pure=True).load(ROOT / "charts/coatcheck/files/alerts.yaml")["groups"][0]["rules"]
 
@@ -183,6 +184,29 @@ def test_every_alert_has_its_section_and_no_section_is_about_another() -> None:
     for rule in ALERTS:
         file, _, anchor = rule["annotations"]["runbook"].partition("#")
         assert file == "docs/operations.md" and anchor == rule["alert"].lower() and anchor in anchors()
+
+
+FIGURES = {
+    "requests, kept connections": (r"\| Coatcheck \| (\d+) \|", 650),
+    "requests, a new TLS connection each": (r"\| Coatcheck \| \d+ \| (\d+) \|", 180),
+    "added to one request": (r"added_ms=([\d.]+)", 1.7),
+    "live sessions": (r"scale sessions=[^`]* kib_each=([\d.]+)", 2.2),
+    "a revocation, to the last byte that depended on it": (r"revocation p99_ms=([\d.]+)", 3.3),
+    "a revocation of 10,000 sessions at once": (r"everything_s=([\d.]+)", 1.2),
+    "restart with 10,000 sessions": (r"restart_s=([\d.]+)", 2.7),
+    "a connection that waits": (r"slow clients=[^`]* kib_each=([\d.]+)", 179),
+}
+"""Row of the capacity table -> where the README has it, as the benchmark printed it; and the row's figure."""
+
+
+@pytest.mark.parametrize("row", FIGURES)
+def test_capacity_is_what_the_benchmark_printed(row: str) -> None:
+    """Rounded. Whoever measures anew writes it in both places."""
+    printed, said = FIGURES[row]
+    figures = README.partition("<!-- figures:bench -->")[2].partition("<!-- /figures:bench -->")[0]
+    [measured] = set(re.findall(printed, " ".join(figures.split())))
+    [cell] = re.findall(rf"(?m)^\| {re.escape(row)} \| ([^|]*)\|", GUIDE)
+    assert str(said) in cell and abs(float(measured) - said) <= 0.02 * said
 
 
 def test_its_own_links_lead_to_headings() -> None:
