@@ -204,6 +204,12 @@ class Settings(PageSettings, SharedStateSettings, BaseSettings):
     )
     recover_sandboxes: bool = Field(True, description="By themselves, those that died and were to come back.")
     max_snapshots: int = Field(10, ge=1, description="Of one sandbox; one more is refused.")
+    snapshot_reserve: int = Field(
+        512,
+        ge=64,
+        description="MiB that stay free on the state directory's disk, whatever is saved: two files of the"
+        " audit log, without which nothing leaves.",
+    )
     max_sandboxes_per_caller: int = Field(8, ge=0, description="One caller cannot take them all.")
     sandbox_total_memory: int | None = Field(
         None,

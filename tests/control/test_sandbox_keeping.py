@@ -2,15 +2,23 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from coatcheck.control.sandbox_keeping import save
 from coatcheck.control.sandbox_opening import AFTERLIFE_SECONDS
 from coatcheck.control_client import ControlError
+from coatcheck.decision.keeping import Keeping
+from coatcheck.launcher.keeping import SNAPSHOTS
 from coatcheck.launcher.limits import Limits
+from tests.launcher.test_keeping import begin, keeper, sandbox
+from tests.launcher.test_keeping import save as saved
 from tests.sandboxes import POLICY, WANTED, Place, place, sandbox_in
 from tests.upstreams import UpstreamTls
 
@@ -86,6 +94,32 @@ async def test_only_its_own_maker_may(where: Place) -> None:
             }
             for what, call in calls.items():
                 assert await refused(asyncio.to_thread(call, made.id)) == reason, what
+
+
+async def test_where_fewer_may_be_by_now_the_oldest_periodic_ones_go_and_each_is_told(tmp_path: Path) -> None:
+    """Once the new one is there, and not the one that somebody begins from just now."""
+    kept, one = keeper(tmp_path, max_snapshots=3), replace(sandbox(), keeping=Keeping(rotates=True))
+    begin(kept, "ses_1", of=one)
+    place = kept.place(one.id) / SNAPSHOTS
+    for number in range(5):
+        saved(kept, place / f"auto-{number}", number)
+    told: list[tuple[str, str]] = []
+
+    def ask(sandbox: str, method: str, target: str, asked: dict[str, Any], seconds: float) -> None:
+        assert (target, asked) == ("/snapshot", {"name": "new", "replaces": "auto-1", "limit": 3})
+        saved(kept, place / "new", 5)
+        kept.remove(sandbox, "auto-1")
+
+    sandboxes = SimpleNamespace(kept=kept, ask=ask, noted=lambda _, change, what: told.append((change, what)))
+    state = SimpleNamespace(policies={}, sessions=SimpleNamespace(by_id={}))
+    desk: Any = SimpleNamespace(backend=SimpleNamespace(sandboxes=sandboxes, state=state))
+    with kept.using(place / "auto-0"):
+        await save(desk, one, "new")
+    assert [each.name for each in kept.snapshots(one.id)] == ["auto-0", "auto-4", "new"]
+    assert told == [
+        ("snapshot", "new"),
+        *(("snapshot_removed", f"auto-{gone}: new has its place") for gone in (1, 2, 3)),
+    ]
 
 
 @pytest.mark.parametrize("name", ["", "../x", "A", ".x", "x" * 65])

@@ -11,8 +11,8 @@ import pytest
 from coatcheck.control import sandbox_periodic
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.sandbox_periodic import PeriodicSnapshots
-from coatcheck.decision.keeping import Keeping
-from coatcheck.decision.sandbox import Sandbox, SandboxProblem, SandboxState
+from coatcheck.decision.keeping import Keeping, Saved
+from coatcheck.decision.sandbox import Sandbox, SandboxProblem, SandboxRefused, SandboxState
 from tests.decision.test_recovery import DEAD
 
 RUNS = replace(
@@ -26,15 +26,30 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_000.0
         self.there: list[Sandbox] = [RUNS]
+        self.looks = 0
         self.taken: list[str] = []
         self.told: list[tuple[str, str]] = []
         self.fails: ControlProblem | Exception | None = None
-        sandboxes = SimpleNamespace(all=lambda: self.there, noted=self._noted)
+        self.saved: list[Saved] = []
+        self.unreadable = ""
+        record = SimpleNamespace(generation=2)
+        kept = SimpleNamespace(snapshots=self._snapshots, record=lambda sandbox: record)
+        sandboxes = SimpleNamespace(all=self._all, noted=self._noted, kept=kept)
         desk: Any = SimpleNamespace(backend=SimpleNamespace(sandboxes=sandboxes))
         self.periodic = PeriodicSnapshots(desk)
         monkeypatch.setattr(sandbox_periodic, "save", self._save)
         monkeypatch.setattr(sandbox_periodic, "LOOK_SECONDS", 0.0)
-        monkeypatch.setattr(sandbox_periodic, "time", SimpleNamespace(monotonic=lambda: self.now))
+        clock = SimpleNamespace(monotonic=lambda: self.now, time=lambda: self.now)
+        monkeypatch.setattr(sandbox_periodic, "time", clock)
+
+    def _all(self) -> list[Sandbox]:
+        self.looks += 1
+        return self.there
+
+    def _snapshots(self, sandbox: str) -> tuple[Saved, ...]:
+        if sandbox == self.unreadable:
+            raise SandboxRefused(SandboxProblem.NOT_SAVED, "the key is gone", "Restore it.")
+        return tuple(self.saved)
 
     def _noted(self, sandbox: str, change: str, detail: str) -> None:
         self.told.append((change, detail))
@@ -47,8 +62,9 @@ class World:
     async def at(self, now: float) -> int:
         """How many it has taken by then."""
         self.now = now
+        looks = self.looks
         running = asyncio.create_task(self.periodic.run())
-        for _ in range(20):
+        while self.looks < looks + 3:
             await asyncio.sleep(0)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -63,6 +79,32 @@ async def test_the_first_comes_soon_and_the_others_as_often_as_was_asked(
     counts = [await world.at(1_000.0 + later) for later in (0, 59, 60, 61, 159, 160, 259, 260)]
     assert counts == [0, 0, 1, 1, 1, 2, 2, 3]
     assert all(name.startswith("auto-") for name in world.taken) and not world.told
+
+
+async def test_one_that_dies_again_and_again_replaces_nothing_that_it_was_well_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each life ends before a whole period: none of them is saved. The one that runs on is."""
+    world = World(monkeypatch)
+    world.saved = [Saved(f"auto-{each}", float(each), 1, 1) for each in range(10)]
+    for life in range(30):
+        world.there = [RUNS]
+        assert await world.at(1_000.0 + 200 * life) == 0
+        assert await world.at(1_099.0 + 200 * life) == 0
+        world.there = [replace(RUNS, state=SandboxState.ENDED)]
+        await world.at(1_100.0 + 200 * life)
+    world.there = [RUNS]
+    assert await world.at(10_000.0) == 0
+    assert await world.at(10_100.0) == 1
+
+
+async def test_what_cannot_be_looked_at_is_said_when_it_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key is gone: the sandboxes after it are saved all the same."""
+    world = World(monkeypatch)
+    world.unreadable = RUNS.id
+    world.there = [RUNS, replace(RUNS, id="sbx_0000000000000002")]
+    await world.at(1_000.0)
+    assert await world.at(1_060.0) == 2
 
 
 @pytest.mark.parametrize("state", [SandboxState.PAUSED, SandboxState.SLEEPING, SandboxState.STARTING])

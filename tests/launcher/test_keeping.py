@@ -155,6 +155,34 @@ def test_what_is_restored_without_a_name_is_its_sleep_and_else_the_newest(tmp_pa
     assert names == [("new", 2), ("old", None)]
 
 
+def test_nobody_begins_from_what_goes_and_nothing_goes_that_somebody_begins_from(tmp_path: Path) -> None:
+    """Not by hand, and not because a newer one takes its place: that takes the next one's."""
+    kept, sandbox_id = keeper(tmp_path, max_snapshots=2), "sbx_0000000000000001"
+    begin(kept, "ses_1")
+    place = kept.place(sandbox_id) / SNAPSHOTS
+    first, second = (save(kept, place / f"auto-{each}", each) for each in (1, 2))
+    rotates = Keeping(rotates=True)
+    with kept.using(first), kept.using(first):
+        with kept.using(first):
+            pass
+        with pytest.raises(SandboxRefused, match="begins from the snapshot auto-1") as busy:
+            kept.remove(sandbox_id, "auto-1")
+        assert busy.value.problem is SandboxProblem.SANDBOX_BUSY
+        with kept.making_room(sandbox_id, rotates) as going:
+            assert going == ("auto-2",)
+            with pytest.raises(SandboxRefused, match="auto-2 is being removed, or rep"), kept.using(second):
+                pass
+            with kept.making_room(sandbox_id, rotates) as others:
+                assert others == ()
+    with kept.making_room(sandbox_id, rotates) as going:
+        assert going == ("auto-1",)
+    with kept.using(second):
+        pass
+    kept.remove(sandbox_id, "auto-1")
+    assert [each.name for each in kept.snapshots(sandbox_id)] == ["auto-2"]
+    assert not (kept._used or kept._going)
+
+
 @pytest.mark.parametrize("name", ["..", "a/b", "nothing", ".hidden"])
 def test_a_name_leads_to_a_snapshot_or_nowhere(tmp_path: Path, name: str) -> None:
     """It comes from a caller, and becomes a path."""

@@ -177,11 +177,11 @@ async def test_a_name_is_no_path(tmp_path: Path, trust: Path, name: str) -> None
 
 async def test_an_eleventh_is_refused_with_what_to_remove(tmp_path: Path, trust: Path) -> None:
     """The oldest is never lost silently."""
-    async with kept(tmp_path, trust, max_snapshots=2) as it:
+    async with kept(tmp_path, trust) as it:
         for name in ("one", "two"):
             await it.supervisor.snapshot(name)
         with pytest.raises(SandboxRefused, match="may have 2") as refused:
-            await it.supervisor.snapshot("three")
+            await it.supervisor.snapshot("three", limit=2)
         assert "remove" in refused.value.hint
         assert left(tmp_path) == ["snapshots/one", "snapshots/two"]
 
@@ -189,15 +189,15 @@ async def test_an_eleventh_is_refused_with_what_to_remove(tmp_path: Path, trust:
 async def test_one_is_replaced_once_the_other_is_there_and_not_before(tmp_path: Path, trust: Path) -> None:
     """What fails loses nothing; of two who would replace the same one the second is refused."""
     machine = DurableMachine()
-    async with kept(tmp_path, trust, machine, max_snapshots=2) as it:
+    async with kept(tmp_path, trust, machine) as it:
         for name in ("auto-1", "mine"):
             await it.supervisor.snapshot(name)
         machine.fails_at.add("finish")
         with pytest.raises(SandboxRefused, match="finish did not work"):
-            await it.supervisor.snapshot("auto-2", "auto-1")
+            await it.supervisor.snapshot("auto-2", "auto-1", limit=2)
         assert left(tmp_path) == ["snapshots/auto-1", "snapshots/mine"]
         machine.fails_at.clear()
-        both = (it.supervisor.snapshot(name, "auto-1") for name in ("auto-2", "auto-3"))
+        both = (it.supervisor.snapshot(name, "auto-1", limit=2) for name in ("auto-2", "auto-3"))
         done, refused = await asyncio.gather(*both, return_exceptions=True)
         assert done == tmp_path / "store/snapshots/auto-2" and "may have 2" in str(refused)
         assert left(tmp_path) == ["snapshots/auto-2", "snapshots/mine"]

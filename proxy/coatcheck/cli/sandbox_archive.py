@@ -44,7 +44,7 @@ def export(
     from coatcheck.launcher.snapshots import archive
     from coatcheck.launcher.snapshots.directory import Snapshot
 
-    kept, key_file = _kept(sandbox, state_dir)
+    kept, key_file, _ = _kept(sandbox, state_dir)
     words = _passphrase(passphrase)
     with progress(f"exporting {name}"):
         snapshot = Snapshot.open(kept.find(name), key_file)
@@ -76,12 +76,12 @@ def import_(
             "use another name",
             ExitCode.USAGE,
         )
-    kept, key_file = _kept(sandbox, state_dir)
+    kept, key_file, reserve_mib = _kept(sandbox, state_dir)
     words = _passphrase(passphrase)
     key = open_key(key_file)
     opened = nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb")
     with progress(f"importing {name}"), opened as source:
-        taken = archive.take(source, kept.place(name, key), sandbox, words, key)
+        taken = archive.take(source, kept.place(name, key), sandbox, words, key, reserve_mib)
     about = taken.surroundings
     typer.echo(
         f"{sandbox}: snapshot {name}, {about.memory_mib} MiB of memory, {about.cpus} CPUs,"
@@ -92,8 +92,8 @@ def import_(
 COMMANDS = {"export": export, "import": import_}
 
 
-def _kept(sandbox: str, state_dir: Path | None) -> "tuple[Store, Path]":
-    """The sandbox's snapshots, and the file of the key that signs them."""
+def _kept(sandbox: str, state_dir: Path | None) -> "tuple[Store, Path, int]":
+    """The sandbox's snapshots, the file of the key that signs them, and MiB that stay free beside them."""
     from coatcheck.launcher.keeping import KEY, SNAPSHOTS
     from coatcheck.launcher.snapshots.store import Store
     from coatcheck.settings_problem import load_settings
@@ -110,7 +110,7 @@ def _kept(sandbox: str, state_dir: Path | None) -> "tuple[Store, Path]":
             f"nothing is kept of a sandbox {sandbox} in {state}",
             "coatcheck sandbox list shows the sandboxes; run this on the daemon's host, as its user",
         )
-    return Store(place, settings.max_snapshots), state / KEY
+    return Store(place, settings.max_snapshots), state / KEY, settings.snapshot_reserve
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 from coatcheck.approvals import Approvals
 from coatcheck.certificates.trust import TrustFiles
 from coatcheck.decision.elastic import By, Size
-from coatcheck.decision.keeping import Comeback, Saved
+from coatcheck.decision.keeping import Comeback, Keeping, Saved
 from coatcheck.decision.sandbox import (
     Admitted,
     Choice,
@@ -94,6 +94,9 @@ class Kept(Protocol):
     @property
     def wanted(self) -> WantedSandbox: ...
 
+    @property
+    def generation(self) -> int: ...
+
 
 class Keeper(Protocol):
     """`launcher.keeping.Keeper`. Thread-safe, and reads disks; each raises SandboxRefused."""
@@ -114,6 +117,11 @@ class Keeper(Protocol):
     def snapshots(self, sandbox_id: str) -> tuple[Saved, ...]: ...
 
     def remove(self, sandbox_id: str, name: str) -> None: ...
+
+    def making_room(self, sandbox_id: str, keeping: Keeping) -> AbstractContextManager[tuple[str, ...]]: ...
+
+    def using(self, saved: Path) -> AbstractContextManager[None]:
+        """At once, in any thread."""
 
     def saved(self, sandbox_id: str, name: str | None) -> Path: ...
 

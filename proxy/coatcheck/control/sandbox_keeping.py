@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Final, cast
 
@@ -13,7 +14,7 @@ from coatcheck.control.problem import ControlProblem, Reason, from_sandbox
 from coatcheck.control.sandbox_opening import held_back
 from coatcheck.control.sandboxes import UNKNOWN, USING, find, use, view
 from coatcheck.control.sessions import caller_of, forbidden
-from coatcheck.decision.keeping import PERIODIC, Saved, to_replace
+from coatcheck.decision.keeping import PERIODIC, Saved
 from coatcheck.decision.sandbox import (
     Sandbox,
     SandboxProblem,
@@ -60,17 +61,23 @@ def check_savable(desk: Desk, sandbox: Sandbox) -> None:
 
 
 async def save(desk: Desk, sandbox: Sandbox, name: str) -> None:
-    """It is saved as `name` when this returns; the oldest periodic snapshot makes room where it may.
+    """It is saved as `name` when this returns; the oldest periodic snapshots make room where they may.
     ControlProblem."""
     check_savable(desk, sandbox)
     sandboxes = desk.backend.sandboxes
-    before = await told(lambda: sandboxes.kept.snapshots(sandbox.id))
-    replaced = to_replace(before, sandboxes.kept.limit, sandbox.keeping)
-    asked = {"name": name, "replaces": replaced}
-    await told(lambda: sandboxes.ask(sandbox.id, "POST", "/snapshot", asked, SAVE_SECONDS))
-    sandboxes.noted(sandbox.id, SandboxChange.SNAPSHOT, name)
-    if replaced is not None:
-        sandboxes.noted(sandbox.id, SandboxChange.SNAPSHOT_REMOVED, f"{replaced}: {name} has its place")
+    kept = sandboxes.kept
+    room = kept.making_room(sandbox.id, sandbox.keeping)
+    replaced = await told(room.__enter__)
+    try:
+        asked = {"name": name, "replaces": next(iter(replaced), None), "limit": kept.limit}
+        await told(lambda: sandboxes.ask(sandbox.id, "POST", "/snapshot", asked, SAVE_SECONDS))
+        sandboxes.noted(sandbox.id, SandboxChange.SNAPSHOT, name)
+        for each in replaced[1:]:  # as many as may be were fewer than before
+            await told(partial(kept.remove, sandbox.id, each))
+        for each in replaced:
+            sandboxes.noted(sandbox.id, SandboxChange.SNAPSHOT_REMOVED, f"{each}: {name} has its place")
+    finally:
+        room.__exit__(None, None, None)
 
 
 async def take(desk: Desk, ask: Ask) -> Answer:
@@ -172,7 +179,8 @@ OPERATIONS = (
         "Remove one; the others are answered",
         remove,
         models.SnapshotList,
-        reasons=UNKNOWN | {SandboxProblem.UNKNOWN_SNAPSHOT, SandboxProblem.NOT_SAVED},
+        reasons=UNKNOWN
+        | {SandboxProblem.UNKNOWN_SNAPSHOT, SandboxProblem.NOT_SAVED, SandboxProblem.SANDBOX_BUSY},
     ),
     Operation(
         "sleep_sandbox",

@@ -8,15 +8,16 @@ from typing import Final
 
 from coatcheck.control.desk import Desk
 from coatcheck.control.problem import ControlProblem
-from coatcheck.control.sandbox_keeping import save
-from coatcheck.decision.keeping import PERIODIC
+from coatcheck.control.sandbox_keeping import save, told
+from coatcheck.decision.keeping import PERIODIC, first_due
 from coatcheck.decision.lifecycle import MIN_SNAPSHOT_SECONDS
 from coatcheck.decision.sandbox import Sandbox, SandboxProblem, SandboxState
 from coatcheck.telemetry.events import SandboxChange
 
 LOOK_SECONDS: Final = 1.0
 FIRST_SECONDS: Final = MIN_SNAPSHOT_SECONDS
-"""After it was first seen running: one that is to be brought back needs something to come back from."""
+"""After it was first seen running with nothing saved of it: who is to be brought back needs something to come
+back from."""
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +40,26 @@ class PeriodicSnapshots:
             for sandbox in running:
                 await self._look(sandbox)
 
+    async def _first(self, sandbox_id: str, every: float) -> float:
+        """In how many seconds."""
+        kept = self._desk.backend.sandboxes.kept
+        try:
+            saved = await told(lambda: kept.snapshots(sandbox_id))
+        except ControlProblem:
+            return FIRST_SECONDS  # what is wrong with them is told when the next one is taken
+        record = kept.record(sandbox_id)
+        generation = record.generation if record is not None else 1
+        return first_due(saved, generation, every, FIRST_SECONDS, time.time())
+
     async def _look(self, sandbox: Sandbox) -> None:
         every = sandbox.keeping.every_seconds
         # One that is paused or asleep has nothing new to save: it is due when it runs again.
         if every is None or sandbox.state is not SandboxState.RUNNING:
             return
+        if sandbox.id not in self._due:
+            self._due[sandbox.id] = time.monotonic() + await self._first(sandbox.id, every)
         now = time.monotonic()
-        if now < self._due.setdefault(sandbox.id, now + FIRST_SECONDS):
+        if now < self._due[sandbox.id]:
             return
         self._due[sandbox.id] = now + every
         name = f"{PERIODIC}{datetime.now(UTC):%Y%m%d-%H%M%S}"

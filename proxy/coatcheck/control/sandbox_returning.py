@@ -6,8 +6,8 @@ against what this machine gives now, as when a sandbox is made.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -18,7 +18,7 @@ from coatcheck.control import sandbox_models as models
 from coatcheck.control.caller import Action, Caller
 from coatcheck.control.desk import Desk
 from coatcheck.control.operation import Answer, Ask, Operation
-from coatcheck.control.problem import ControlProblem, Reason, Refusal
+from coatcheck.control.problem import ControlProblem, Reason, Refusal, from_sandbox
 from coatcheck.control.sandbox_keeping import SAVE_SECONDS, SAVING, check_savable, told
 from coatcheck.control.sandbox_opening import Person, admit, begin
 from coatcheck.control.sandboxes import GONE_SECONDS, POLL_SECONDS, UNKNOWN, USING, find, use, view
@@ -30,6 +30,7 @@ from coatcheck.decision.sandbox import (
     Ending,
     Sandbox,
     SandboxProblem,
+    SandboxRefused,
     SandboxState,
     WantedSandbox,
 )
@@ -105,13 +106,14 @@ async def restore(desk: Desk, ask: Ask) -> Answer:
     name = cast(models.Restore, ask.body).snapshot
     sandboxes = desk.backend.sandboxes
     saved = await told(lambda: sandboxes.kept.saved(sandbox.id, name))
-    await told(lambda: sandboxes.kept.comeback(sandbox.id, saved))  # before anything ends for it
-    if not sandboxes.is_down(sandbox.id):
-        detail = f"restored to {saved.name} by {caller.name}"
-        await desk.take(lambda: sandboxes.kill(sandbox.id, Ending.RESTORED, detail))
-        await _until(desk, sandbox.id, lambda now: sandboxes.is_down(now.id), GONE_SECONDS)
-    back = await bring_back(desk, sandbox.id, caller, saved)
-    return models.SandboxShown(sandbox=view(await running(desk, back)))
+    with _used(desk, saved):
+        await told(lambda: sandboxes.kept.comeback(sandbox.id, saved))  # before anything ends for it
+        if not sandboxes.is_down(sandbox.id):
+            detail = f"restored to {saved.name} by {caller.name}"
+            await desk.take(lambda: sandboxes.kill(sandbox.id, Ending.RESTORED, detail))
+            await _until(desk, sandbox.id, lambda now: sandboxes.is_down(now.id), GONE_SECONDS)
+        back = await bring_back(desk, sandbox.id, caller, saved)
+        return models.SandboxShown(sandbox=view(await running(desk, back)))
 
 
 async def fork(desk: Desk, ask: Ask) -> Answer:
@@ -135,9 +137,10 @@ async def fork(desk: Desk, ask: Ask) -> Answer:
         saved = point
         if saved is None:
             saved = await told(lambda: sandboxes.kept.saved(sandbox.id, asked.snapshot))
-        back = await told(partial(sandboxes.kept.comeback, sandbox.id, saved))
-        clones = await _clones(desk, wanted, back, caller, asked.count)
-        shown = [view(await running(desk, each)) for each in clones]
+        with _used(desk, saved):
+            back = await told(partial(sandboxes.kept.comeback, sandbox.id, saved))
+            clones = await _clones(desk, wanted, back, caller, asked.count)
+            shown = [view(await running(desk, each)) for each in clones]
     finally:
         if point is not None:  # they have read it, or never will
             await asyncio.to_thread(sandboxes.kept.drop, point)
@@ -166,6 +169,16 @@ async def _clones(
             sandboxes.kill(clone.id, Ending.KILLED, "not all of the fork could be made")
         raise
     return begun
+
+
+@contextmanager
+def _used(desk: Desk, saved: Path) -> Iterator[None]:
+    """Nothing takes its place and nobody removes it while somebody begins from it. ControlProblem."""
+    try:
+        with desk.backend.sandboxes.kept.using(saved):
+            yield
+    except SandboxRefused as error:
+        raise from_sandbox(error) from None
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
 """A sandbox beyond one life: what was asked for, which lives it has had, what the next one begins from."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -121,9 +121,27 @@ def sessions_of(lives: Iterable[Life]) -> frozenset[str]:
     return frozenset(session for life in lives for session in life.sessions.values())
 
 
-def to_replace(saved: Sequence[Saved], limit: int, keeping: Keeping) -> str | None:
-    """Which snapshot another one takes the place of, of those that are there, the oldest first. None: none,
-    be it that there is room, or that it is to be refused."""
-    if not keeping.rotates or len(saved) < limit:
-        return None
-    return next((each.name for each in saved if each.name.startswith(PERIODIC)), None)
+def to_replace(
+    saved: Sequence[Saved], limit: int, keeping: Keeping, used: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Which snapshots another one takes the place of, of those that are there, the oldest first: as many as
+    are too many with it, be it that the limit was lowered. None of `used`, from which somebody begins just
+    now. Empty: there is room, or it is to be refused."""
+    if not keeping.rotates:
+        return ()
+    periodic = [each.name for each in saved if each.name.startswith(PERIODIC) and each.name not in used]
+    return tuple(periodic[: max(0, len(saved) + 1 - limit)])
+
+
+def first_due(saved: Iterable[Saved], generation: int, every: float, soon: float, now: float) -> float:
+    """Seconds until the first periodic snapshot of a sandbox that is seen to run, of that generation. `soon`:
+    of one that has nothing to come back from. Times are Unix seconds, `every` the period.
+
+    Who came back from a snapshot has run for a whole period before it may take an older one's place: one that
+    dies again and again would replace, one by one, all those that it was well in.
+    """
+    times = {each.generation: each.created_at for each in saved if each.created_at is not None}
+    if not times:
+        return soon
+    own = times.get(generation)  # its daemon is another one now
+    return min(every, max(soon, own + every - now)) if own is not None else every

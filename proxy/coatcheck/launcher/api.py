@@ -119,7 +119,7 @@ def _scale(sandbox: Supervisor) -> Callable[[Request], Awaitable[Mapping[str, ob
 def _snapshot(sandbox: Supervisor) -> Callable[[Request], Awaitable[Mapping[str, object]]]:
     async def ask(request: Request) -> Mapping[str, object]:
         asked = await request.json()
-        directory = await sandbox.snapshot(asked["name"], asked["replaces"])
+        directory = await sandbox.snapshot(asked["name"], asked["replaces"], asked["limit"])
         return {"name": directory.name, "directory": str(directory)}
 
     return ask

@@ -8,6 +8,7 @@ import contextlib
 import os
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,16 @@ from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from coatcheck.decision.keeping import Comeback, Life, Saved, line_of, sessions_of, still_needed
+from coatcheck.decision.keeping import (
+    Comeback,
+    Keeping,
+    Life,
+    Saved,
+    line_of,
+    sessions_of,
+    still_needed,
+    to_replace,
+)
 from coatcheck.decision.recovery import ATTEMPTS
 from coatcheck.decision.sandbox import (
     Backend,
@@ -71,6 +81,13 @@ class Keeper:
         self._most = settings.max_kept_sandboxes
         self.limit = settings.max_snapshots
         """Of snapshots of one sandbox."""
+        self._reserve_mib = settings.snapshot_reserve
+        self._used: Counter[Path] = Counter()
+        """Snapshots from which somebody begins just now."""
+        self._going: Counter[Path] = Counter()
+        """Those that are removed just now, or that another one takes the place of."""
+        self._marks = threading.Lock()
+        """Of both; nobody reads a disk under it."""
         self._lock = threading.RLock()
         self._records: dict[str, Record] = {}
         self._read = False
@@ -197,12 +214,12 @@ class Keeper:
             snapshots=place,
             restore=Path(back.snapshot) if back is not None else None,
             template=back.template if back is not None else None,
+            reserve_mib=self._reserve_mib,
         )
         return replace(
             spec,
             machine=machine,
             store=place if savable else None,
-            max_snapshots=self.limit,
             ancestors=tuple(sorted(sessions_of(line[1:]))),
             idle_action=IdleAction.SLEEP if keeping.sleeps and savable else IdleAction.END,
         )
@@ -245,9 +262,59 @@ class Keeper:
         return tuple(_saved(each) for each in found)
 
     def remove(self, sandbox_id: str, name: str) -> None:
-        """SandboxRefused when there is none of that name."""
+        """SandboxRefused when there is none of that name, or somebody begins from it."""
+        store = self._store(sandbox_id)
         with _told(SandboxProblem.UNKNOWN_SNAPSHOT):
-            self._store(sandbox_id).remove(name)
+            with self._marks:
+                if self._used[found := store.find(name)]:
+                    raise SandboxRefused(
+                        SandboxProblem.SANDBOX_BUSY,
+                        f"a sandbox begins from the snapshot {name} just now",
+                        "Remove it in a moment.",
+                    )
+                self._going[found] += 1
+            try:
+                store.remove(name)
+            finally:
+                self._unmark(self._going, found)
+
+    @contextlib.contextmanager
+    def making_room(self, sandbox_id: str, keeping: Keeping) -> Iterator[tuple[str, ...]]:
+        """Names of the snapshots that another one of this sandbox takes the place of; meanwhile nobody begins
+        from them. Blocks at the beginning. SandboxRefused."""
+        saved, directory = self.snapshots(sandbox_id), self._store(sandbox_id).directory
+        with self._marks:
+            used = [each.name for each in (*self._used, *self._going) if each.parent == directory]
+            names = to_replace(saved, self.limit, keeping, used)
+            self._going.update(going := [directory / each for each in names])
+        try:
+            yield names
+        finally:
+            self._unmark(self._going, *going)
+
+    @contextlib.contextmanager
+    def using(self, saved: Path) -> Iterator[None]:
+        """Somebody begins from it: it stays for as long as the block lasts. SandboxRefused when it goes just
+        now."""
+        with self._marks:
+            if saved in self._going:
+                raise SandboxRefused(
+                    SandboxProblem.UNKNOWN_SNAPSHOT,
+                    f"the snapshot {saved.name} is being removed, or replaced by a newer one",
+                    "Use another one: `coatcheck sandbox snapshots` lists them.",
+                )
+            self._used[saved] += 1
+        try:
+            yield
+        finally:
+            self._unmark(self._used, saved)
+
+    def _unmark(self, marks: Counter[Path], *snapshots: Path) -> None:
+        with self._marks:
+            marks.subtract(snapshots)
+            for each in snapshots:
+                if not marks[each]:
+                    del marks[each]
 
     @contextlib.contextmanager
     def shared(self, back: Comeback) -> Iterator[Comeback]:

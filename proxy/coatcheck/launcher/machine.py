@@ -69,6 +69,8 @@ class MachineSpec:
     that any number of clones cost what they write to. None: a copy of its own is made."""
     snapshot_key: Path | None = None
     """File of the key that signs snapshots, made when it is missing; for whoever saves or restores."""
+    reserve_mib: int = 64
+    """What stays free on the disk that it is saved to, for others."""
     snapshots: Path | None = None
     """Directory of all snapshots of this sandbox: they are part of what is left of it."""
 

@@ -175,7 +175,7 @@ class MicroVM:
         """
         qmp = self._control()
         need = os.fstat(self._memory).st_blocks * 512 + os.fstat(self._overlay).st_blocks * 512 + MIB
-        files = Unfinished(directory, need)
+        files = Unfinished(directory, need, self._spec.reserve_mib)
         try:
             await in_thread(files.begin)
             if self._private:  # which nobody writes to: it is copied while the guest runs

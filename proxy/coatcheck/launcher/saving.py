@@ -125,14 +125,14 @@ class Saver:
             for place in (store, store / SNAPSHOTS, store / FORKS):
                 Store(place).sweep()
 
-    async def snapshot(self, channel: Channel, name: str, replaces: str | None = None) -> Path:
+    async def snapshot(self, channel: Channel, name: str, replaces: str | None, limit: int) -> Path:
         """Its directory, once it is there. SandboxRefused; then it goes on as it was. `replaces`: the one
-        that is removed once this one is there."""
+        that is removed once this one is there. `limit`: how many there may be, as the daemon has it now."""
         machine, store = self.durable()
         key = self._spec.machine.snapshot_key
         if key is None:
             raise refuse(SandboxProblem.UNSAVABLE)
-        kept = Store(store / SNAPSHOTS, self._spec.max_snapshots)
+        kept = Store(store / SNAPSHOTS, limit)
         try:
             directory = await asyncio.to_thread(lambda: kept.place(name, manifest.open_key(key), replaces))
         except MachineError as error:

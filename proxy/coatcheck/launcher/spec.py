@@ -72,7 +72,6 @@ class SupervisorSpec:
     """How far it grows and shrinks; `limits` are what it starts with."""
     store: Path | None = None
     """Its own place in the state directory, 0700: `snapshots/`, `forks/`, `asleep`. None: it is not saved."""
-    max_snapshots: int = 10
     ancestors: tuple[str, ...] = ()
     """Sessions whose handles its processes may hold beside those of its own identities."""
     held_seconds: float = 900.0

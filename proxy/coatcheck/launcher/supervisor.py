@@ -27,6 +27,7 @@ from coatcheck.launcher.refusal import of_agent, refusal
 from coatcheck.launcher.reporting import Reporter, Reporting
 from coatcheck.launcher.saving import ASLEEP, Durable, Saver, Turns
 from coatcheck.launcher.sleeping import Sleeper
+from coatcheck.launcher.snapshots.store import LIMIT
 from coatcheck.launcher.spec import IdleAction, SupervisorSpec
 from coatcheck.launcher.standing_still import Disobeyed, rebind, set_clock, thaw
 from coatcheck.launcher.trust import BrowserTrust, digest, for_browsers, provide
@@ -153,10 +154,10 @@ class Supervisor:
         channel = await self.channel()
         await self._turns.take(lambda: self._resume(channel))
 
-    async def snapshot(self, name: str, replaces: str | None = None) -> Path:
+    async def snapshot(self, name: str, replaces: str | None = None, limit: int = LIMIT) -> Path:
         """Where it was saved, once that is there. SandboxRefused: it goes on as it was, here and below."""
         channel = await self._ready_channel()
-        return await self._turns.take(lambda: self._saver.snapshot(channel, name, replaces))
+        return await self._turns.take(lambda: self._saver.snapshot(channel, name, replaces, limit))
 
     async def fork_point(self) -> Path:
         """The same, for its forks to begin from; whoever asked removes it, and else we do."""

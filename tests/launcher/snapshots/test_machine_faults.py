@@ -5,6 +5,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,10 +90,10 @@ async def test_no_space_leaves_nothing_and_the_guest_goes_on(
     """Said before it is stopped, or in the middle of it."""
     machine, guest = parent
     before = sorted(world.snapshots.iterdir())
-    with monkeypatch.context() as patched:
-        patched.setattr("coatcheck.launcher.snapshots.directory.SPARE_BYTES", 1 << 60)
-        with pytest.raises(SnapshotError, match="there is no space for a snapshot"):
-            await machine.save(world.snapshots / "none")
+    machine.bind(replace(world.spec(), reserve_mib=1 << 40))
+    with pytest.raises(SnapshotError, match=f"beside the {1 << 40} MiB that stay free"):
+        await machine.save(world.snapshots / "none")
+    machine.bind(world.spec())
     assert int(await guest.ask("counted")) > 0
 
     def full(*_: object) -> int:

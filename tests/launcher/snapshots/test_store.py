@@ -71,6 +71,17 @@ def test_one_that_is_to_be_replaced_does_not_count(store: Store) -> None:
         store.place("w", KEY, replaces="v")
 
 
+def test_where_fewer_may_be_by_now_one_takes_the_place_of_another(store: Store) -> None:
+    """The operator lowered the limit: there are no more than before, and periodic ones go on."""
+    for number, name in enumerate(("x", "y", "z")):
+        take(store, name, float(number))
+    lower = Store(store.directory, limit=1)
+    assert lower.place("w", KEY, replaces="x") == store.directory / "w"
+    for replaces in (None, "v"):
+        with pytest.raises(SnapshotError, match="has 3 snapshots, and may have 1"):
+            lower.place("w", KEY, replaces)
+
+
 def test_a_name_that_is_taken_is_refused(store: Store) -> None:
     """Before its guest is stopped for it."""
     take(store, "x", 1.0)

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from coatcheck.launcher.snapshots import memory_image
-from coatcheck.launcher.snapshots.directory import FILES, Snapshot, Unfinished
+from coatcheck.launcher.snapshots.directory import FILES, RESERVE_MIB, Snapshot, Unfinished
 from coatcheck.launcher.snapshots.manifest import FORMAT, Image, Manifest, SnapshotError, parse
 
 MAGIC: Final = b"coatcheck snapshot archive 1\n"
@@ -51,8 +51,16 @@ def export(snapshot: Snapshot, target: BinaryIO, passphrase: bytes) -> None:
     sealed.finish()
 
 
-def take(source: BinaryIO, directory: Path, sandbox: str, passphrase: bytes, key: bytes) -> Manifest:
-    """What was exported becomes a snapshot of `sandbox` in `directory`, signed with our `key`.
+def take(
+    source: BinaryIO,
+    directory: Path,
+    sandbox: str,
+    passphrase: bytes,
+    key: bytes,
+    reserve_mib: int = RESERVE_MIB,
+) -> Manifest:
+    """What was exported becomes a snapshot of `sandbox` in `directory`, signed with our `key`; after that
+    `reserve_mib` are still free on that disk.
 
     It has no sessions: handles in its memory are of another host, and mean nothing here. SnapshotError, and
     nothing is left, when the passphrase is another, or the stream is not whole. Whether this host can restore
@@ -64,7 +72,8 @@ def take(source: BinaryIO, directory: Path, sandbox: str, passphrase: bytes, key
         raise _broken("it does not begin with a manifest")
     manifest = _manifest(content)
     images: dict[str, Image] = {name: getattr(manifest, name) for name in FILES}
-    files = Unfinished(directory, sum(len(image.digests) for image in images.values()) * memory_image.PIECE)
+    need = sum(len(image.digests) for image in images.values()) * memory_image.PIECE
+    files = Unfinished(directory, need, reserve_mib)
     try:
         files.begin()
         _write(records, files, images)

@@ -23,10 +23,11 @@ DEVICES: Final = "devices"
 OVERLAY: Final = "overlay"
 FILES: Final = (MEMORY, DEVICES, OVERLAY)
 UNFINISHED: Final = ".unfinished-"
-SPARE_BYTES: Final = 64 * 1024 * 1024
-"""What must stay free on the host's disk for it to go on working."""
+RESERVE_MIB: Final = 64
+"""What must stay free on the host's disk for it to go on working, at the least."""
 DEVICES_BYTES: Final = 1024 * 1024
 """Room for the devices' state, some 70 KiB."""
+_MIB: Final = 1024 * 1024
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -37,10 +38,12 @@ _SEALS: Final = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | f
 class Unfinished:
     """A snapshot that is being written. Either `finish` or `discard` it."""
 
-    def __init__(self, directory: Path, need: int) -> None:
-        """`directory`: where it will be; its parent is private. `need`: bytes that it will take, at most."""
+    def __init__(self, directory: Path, need: int, reserve_mib: int = RESERVE_MIB) -> None:
+        """`directory`: where it will be; its parent is private. `need`: bytes that it will take, at most.
+        `reserve_mib`: how much must be free after that, for what else is on this disk."""
         self.directory = directory
         self._need = need
+        self._reserve_mib = reserve_mib
         self._images: dict[str, Image] = {}
         self._where = directory.with_name(f"{UNFINISHED}{directory.name}-{secrets.token_hex(4)}")
 
@@ -56,8 +59,8 @@ class Unfinished:
                 f"there is a snapshot {self.directory.name} already", "remove it, or use another name"
             )
         about = os.statvfs(parent)
-        if about.f_bavail * about.f_frsize < self._need + SPARE_BYTES:
-            raise _no_space(parent, self._need)
+        if about.f_bavail * about.f_frsize < self._need + self._reserve_mib * _MIB:
+            raise self._no_space()
         with self._told():
             self._where.mkdir(mode=0o700)
 
@@ -128,11 +131,18 @@ class Unfinished:
             yield
         except OSError as error:
             if error.errno in _FULL:
-                raise _no_space(self.directory.parent, self._need) from error
+                raise self._no_space() from error
             raise SnapshotError(
                 f"the snapshot {self.directory.name} cannot be written: {error.strerror}",
                 "check the disk that holds the state directory",
             ) from error
+
+    def _no_space(self) -> SnapshotError:
+        return SnapshotError(
+            f"there is no space for a snapshot in {self.directory.parent}: about {self._need // _MIB} MiB are"
+            f" needed beside the {self._reserve_mib} MiB that stay free (COATCHECK_SNAPSHOT_RESERVE)",
+            "remove one (coatcheck sandbox snapshots lists them), or give COATCHECK_STATE_DIR a larger disk",
+        )
 
 
 class Snapshot:
@@ -247,10 +257,3 @@ def _sync(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _no_space(where: Path, need: int) -> SnapshotError:
-    return SnapshotError(
-        f"there is no space for a snapshot in {where}: about {need // (1024 * 1024)} MiB are needed",
-        "remove one (coatcheck sandbox snapshots lists them), or give COATCHECK_STATE_DIR a larger disk",
-    )

@@ -43,12 +43,13 @@ class Store:
 
     def place(self, name: str, key: bytes, replaces: str | None = None) -> Path:
         """Where a new one called `name` goes. SnapshotError when it may not be, or there are as many as may
-        be: it says what to remove. `replaces`: one that does not count, since it is removed after this."""
+        be: it says what to remove. `replaces`: one that is removed after this, so that there are no more than
+        before, also where fewer may be by now."""
         check_name(name)
         there = self._finished()
         if self.directory / name in there:
             raise SnapshotError(f"there is a snapshot {name} already", "remove it, or use another name")
-        if len([path for path in there if path.name != replaces]) >= self._limit:
+        if len(there) >= self._limit and self.directory / (replaces or "") not in there:
             oldest = ", ".join(each.name for each in self.list(key)[:3])
             raise SnapshotError(
                 f"this sandbox has {len(there)} snapshots, and may have {self._limit}",
