@@ -43,6 +43,9 @@ def wire_gauges(daemon: Daemon) -> None:
     pulled.active_connections = lambda: float(len(daemon.plane.connections)) if daemon.plane else 0.0
     pulled.warm_pool = lambda: daemon.sandboxes.pool.counts()
     pulled.approvals_waiting = lambda: float(len(daemon.exchange.approvals.held))
+    replica = state.replica
+    if replica is not None:
+        pulled.owed = lambda: replica.database.debt
     pulled.ca_expiry = lambda: daemon.authority.not_after.timestamp()
     pulled.credentials = lambda: {name for policy in state.policies.values() for name in policy.credentials}
     pulled.breaker_open = lambda: any(

@@ -146,3 +146,4 @@ async def test_a_page_shows_and_revokes_what_runs_at_another_daemon(person: Pers
         return {far.state.status(each.session.id) for each in others}
 
     await until(statuses, lambda seen: seen == {"revoked"}, patience=60)
+    assert b"coatcheck_shared_state_owed 0.0" in two.near.daemon.metrics.render()

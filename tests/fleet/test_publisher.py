@@ -144,6 +144,37 @@ def test_what_lapses_lapses_for_all(three: Fleet, server: RedisServer) -> None:
     assert session.id.encode() not in server.admin().hgetall("coatcheck:{coatcheck}:leases")
 
 
+def test_a_slow_redis_refuses_nobody_and_delays_no_revocation_where_it_is_asked(
+    server: RedisServer, short: Path
+) -> None:
+    """It answers nothing for a fifth of a second, again and again: less than what is waited for. Everything
+    goes on, and nobody is refused; a revocation counts at once here, and soon there."""
+    ended = Event()
+
+    def slow() -> None:
+        while not ended.wait(0.05):
+            server.admin().execute_command("DEBUG", "SLEEP", "0.2")
+
+    with fleet(server, short / "fleet", shared_state_max_silence=30.0) as made, ThreadPoolExecutor(2) as pool:
+        a, b = made.daemon(), made.daemon()
+        sessions = [a.state.open_session(wanted(f"issuer|{n}"), "launcher")[0] for n in range(5)]
+        until(lambda: b.knows(sessions[-1]))
+        slowing = pool.submit(slow)
+        try:
+            for session in sessions:
+                until(_renewed, a, session)
+                taking = pool.submit(b.state.revoke, session.id, "operator")
+                until(lambda: b.refuses(session) is Reason.SESSION_REVOKED)  # noqa: B023
+                if taking.exception(PATIENCE) is not None:  # a busy machine is slower than Redis
+                    until(_revoked, b, session)
+                until(lambda: a.refuses(session) is Reason.SESSION_REVOKED)  # noqa: B023
+                assert a.hears and b.hears
+        finally:
+            ended.set()
+        slowing.result(PATIENCE)
+        assert "shared_state_silent" not in (*a.told(), *b.told())
+
+
 def test_who_renews_what_is_over_leaves_no_lease_behind(three: Fleet, server: RedisServer) -> None:
     """It had not heard yet: nobody would ever take that lease away again."""
     a, b, _ = three.daemons
@@ -163,6 +194,13 @@ def _unable_to_write(server: RedisServer) -> Iterator[None]:
         yield
     finally:
         server.admin().execute_command("ACL", "SETUSER", "default", "+xadd")
+
+
+def _renewed(daemon: Daemon, session: Session) -> bool:
+    try:
+        return bool(daemon.state.renew(session.id, "launcher", 500))
+    except StateError:
+        return False
 
 
 def _revoked(daemon: Daemon, session: Session) -> bool:
@@ -189,8 +227,10 @@ def test_a_revocation_that_is_repeated_is_answered_when_the_others_know(
                 a.state.revoke_where(lambda each: False, credential, "operator")
             assert refused.value.reason is Problem.NOT_DURABLE
         assert b.refuses(session) is None
+        assert (_replica(a).database.debt, _replica(b).database.debt) == (1, 0)
     until(_revoked, a, session)
     until(lambda: b.refuses(session) is Reason.SESSION_REVOKED)
+    assert _replica(a).database.debt == 0
 
 
 def test_a_revocation_that_no_replica_has_is_refused_as_often_as_it_is_repeated(short: Path) -> None:

@@ -77,6 +77,8 @@ class SharedDatabase(Database):
         self._given: list[Change] = []
         self._doubtful: list[Change] = []
         self._applying = False
+        self.debt = len(self.owed())
+        """How many changes are owed; read in any thread."""
         self.unconfirmed = False
         """The others know what is owed; fewer replicas than were asked for are known to have it."""
 
@@ -158,6 +160,7 @@ class SharedDatabase(Database):
         finally:
             with suppress(sqlite3.Error):  # it is tried again with the next change, until then in memory
                 self._keep_doubtful()
+                self.debt = len(self.owed())
         if taken:
             self.tell_owed(now)
 

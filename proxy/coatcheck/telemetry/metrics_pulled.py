@@ -50,6 +50,8 @@ class Pulled:
     policy_refused: Callable[[], bool] = lambda: False
     bundle_version: Callable[[], int | None] = lambda: None
     """Of the signed bundle in force; None where there is none, and then nothing is exported."""
+    owed: Callable[[], int | None] = lambda: None
+    """Of what was taken here, what a fleet's other daemons must still be told; None: there are none."""
     otel_counts: Callable[[], Mapping[tuple[str, str], int]] = dict
     """By signal and what became of it; empty, and not exported, where no collector is configured."""
     policies: dict[str, str] = field(default_factory=dict)
@@ -75,6 +77,8 @@ class PulledCollector(Collector):
         pulled = self._pulled
         yield _gauge("sessions", _read(pulled.sessions, math.nan))
         yield _gauge("approvals_waiting", _read(pulled.approvals_waiting, math.nan))
+        owed = _read(pulled.owed, None)
+        yield _gauges("shared_state_owed", [] if owed is None else [((), float(owed))])
         yield _gauge("active_connections", _read(pulled.active_connections, math.nan))
         standing_by: Mapping[str, float] = {}
         pool = _read(pulled.warm_pool, standing_by)

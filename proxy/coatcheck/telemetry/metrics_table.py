@@ -84,6 +84,7 @@ METRICS: dict[str, MetricDoc] = {
         _row(_G, "secret_age_seconds", "Since the secret in memory was read from its store.", "credential"),
         _row(_G, "sessions", "Live sessions."),
         _row(_G, "approvals_waiting", "Requests that wait for somebody's answer now, at this daemon."),
+        _row(_G, "shared_state_owed", "What was revoked here and a fleet does not know; absent without."),
         _row(_G, "active_connections", "Client connections open now."),
         _row(_G, "warm_pool", "Sandboxes that stand by for whoever asks: starting, or ready.", "state"),
         _row(_G, "policy_info", "1 for each policy in force, by name and SHA-256.", "name", "hash"),
