@@ -153,3 +153,26 @@ async def test_what_it_may_not_have_is_refused_inside(sandbox: Sandbox) -> None:
         (400, "wrong_host"),
         (405, "method_not_allowed"),
     ]
+
+
+async def test_it_grows_and_shrinks_by_itself_as_it_was_asked_to(where: Place, sandbox: Sandbox) -> None:
+    """At other percents and times than the usual ones: at the first pressure, and two seconds after."""
+    await sandbox.kill()  # its memory is the next one's
+    rule = {"up_percent": 55, "down_percent": 45, "cooldown_seconds": 1.0, "down_after_seconds": 2.0}
+    wanted: dict[str, Any] = {"backend": "microvm", "memory_mib": 256, "disk_mib": 32}
+    async with sandbox_in(where, **wanted, max_memory_mib=512, autoscale=rule) as grows:
+        assert grows.shown["elastic"]["autoscale"] == rule and grows.shown["one_size"] == ""
+        script = "x = b'x' * (145 << 20); print(1, flush=True); input()"
+        async with await grows.start(["python3", "-I", "-S", "-c", script]) as holding:
+            async for _ in holding:
+                break
+            await counts_for(grows, 512)
+            assert resized(where, grows)[0] == "512 MiB, 1 CPUs: autoscaler"
+            await holding.write(b"\n")
+            assert (await holding.wait()).exit_code == 0
+        deadline = time.monotonic() + SECONDS
+        while len(resized(where, grows)) == 1:
+            assert time.monotonic() < deadline, grows.shown
+            await asyncio.sleep(0.1)
+        assert (await grows.refresh())["memory_mib"] < 512
+        assert resized(where, grows)[1].endswith(": autoscaler")
