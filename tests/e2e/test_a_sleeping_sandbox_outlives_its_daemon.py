@@ -5,7 +5,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from coatcheck.control_client import ControlClient
+import pytest
+
+from coatcheck.control_client import ControlClient, ControlError
 from coatcheck.sandbox_client import SandboxClient
 from tests.cli.transcript import coatcheck
 from tests.daemon import TestDaemon, running_daemon
@@ -68,6 +70,12 @@ async def test_a_sleeping_sandbox_outlives_its_daemon(all_output: Path, upstream
         control = ControlClient(daemon.settings.control)
         (found,) = control.sandboxes()
         assert (found["id"], found["state"]) == (made.id, "sleeping")
+        overlay = directory / "state/sandboxes" / made.id.removeprefix("sbx_") / "asleep/overlay"
+        overlay.rename(directory / "overlay")
+        with pytest.raises(ControlError, match="sleeps on: the overlay of the snapshot") as not_woken:
+            await asyncio.to_thread(control.wake_sandbox, made.id)
+        assert not_woken.value.reason == "not_woken"
+        (directory / "overlay").rename(overlay)
         (awake,) = await command(daemon, "wake", made.id)
         assert awake["state"] == "running"
         assert awake["sessions"].keys() == found["sessions"].keys()

@@ -40,6 +40,7 @@ ELSEWHERE = {
     "return await begin(desk, admitted, people, back, boots=True)",  # of the warm pool
     "await desk.give(lambda: desk.backend.state.note_listener(session.id, port))",  # of no sandbox
     "open_private_directory(volumes(settings))",  # it has none
+    "await told(partial(kept.remove, sandbox.id, each))",  # nobody lowered a limit
     "new = kept.record(sandbox.id) is None",  # nothing was done since the step before, as with the next two
     "spec = spec_of(sandbox, admitted, identities, settings, directory, lock)",
     "spec = kept.spec(spec, record, back)",

@@ -99,8 +99,11 @@ class World:
         ours = {self.sandbox.removeprefix("sbx_")}
         places = [self.daemon.directory / each for each in ("run/sandboxes", "state/sandboxes")]
         await until(self.processes, lambda found: found <= ours, patience=SECONDS)
-        for place in places:
-            assert {each.name for each in place.iterdir()} <= ours
+
+        async def left() -> set[str]:
+            return {each.name for place in places for each in place.iterdir()}
+
+        await until(left, lambda found: found <= ours, patience=SECONDS)
         (kept,) = places[1].iterdir()
         assert not [*(kept / "forks").iterdir(), *kept.glob("snapshots/.*")]
         assert shown["state"] == "running" or not _groups(kept.name)

@@ -15,6 +15,7 @@ from coatcheck.control_client import ControlError
 from coatcheck.decision.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
 from coatcheck.launcher import sleeping
 from coatcheck.launcher.channel import ChannelBroken
+from coatcheck.launcher.machine import MachineError
 from coatcheck.launcher.mux import Data, Event
 from coatcheck.launcher.spec import IdleAction
 from tests.launcher.durable import DurableMachine
@@ -353,6 +354,20 @@ async def test_one_that_was_woken_by_another_supervisor_forgets_its_sleep(
     silent = DurableMachine(saved=True, replies={"rebind": ()})
     async with life(tmp_path / "second", trust, silent, built, store=store) as it:
         assert (await it.ended())[0] is Ending.REBIND_FAILED
+
+
+@pytest.mark.parametrize("how", ["it is not loaded", "it is not rebound"])
+async def test_one_that_could_not_be_woken_sleeps_on(tmp_path: Path, trust: Path, how: str) -> None:
+    """There was no room for it, or its host was too busy: it must not be lost by that."""
+    store = tmp_path / "store"
+    (store / "asleep").mkdir(parents=True)
+    built = replace(MACHINE, restore=store / "asleep", generation=2)
+    no_room = MachineError("there is no memory for it") if how == "it is not loaded" else None
+    machine = DurableMachine(saved=True, fails=no_room, replies={"rebind": ()})
+    async with life(tmp_path, trust, machine, built, store=store) as it:
+        ending = (await it.ended())[0]
+        assert ending is (Ending.START_FAILED if no_room else Ending.REBIND_FAILED)
+    assert (store / "asleep").is_dir()
 
 
 class Agent(DurableMachine):

@@ -74,8 +74,17 @@ def owned(desk: Desk, ask: Ask) -> Sandbox:
 
 
 async def wake(desk: Desk, ask: Ask) -> Answer:
-    sandbox = await awake(desk, use(desk, ask), caller_of(ask))
-    return models.SandboxShown(sandbox=view(await running(desk, sandbox)))
+    sandbox = await running(desk, await awake(desk, use(desk, ask), caller_of(ask)))
+    if sandbox.over:
+        kept = desk.backend.sandboxes
+        sandbox = await _until(desk, sandbox.id, lambda now: kept.is_down(now.id), GONE_SECONDS)
+    if sandbox.state is SandboxState.SLEEPING:
+        raise ControlProblem(
+            SandboxProblem.NOT_WOKEN,
+            f"it was not woken, and sleeps on: {sandbox.detail}",
+            "Wake it again when that is mended; or go back to a snapshot: coatcheck sandbox restore.",
+        )
+    return models.SandboxShown(sandbox=view(sandbox))
 
 
 async def awake(desk: Desk, sandbox: Sandbox, caller: Caller) -> Sandbox:

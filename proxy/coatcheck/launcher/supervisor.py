@@ -224,6 +224,7 @@ class Supervisor:
         # First the sessions, so that what is still in flight has no authority while the rest is torn down.
         self._turns.close()
         asleep = ending in _SLEEPS_ON and self.state is SandboxState.SLEEPING
+        lived = self._channel.done()  # else it sleeps on: there is nothing of it but what it was to wake from
         if asleep:
             ending = None
         await self._reporter.last(SandboxState.SLEEPING if asleep else SandboxState.ENDING, ending, detail)
@@ -236,7 +237,7 @@ class Supervisor:
         self._metadata.close()
         await self._stop_machine()
         await asyncio.to_thread(shutil.rmtree, self.spec.directory, ignore_errors=True)
-        if not asleep:
+        if lived and not asleep:
             await self._forget_sleep()
         return ending, detail
 
