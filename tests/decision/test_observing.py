@@ -80,6 +80,7 @@ def test_a_handle_gets_nowhere_where_no_rule_allows_it(world: World) -> None:
     ("destination", "head", "expected"),
     [
         (Destination("http", "new.example.net", 80), ANY, Reason.HOST_NOT_ALLOWED),
+        (Destination("http", "new.example.net", 443), ANY, Reason.HOST_NOT_ALLOWED),
         (Destination("http", API.host, 80), ANY, Reason.PLAIN_HTTP_REFUSED),
         (Destination("https", "new.example.net", 8443), ANY, Reason.HOST_NOT_ALLOWED),
         (ELSEWHERE, replace(ANY, target="/../x"), Reason.HOST_NOT_ALLOWED),
@@ -127,6 +128,7 @@ def test_it_is_over_when_its_day_begins() -> None:
     assert policy.observe is not None
     denial, end = Deny(Reason.HOST_NOT_ALLOWED, "no rule"), policy.observe.until
     assert observes(policy, denial, "https", 443, end - 1) and not observes(policy, denial, "https", 443, end)
+    assert not observes(policy, replace(denial, alarm=True), "https", 443, end - 1), "nor what alarms"
 
 
 def test_a_session_on_another_policy_is_not_observed(tmp_path: Path) -> None:

@@ -127,15 +127,9 @@ def _try(
     )
     head = _head(sample, credential)
     verdict = decide(Peer("sample", (session.origin,)), destination, head, world)
-    if isinstance(verdict, NeedBody):
-        names = {found.credential.name for found in verdict.injections}
-        if credential is not None and isinstance(credential.inject, BodyInjection):
-            final = decide_body(verdict, handle.encode(), world)
-            verdict = Identified(session, final) if isinstance(final, Deny) else final
-        elif names:
-            return Trial(sample, verdict.rule.name, None, frozenset(names))
-        else:
-            return Trial(sample, verdict.rule.name, Reason.HANDLE_MISSING)
+    if isinstance(verdict, NeedBody):  # the handle is in the body: `_head` leaves no other open
+        final = decide_body(verdict, handle.encode(), world)
+        verdict = Identified(session, final) if isinstance(final, Deny) else final
     match verdict:
         case Identified(_, denial):
             return Trial(sample, denial.rule, denial.reason)
