@@ -118,15 +118,15 @@ class H2Link(Link):
     async def send_body(self, size: int) -> None:
         piece = b"x" * PIECE
         while self.sent < size:
-            room = self.h2.local_flow_control_window(self.stream)
-            part = piece[: min(size - self.sent, room, self.h2.max_outbound_frame_size)]
-            if not part:
+            room = min(size - self.sent, PIECE, self.h2.local_flow_control_window(self.stream))
+            if room <= 0:
                 self.moved.clear()
                 await self.moved.wait()
                 continue
-            self.h2.send_data(self.stream, part)
-            self.sent += len(part)
-            await self.flush()
+            for start in range(0, room, frame := self.h2.max_outbound_frame_size):
+                self.h2.send_data(self.stream, piece[start : min(start + frame, room)])
+            self.sent += room
+            await self.flush()  # of some frames at once, as senders do
         self.h2.end_stream(self.stream)
         await self.flush()
 
