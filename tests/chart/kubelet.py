@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
+
 import coatcheck
 from tests.chart.cluster import Json
 from tests.deploy.image import CONTAINED
@@ -37,12 +39,17 @@ NOT_APPLIED = {
     "terminationMessagePath": "nobody reads it",
     "terminationMessagePolicy": "nobody reads it",
     "restartPolicy": "the test starts containers itself",
+    "ports": "names for probes; what listens, listens",
+    "lifecycle": "no node leads anybody here, so that nothing has to be waited for at the end",
 }
 """Of a container, and why it does not matter to what is tested."""
+PROBES = frozenset({"livenessProbe", "readinessProbe", "startupProbe"})
 SECURITY = frozenset(
     {
         "allowPrivilegeEscalation",
         "capabilities",
+        "fsGroup",
+        "fsGroupChangePolicy",
         "privileged",
         "readOnlyRootFilesystem",
         "runAsGroup",
@@ -106,6 +113,15 @@ class RunningPod:
         [kind] = volume.keys() - {"name"}
         place, source = self.directory / "volumes" / volume["name"], volume[kind]
         place.mkdir(parents=True)
+        self._fill(kind, place, source)
+        # As the kubelet does: what a volume holds is that group's, and it may read it.
+        if (group := self.pod["spec"].get("securityContext", {}).get("fsGroup")) is not None:
+            for each in (place, *place.rglob("*")):
+                if not each.is_symlink():
+                    os.chown(each, -1, group)
+                    each.chmod(each.stat().st_mode | (0o2770 if each.is_dir() else 0o440))
+
+    def _fill(self, kind: str, place: Path, source: Json) -> None:
         if kind == "emptyDir":
             _only(source, "medium", "sizeLimit")
             place.chmod(0o777)  # as the kubelet makes it, for whatever user comes
@@ -131,8 +147,8 @@ class RunningPod:
 
     def command(self, container: Json, *words: str) -> list[str]:
         """What runs `words` in the container; without words, its own command."""
-        known = {"name", "command", "args", "env", "securityContext", "startupProbe", "volumeMounts"}
-        if unknown := container.keys() - known - NOT_APPLIED.keys():
+        known = {"name", "command", "args", "env", "securityContext", "volumeMounts"}
+        if unknown := container.keys() - known - PROBES - NOT_APPLIED.keys():
             raise NotHonoured(f"{container['name']}: {sorted(unknown)}")
         environment = self._environment(container)
         if not words:
@@ -169,7 +185,10 @@ class RunningPod:
         made = {"PATH": SEARCHED, "HOME": "/", "HOSTNAME": self.pod["metadata"]["name"]}
         for each in container.get("env", ()):
             _only(each, "name", "value", "valueFrom")
-            made[each["name"]] = each["value"] if "value" in each else self._value(each["valueFrom"])
+            value = each["value"] if "value" in each else self._value(each["valueFrom"])
+            for name, before in made.items():  # what was said before it, as $(NAME)
+                value = value.replace(f"$({name})", before)
+            made[each["name"]] = value
         return made
 
     def _value(self, source: Json) -> str:
@@ -204,7 +223,8 @@ class RunningPod:
             raise NotHonoured(f"{container['name']}: capabilities that stay")
         kept = ",".join(["-all", *(f"+{each.lower()}" for each in said["capabilities"].get("add", ()))])
         group = said.get("runAsGroup", 0)
-        words = ["--reuid", str(user), "--regid", str(group), "--clear-groups", "--no-new-privs"]
+        more = ["--groups", str(said["fsGroup"])] if "fsGroup" in said else ["--clear-groups"]
+        words = ["--reuid", str(user), "--regid", str(group), *more, "--no-new-privs"]
         return [*words, "--bounding-set", kept, "--inh-caps", kept], bool(said.get("readOnlyRootFilesystem"))
 
     # --- life ----------------------------------------------------------------------------------------
@@ -212,21 +232,40 @@ class RunningPod:
     def start(self) -> None:
         """The init containers in their order: one that stays is ready before the next begins."""
         for container in self.pod["spec"]["initContainers"]:
-            log = self.directory / f"{container['name']}.log"
             if container.get("restartPolicy") != "Always":
                 ran = self._run(container)
                 assert ran.returncode == 0, f"{container['name']}: {ran.stderr}{ran.stdout}"
                 continue
-            with log.open("wb") as file:
-                process = subprocess.Popen(
-                    self.command(container), stdin=subprocess.DEVNULL, stdout=file, stderr=file
-                )
-            self.processes[container["name"]] = process
-            probe = container["startupProbe"]["exec"]["command"]
-            deadline = time.monotonic() + SECONDS
-            while self._run(container, *probe).returncode:
-                assert process.poll() is None and time.monotonic() < deadline, log.read_text()
-                time.sleep(0.2)
+            self.begin(container["name"])
+
+    def begin(self, name: str) -> None:
+        """Start a container that stays, until each of its probes has found it well."""
+        container, log = self.container(name), self.directory / f"{name}.log"
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                self.command(container), stdin=subprocess.DEVNULL, stdout=file, stderr=file
+            )
+        self.processes[name] = process
+        deadline = time.monotonic() + SECONDS
+        while not all(self._finds_well(container, container[probe]) for probe in PROBES & container.keys()):
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+            time.sleep(0.2)
+
+    def _finds_well(self, container: Json, probe: Json) -> bool:
+        if "exec" in probe:
+            return self._run(container, *probe["exec"]["command"]).returncode == 0
+        asked = probe["httpGet"]
+        _only(asked, "path", "port", "scheme", "httpHeaders")
+        [port] = [each["containerPort"] for each in container["ports"] if each["name"] == asked["port"]]
+        url = f"{asked['scheme'].lower()}://{BOX}:{port}{asked['path']}"
+        headers = {each["name"]: each["value"] for each in asked.get("httpHeaders", ())}
+        try:  # by address, and whatever the certificate is
+            answer = self.namespace.do(
+                lambda: httpx.get(url, headers=headers, verify=False, trust_env=False, timeout=SECONDS)
+            )
+        except httpx.TransportError:
+            return False
+        return answer.is_success
 
     def container(self, name: str) -> Json:
         spec = self.pod["spec"]

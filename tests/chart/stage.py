@@ -135,32 +135,34 @@ def reviewed(platform: Platform, spec: Json) -> Json:
     }
 
 
-def prepare(bao: EmbeddedVault, login: str, server: str) -> None:
-    """A login for pods of `agents`, by their tokens for Vault's audience, and the secret. `kubernetes` as
-    docs/kubernetes.md has it, at its own name."""
+def prepare(bao: EmbeddedVault, login: str, server: str, mount: str) -> None:
+    """A login for pods by their tokens for Vault's audience, and the secret. `kubernetes` as
+    docs/kubernetes.md has it."""
 
     def work(client: Any) -> None:
         client.sys.create_or_update_policy("pods", 'path "secret/data/rendered" { capabilities = ["read"] }')
         if login == "kubernetes":
-            client.sys.enable_auth_method("kubernetes")
+            client.sys.enable_auth_method("kubernetes", path=mount)
             client.auth.kubernetes.configure(
                 server,
                 token_reviewer_jwt="of-nobody",
                 kubernetes_ca_cert=trustme.CA().cert_pem.bytes().decode(),
                 disable_local_ca_jwt=True,
+                mount_point=mount,
             )
             client.write_data(
-                "auth/kubernetes/role/coatcheck",
+                f"auth/{mount}/role/coatcheck",
                 data={
                     "audience": "vault", "token_policies": "pods",
-                    "bound_service_account_names": "default", "bound_service_account_namespaces": "agents",
+                    "bound_service_account_names": "default,cc",
+                    "bound_service_account_namespaces": "agents,coatcheck",
                 },
             )  # fmt: skip
             return
-        client.sys.enable_auth_method("jwt", path="pods")
-        client.auth.jwt.configure(jwks_url=f"{server}/openid/v1/jwks", path="pods")
+        client.sys.enable_auth_method("jwt", path=mount)
+        client.auth.jwt.configure(jwks_url=f"{server}/openid/v1/jwks", path=mount)
         client.auth.jwt.create_role(
-            "coatcheck", "sub", [], role_type="jwt", bound_audiences=["vault"], path="pods",
+            "coatcheck", "sub", [], role_type="jwt", bound_audiences=["vault"], path=mount,
             bound_subject="system:serviceaccount:agents:default", token_policies=["pods"],
         )  # fmt: skip
 
@@ -189,6 +191,24 @@ def admitted(made: Json, author: Json, directory: Path) -> Json:
     return pod
 
 
+def token(platform: Platform, audience: str, namespace: str, name: str, account: str) -> str:
+    """As the API server projects it into the pod of this name."""
+    who = {
+        "namespace": namespace,
+        "pod": {"name": name, "uid": UID},
+        "serviceaccount": {"name": account, "uid": "9c1d"},
+    }
+    claims: Json = {"sub": f"system:serviceaccount:{namespace}:{account}", "kubernetes.io": who}
+    return platform.token(aud=[audience], **claims)
+
+
+def server_tls(address: str) -> tuple[ssl.SSLContext, str]:
+    """For Vault and Redis at that address, and the CA that whoever asks them is to trust."""
+    authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(address).configure_cert(context)
+    return context, authority.cert_pem.bytes().decode()
+
+
 @contextmanager
 def staged(
     helm: Helm,
@@ -201,9 +221,7 @@ def staged(
     """The chart installed, a pod admitted and started, and afterwards gone without a trace."""
     directory.mkdir(exist_ok=True)
     platform = Platform(directory / "jwks.json")
-    vault_ca = trustme.CA()
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    vault_ca.issue_cert(HOST).configure_cert(tls)
+    tls, ca = server_tls(HOST)
     bao_port = int(bao.url.rpartition(":")[2])
     with (
         api_server(platform) as server,
@@ -213,8 +231,7 @@ def staged(
         passage(there.host, HOST, origin_port) as upstream_port,
         ExitStack() as more,
     ):
-        prepare(bao, login, server)
-        ca = vault_ca.cert_pem.bytes().decode()
+        prepare(bao, login, server, "pods" if login == "jwt" else login)
         values = given(
             SIDECAR,
             policies={"default.yaml": POLICY.replace("secret/openai#", "secret/rendered#")},
@@ -244,13 +261,9 @@ def staged(
         check_one(admitted_pod)
         admitted_pod["metadata"]["uid"] = UID  # the API server's, when it stores the pod
         configmaps = {each["metadata"]["name"]: each for each in objects.all("ConfigMap", "agents")}
-        who = {
-            "namespace": "agents",
-            "pod": {"name": "agent-0", "uid": UID},
-            "serviceaccount": {"name": "default", "uid": "9c1d"},
+        tokens = {
+            each: token(platform, each, "agents", "agent-0", "default") for each in ("coatcheck", "vault")
         }
-        claims: Json = {"kubernetes.io": who}
-        tokens = {each: platform.token(aud=[each], **claims) for each in ("coatcheck", "vault")}
         with running(admitted_pod, there.box, configmaps, tokens, secrets) as pod_here:
             yield Stage(there, pod_here, origin)
         assert there.internet.read() == []
