@@ -87,15 +87,17 @@ def _request(line: bytes, tally: Tally) -> RecordedRequest | None:
 
 
 def _read(record: dict[str, Any]) -> RecordedRequest:
-    texts = {name: record[name] for name in _TEXTS}
-    if not all(isinstance(value, str) for value in (*texts.values(), *record["credentials"])):
+    texts, credentials = {name: record[name] for name in _TEXTS}, record["credentials"]
+    if not isinstance(credentials, list) or not all(
+        isinstance(value, str) for value in (*texts.values(), *credentials)
+    ):
         raise ValueError("no text")
     reason = record["reason"]
     return RecordedRequest(
         at=float(record["at"]),
         outcome=Outcome(record["outcome"]),
         reason=None if reason is None else Reason(reason),
-        credentials=tuple(record["credentials"]),
+        credentials=tuple(credentials),
         destination=_destination(record["destination"]),
         whole=not any(mask in text for mask in _MASKS for text in (texts["path"], texts["method"])),
         **texts,
