@@ -130,6 +130,39 @@ def test_what_sleeps_at_one_member_is_revoked_at_another(three: Fleet, how: str)
     assert a.state.session(other.id).credentials == frozenset()
 
 
+def test_what_another_opened_a_moment_before_is_revoked_with_all(
+    three: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever revokes has not heard of it yet: it is answered when it has, and revoked that, too. Who never
+    hears is not told that all are."""
+    a, b, _ = three.daemons
+    log, stuck, held = b.member.follower._log, Event(), Event()
+    listen = log.listen
+
+    def later(after: Position, renewals_after: str) -> Heard:
+        stuck.set()
+        assert held.wait(PATIENCE)
+        return listen(after, renewals_after)
+
+    monkeypatch.setattr(b.state.hearing, "max_silence", PATIENCE)
+    monkeypatch.setattr(log, "listen", later)
+    assert stuck.wait(PATIENCE)
+    session, _ = a.state.open_session(wanted(), "launcher")
+    try:
+        monkeypatch.setattr("coatcheck.state.hearing.CATCH_UP_SECONDS", 0.1)
+        with pytest.raises(StateError, match="a moment before"):
+            b.state.revoke_where(lambda each: True, None, "operator")
+        monkeypatch.setattr("coatcheck.state.hearing.CATCH_UP_SECONDS", PATIENCE)
+        with ThreadPoolExecutor(1) as pool:
+            taking = pool.submit(b.state.revoke_where, lambda each: True, None, "operator")
+            assert not b.knows(session)
+            held.set()
+            assert taking.result(PATIENCE) == (session.id,)
+    finally:
+        held.set()
+    until(lambda: a.refuses(session) is Reason.SESSION_REVOKED)
+
+
 def test_what_lapses_lapses_for_all(three: Fleet, server: RedisServer) -> None:
     """Whoever sweeps first says so; its origin is free again, and Redis keeps no lease of it."""
     a, b, c = three.daemons
@@ -277,6 +310,7 @@ def test_what_a_member_did_a_moment_ago_speaks_against_nothing_that_it_does(
 
     monkeypatch.setattr(log, "listen", later)
     monkeypatch.setattr(a.state.hearing, "max_silence", PATIENCE)
+    monkeypatch.setattr(a.state.hearing, "catch_up", lambda now: None)
     try:
         for _ in range(3):
             session, _ = a.state.open_session(wanted("issuer|same"), "launcher")

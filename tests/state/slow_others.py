@@ -53,6 +53,8 @@ def state_of_a_fleet(directory: Path) -> Iterator[tuple[State, SlowOthers]]:
     others.answer.set()
     try:
         assert state.replica is not None
+        assert state.hearing is not None
+        state.hearing.heard(float("inf"))
         state.replica.database.publisher = others
         state.swap_policies(POLICIES)
         yield state, others

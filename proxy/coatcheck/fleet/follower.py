@@ -166,7 +166,7 @@ class Follower:
         if len(heard.renewals) == AT_ONCE:
             return False
         self.members, self._length = heard.members, heard.length
-        self._hearing.heard_at = asked
+        self._hearing.heard(asked)
         self._hearing.why = "it does not answer"
         return True
 

@@ -1,7 +1,14 @@
 """Whether this daemon hears what the others of its fleet revoke. While it does not, nothing leaves."""
 
+from threading import Condition
+from typing import Final
+
 from coatcheck.decision.session import Now
 from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.state.errors import Problem, StateError
+
+CATCH_UP_SECONDS: Final = 5.0
+"""Ten times as long as the shared log is not asked for news."""
 
 
 class Hearing:
@@ -14,6 +21,25 @@ class Hearing:
         """Monotonic seconds: the last moment of which all is known that the shared log held then."""
         self.why = "the shared state has not been read yet"
         """Why nothing newer is known: for logs, records and /readyz; no secret in it."""
+        self._news = Condition()
+
+    def heard(self, at: float) -> None:
+        """All is known here that the shared log held at that moment, monotonic seconds."""
+        with self._news:
+            self.heard_at = at
+            self._news.notify_all()
+
+    def catch_up(self, now: Now) -> None:
+        """Returns once all is known that the others gave before `now`. StateError(NOT_DURABLE) when that
+        takes too long: whoever took something from all there are may have missed some."""
+        with self._news:
+            if not self._news.wait_for(lambda: self.heard_at >= now.monotonic, CATCH_UP_SECONDS):
+                raise StateError(
+                    Problem.NOT_DURABLE,
+                    "done with what is known here, but the others may have opened sessions a moment before"
+                    f" ({self.why})",
+                    "Repeat it, or ask another daemon; see /readyz and docs/fleet.md.",
+                )
 
     def deaf(self, now: Now) -> Deny | None:
         """Why nothing that needs a session may go on; None while it may."""

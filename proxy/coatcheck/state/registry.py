@@ -149,6 +149,8 @@ class Registry:
         self, sessions: Sequence[Session], status: Status, now: Now, one: bool = True
     ) -> list[Session]:
         """Refuse the sessions from now on, and cut what runs; as they are now. Nothing is written."""
+        if not sessions:
+            return []
         revoked = status in (Status.REVOKED, Status.ENDED)
         what = (Revocation.SESSION if one else Revocation.EVERYTHING) if revoked else None
         dead = [replace(session, revoked=revoked, lease_deadline=float("-inf")) for session in sessions]

@@ -51,7 +51,6 @@ class State:
 
     genuine: GenuineHandles
     """`claims_of` and its kin."""
-
     hearing: Hearing | None = None
     replica: Replica | None = None
     """Both set where a fleet of daemons shares the state."""
@@ -312,19 +311,12 @@ class State:
     ) -> tuple[str, ...]:
         """Kill every session that is `chosen`, or only take `credential` from it; the ids of those that lost
         something: live ones, and those of sandboxes that sleep or could be restored. One write for all of
-        them; otherwise like `revoke`."""
-        with self._showing:
-            now = self.clock.now()
-            there = self._registry.revocable()
-            found = [s for s in there if chosen(s) and (credential is None or credential in s.credentials)]
-            if credential is None:
-                taken = self._registry.close(found, Status.REVOKED, now, one=False)
-            else:
-                taken = self._registry.take_credential(found, credential, now)
-                why = f"{credential} {why}".rstrip()
-        with self._writing:  # also if none was found: perhaps they were taken a moment ago
-            self._registry.settle_and_tell(now, taken, caller, why)
-        return tuple(session.id for session in found)
+        them; otherwise like `revoke`. Also what another daemon opened before, and is not known here yet."""
+        taken = self._take_where(chosen, credential, caller, why)
+        if self.hearing is not None:
+            self.hearing.catch_up(self.clock.now())
+            taken += self._take_where(chosen, credential, caller, why)
+        return taken
 
     def sweep(self) -> tuple[SessionEvent, ...]:
         """Close what has lapsed or expired, save the clock, rotate keys. Blocks on disk: not in a loop.
@@ -365,6 +357,22 @@ class State:
         return self._database.version
 
     # --- inside -------------------------------------------------------------------------------------
+
+    def _take_where(
+        self, chosen: Callable[[Session], bool], credential: str | None, caller: str, why: str
+    ) -> tuple[str, ...]:
+        with self._showing:
+            now = self.clock.now()
+            found = [s for s in self._registry.revocable() if chosen(s)]
+            if credential is None:
+                taken = self._registry.close(found, Status.REVOKED, now, one=False)
+            else:
+                found = [session for session in found if credential in session.credentials]
+                taken = self._registry.take_credential(found, credential, now)
+                why = f"{credential} {why}".rstrip()
+        with self._writing:  # also if none was found: perhaps they were taken a moment ago
+            self._registry.settle_and_tell(now, taken, caller, why)
+        return tuple(session.id for session in found)
 
     def _take(self, session_id: str, status: Status, caller: str, why: str) -> Session:
         with self._showing:
