@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Collection, Iterable
+from functools import cache
 from http import HTTPStatus
 from typing import Final
 
@@ -78,7 +79,13 @@ _PARTS: Final = {
 
 
 async def _document(desk: Desk, ask: Ask) -> Answer:
-    return Text("application/json", _DOCUMENT)
+    return Text("application/json", _document_text())
+
+
+@cache
+def _document_text() -> bytes:
+    """Made when somebody asks: a tenth of a second, which no daemon needs to start."""
+    return json.dumps(document(OPERATIONS), indent=1).encode()
 
 
 OPERATIONS: Final = (
@@ -98,7 +105,6 @@ OPERATIONS: Final = (
     *health.OPERATIONS,
     Operation("openapi", "GET", "/v1/openapi.json", None, "This document", _document, None),
 )
-_DOCUMENT: Final = json.dumps(document(OPERATIONS), indent=1).encode()
 
 
 class Dispatcher:
