@@ -10,7 +10,7 @@ import pytest
 from coatcheck.stores.embedded import EmbeddedVault
 from tests.chart.helm import Helm
 from tests.chart.stage import KEY, MODELS, Stage, staged
-from tests.redirect.world import AGENT_UID, HOST, INTERNET, rules_of
+from tests.redirect.world import AGENT_UID, HOST, INTERNET, RESOLVER, rules_of
 from tests.upstreams import UpstreamTls
 
 pytestmark = [pytest.mark.needs_debian("nft", "iptables", "ip", "bwrap", "curl"), pytest.mark.slow]
@@ -86,6 +86,11 @@ def test_when_the_pod_goes_nothing_is_left(stage: Stage) -> None:
     assert changes[-1] == "ended"
     said = stage.shell(f"{MODELS} https://api.openai.com/v1/models")
     assert " 000 " in said
+    # As it was between the redirect's end and the proxy's begin: there is no window at a start either.
+    without = stage.world.attempts(
+        f"tcp {INTERNET} 443", f"udp {RESOLVER} 53", f"tcp {HOST} 9900", uid=AGENT_UID
+    )
+    assert "answered" not in without.values() and stage.world.internet.read() == []
     of_the_pod = [each for each in Path("/proc").glob("[0-9]*/ns/net") if _same(each, stage)]
     assert [each.parent.parent.name for each in of_the_pod] == [str(stage.world.box.pid)]
     assert KEY not in "".join(each.read_text() for each in stage.running.directory.glob("*.log"))
