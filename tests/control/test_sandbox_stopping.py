@@ -1,7 +1,8 @@
 """Who is put to sleep when a daemon stops, who ends and why, and whom the next one wakes. Real ones:
 tests/e2e/test_a_daemon_that_stops_puts_to_sleep_what_is_to_come_back.py."""
 
-import time
+import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -38,6 +39,8 @@ class World:
         self.woken: list[tuple[str, str]] = []
         self.fails: dict[str, Exception] = {}
         self.no_more = False
+        self.unsavable = False
+        self.now = 1_000.0
         self.on_ask: Callable[[float], None] = lambda seconds: None
         self.maker: str | None = "launcher"
         kept = SimpleNamespace(interrupt=self.interrupted.append, interrupted=lambda: tuple(self.there))
@@ -55,12 +58,15 @@ class World:
         self.desk: Any = SimpleNamespace(backend=SimpleNamespace(sandboxes=sandboxes), take=self._take)
         monkeypatch.setattr(sandbox_stopping, "check_savable", self._check)
         monkeypatch.setattr(sandbox_stopping, "awake", self._awake)
+        monkeypatch.setattr(sandbox_stopping, "time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(sandbox_stopping, "PAUSES", (0.0, 0.01, 0.02))
 
     async def _take(self, work: Callable[[], None]) -> None:
         work()
 
     def _check(self, desk: Any, sandbox: Sandbox) -> None:
+        if self.unsavable:
+            raise ControlProblem(SandboxProblem.UNSAVABLE, "it holds handles", "")
         if isinstance(error := self.fails.get(sandbox.id), ControlProblem):
             raise error
 
@@ -126,17 +132,49 @@ async def test_the_time_is_for_all_of_them_together(monkeypatch: pytest.MonkeyPa
     """Two at once; who has no turn in time is not begun, and each is told how long it was."""
     world = World(monkeypatch, *(runs(each) for each in (ONE, TWO, THREE, FOUR)))
     given: list[float] = []
+    both = threading.Barrier(2)
 
-    def slowly(seconds: float) -> None:
+    def too_slowly(seconds: float) -> None:
         given.append(seconds)
-        time.sleep(seconds)
+        both.wait(60)
+        world.now += seconds
         raise SILENT
 
-    world.on_ask = slowly
-    await put_to_sleep(world.desk, 0.2)
-    assert sorted(world.asked) == [ONE, TWO] and all(0 < each <= 0.2 for each in given)
+    world.on_ask = too_slowly
+    await put_to_sleep(world.desk, 7.0)
+    assert sorted(world.asked) == [ONE, TWO] and given == [7.0, 7.0]
     assert world.killed.keys() == {ONE, TWO, THREE, FOUR} and not world.interrupted
-    assert all("there was no time left of 0.2 s" in each for each in world.killed.values())
+    assert all("there was no time left of 7 s" in each for each in world.killed.values())
+
+
+async def test_one_that_sleeps_already_is_only_left_by_its_supervisor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What policy says by now is about saving, and it was saved; what it waited for will not come."""
+    world = World(monkeypatch, runs(ONE, state=SandboxState.SLEEPING))
+    world.unsavable = True
+    await put_to_sleep(world.desk, 10.0)
+    assert world.asked == [ONE] and world.interrupted == [ONE] and not world.killed
+
+
+async def test_an_operator_who_cannot_wait_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second SIGTERM: nothing more is begun, and what is under way is ended with the rest."""
+    world = World(monkeypatch, *(runs(each) for each in (ONE, TWO, THREE)))
+    begun, goes_on = threading.Semaphore(0), threading.Event()
+
+    def hang(seconds: float) -> None:
+        begun.release()
+        goes_on.wait(60)
+
+    world.on_ask = hang
+    stopping = asyncio.create_task(put_to_sleep(world.desk, 60.0))
+    for _ in range(2):
+        assert await asyncio.to_thread(begun.acquire, timeout=60)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    goes_on.set()
+    assert sorted(world.asked) == [ONE, TWO] and not world.interrupted and not world.killed
 
 
 async def test_those_that_ran_run_again_in_their_makers_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -380,8 +380,8 @@ async def test_a_daemon_that_stops_ends_them_also_one_that_begins_just_then(
     monkeypatch.setattr(Pool, "close", closing)
     before = supervisors()
     different = {"memory_mib": 100} if when == "another boots" else {}
-    async with place(all_output, upstream_tls, **POOL) as there, there.client() as client:
-        taken += [each.directory for each in await filled(there)]
+    async with place(all_output, upstream_tls, **POOL | {"warm_pool": 1}) as there, there.client() as client:
+        taken += [each.directory for each in await filled(there, 1)]
         processes = {pid for each in ready(there) for pid in family(each.process.pid)}
         creating = asyncio.create_task(client.create(wait=False, **WANTED, **different))
         await asyncio.wait({creating, asyncio.create_task(stopping.wait())}, return_when="FIRST_COMPLETED")

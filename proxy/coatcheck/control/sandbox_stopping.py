@@ -46,7 +46,8 @@ async def put_to_sleep(desk: Desk, seconds: float) -> None:
 async def _put_to_sleep(desk: Desk, sandbox: Sandbox, until: float, too_late: str) -> None:
     sandboxes = desk.backend.sandboxes
     try:
-        check_savable(desk, sandbox)
+        if sandbox.state is not SandboxState.SLEEPING:  # that one is saved, and only its supervisor goes
+            check_savable(desk, sandbox)
         left = until - time.monotonic()
         if left <= 0:
             raise TimeoutError
