@@ -139,6 +139,24 @@ async def test_a_fork_is_somebody_else_before_it_runs(guest: Inhabited) -> None:
     assert abs(int(now) - later) < 120
 
 
+async def test_a_full_disk_keeps_nobody_from_becoming_somebody_else(guest: Inhabited) -> None:
+    """A build fills it, and the sandbox falls asleep: it must wake, and can be forked."""
+    try:
+        for size in (50_000_000, 4096, 1):
+            await guest.sh(f"head -c {size} /dev/zero > /home/agent/big-{size}", cwd="/home/agent")
+        full = await guest.sh("echo more > /home/agent/more", cwd="/home/agent")
+        assert (full.get("exit"), full.get("limit")) == ("1", "disk")
+        for generation in ("8", "9"):
+            await guest.control("freeze")
+            machine_id = secrets.token_hex(16)
+            person = (("entropy", "ab" * 32), ("machine-id", machine_id))
+            assert (await guest.control("rebind", ("generation", generation), *person)).get("generation")
+            assert (await guest.control("thaw")).get("frozen") == "no"
+            assert (await guest.run("cat", "/etc/machine-id")).out.decode().strip() == machine_id
+    finally:
+        await guest.sh("rm -f /home/agent/big-* /home/agent/more")
+
+
 async def test_it_powers_the_machine_off(guest: Inhabited) -> None:
     """The last thing that it does."""
     with pytest.raises(ChannelBroken, match="closed"):

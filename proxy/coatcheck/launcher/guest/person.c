@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,6 +16,8 @@
 
 #define MAX_ENTROPY 256      /* bytes */
 #define MIN_ENTROPY 32       /* less would not tell two copies apart for sure */
+#define MACHINE_ID "/etc/machine-id"
+#define IN_MEMORY "/run/coatcheck/machine-id"
 
 static int64_t generation;
 
@@ -43,6 +46,15 @@ static bool put(const char *path, const char *text)
         return true;
     unlink(temporary);
     return false;
+}
+
+/* On a disk that is full it is in memory, over the file: a sandbox that filled it must wake all the same. */
+static bool put_machine_id(const char *id)
+{
+    umount2(MACHINE_ID, MNT_DETACH); /* as the last time, it may be */
+    if (put(MACHINE_ID, id))
+        return true;
+    return errno == ENOSPC && put(IN_MEMORY, id) && !mount(IN_MEMORY, MACHINE_ID, NULL, MS_BIND, NULL);
 }
 
 static int digit(char letter)
@@ -107,5 +119,5 @@ bool person_set(struct fields fields, const char **what)
     if (clock && !set_clock(clock))
         return false;
     *what = "machine-id";
-    return !id || put("/etc/machine-id", id);
+    return !id || put_machine_id(id);
 }
