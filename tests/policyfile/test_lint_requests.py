@@ -106,10 +106,17 @@ def test_a_credential_s_host_that_another_rule_opens_more_widely_is_found() -> N
     assert found(GUARDED, API) == wider
     assert found(GUARDED, 'hosts: ["*.example.org"], methods: [GET]') == wider
     assert found(GUARDED, "hosts: [api.example.org], methods: [GET, POST], paths: [/repos/**]") == wider
-    whole = f"{API}, credentials: [key]"
-    assert found(whole, "hosts: [api.example.org], methods: [POST]") == wider, "all paths of both"
     tunnel = "hosts: [api.example.org], ports: [8443], tunnel: true, max_request: 1MiB"
     assert found(GUARDED, tunnel) == wider
+
+
+def test_another_method_on_every_path_is_wider_than_a_rule_that_has_every_path() -> None:
+    """The same methods, on another port, are not."""
+    alone = KEYS[: KEYS.index("  other:")]
+    for last, wider in (("methods: [POST]", True), ("methods: [GET], ports: [8443]", False)):
+        rules = f"[{{name: r, {API}, credentials: [key]}}, {{name: s, hosts: [api.example.org], {last}}}]"
+        policy = load_policy("x", f"version: 1\nowner: x\n{alone}rules: {rules}\n".encode())
+        assert (Code.HOST_OPENED_WIDER in [each.code for each in lint_requests(policy)]) == wider
 
 
 def test_a_host_is_said_as_it_is_written() -> None:
