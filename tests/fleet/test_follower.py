@@ -65,6 +65,7 @@ def test_a_revocation_reaches_the_last_of_three_within_a_second_at_p99(
     with capsys.disabled():
         p50, p99 = took[len(took) // 2] * 1000, took[98] * 1000
         print(f"\nfrom a revocation to its refusal at the last of three: {p50:.1f} ms p50, {p99:.1f} ms p99")
+    assert took[len(took) // 2] < 1
     assert took[98] < 10  # of a machine on which other tests run; an idle one takes milliseconds
 
 

@@ -73,7 +73,7 @@ def _connected(server: SharedStateServer, timeout: float) -> "Redis":
         from redis.retry import Retry
     except ImportError:
         raise SharedStateDown(
-            "shared state needs the extra `fleet`: pip install 'coatcheck[fleet]'"
+            "shared state needs the extra `fleet`: pip install './coatcheck[fleet]' of a clone"
         ) from None
     options: dict[str, Any] = {
         "socket_timeout": timeout,
