@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.known_secrets import known_secret, needles
+from tests.known_secrets import found_in, known_secret, needles
 
 HANDLE = re.compile(rb"cch_ey[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}")
 _CHUNK = 8 << 20
@@ -24,7 +24,7 @@ _root: pytest.StashKey[Path] = pytest.StashKey()
 
 def leaks_in(data: bytes, wanted: dict[bytes, str]) -> set[str]:
     """The names of the secrets in `data`, and "a handle" where one stands there."""
-    found = {name for needle, name in wanted.items() if needle in data}
+    found = found_in(data, wanted)
     return found | {"a handle"} if HANDLE.search(data) else found
 
 

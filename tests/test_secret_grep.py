@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.known_secrets import known_secret, needles, remember_secret
+from tests.known_secrets import found_in, known_secret, needles, remember_secret
 from tests.secret_grep import leaks_below, leaks_in
 
 _INNER = """
@@ -25,6 +25,24 @@ def test_a_secret_is_found_plain_and_in_base64_wherever_it_starts(before: str, a
     value = before + known_secret("grep") + after
     assert leaks_in(f"… {value} …".encode(), needles()) == {"grep"}
     assert leaks_in(base64.b64encode(value.encode()), needles()) == {"grep, in Base64"}
+
+
+@pytest.mark.parametrize("around", [b"", b" ", b"x", b"x" * 40, b"\n", b"\0" * 70, bytes(range(256))])
+@pytest.mark.parametrize(
+    "needle",
+    [
+        b"short",
+        b"a-run_of+16/char",
+        b"a run of words and spaces",
+        b"AKIA0123456789:of/a+pair",
+        bytes(range(48)),
+    ],
+)
+def test_a_needle_is_found_wherever_it_stands_and_nowhere_else(needle: bytes, around: bytes) -> None:
+    """What is looked for in runs of letters alone is what would be found in everything, letter by letter."""
+    assert found_in(around + needle + around, {needle: "it"}) == {"it"}
+    parts = around + needle[:-1] + b" " + needle[-1:] + around
+    assert found_in(parts, {needle: "it"}) == ({"it"} if needle in parts else set())
 
 
 def test_innocent_text_is_no_leak() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from coatcheck.sigv4.stand_in import environment as aws_environment
 from tests.daemon import Sandbox
-from tests.known_secrets import needles
+from tests.known_secrets import found_in, needles
 
 SECONDS = 60.0
 """For one program. None needs five on an idle machine; a JVM on a busy one may."""
@@ -105,8 +105,7 @@ def inside(sandbox: Sandbox, home: Path) -> Inside:
 
 def no_secret_in(data: bytes, where: str) -> None:
     """Fails when `data` holds one of the run's secrets, as it is or inside Base64. Names it, no more."""
-    found = sorted({name for needle, name in needles().items() if needle in data})
-    if found:
+    if found := sorted(found_in(data, needles())):
         raise AssertionError(f"the client's {where} holds: {', '.join(found)}")
 
 
