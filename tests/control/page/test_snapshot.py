@@ -2,14 +2,19 @@
 
 import asyncio
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from coatcheck.control.page import snapshot
+from coatcheck.decision.policy import Limit, LimitKind, LimitScope
+from coatcheck.decision.verdict import Reason
 from coatcheck.demo.server import TlsServer
 from coatcheck.policyfile import load_policy
+from coatcheck.state.levels import Level
+from coatcheck.telemetry.recent import AlarmGroup
 from tests.control.conftest import Control
 from tests.control.page.conftest import log_in
 from tests.e2e.story import MODELS, bearer, policy
@@ -70,6 +75,26 @@ async def test_limits_near_their_ceiling_are_there_for_their_tenant(control: Con
     assert level["session"] == mine.session.id and 0.9 < level["used"] <= 1.0
     assert len((await (await log_in(control)).now())["limits"]) == 2
     assert [each["credential"] for each in own["secrets"]["ages"]] == ["openai"]
+
+
+async def test_what_other_daemons_of_a_fleet_tell_is_there_for_its_tenant(control: Control) -> None:
+    """Limits and alarms, as our own: who sees one tenant sees nothing of another's, nor what all share."""
+    limit = Limit(LimitKind.REQUESTS, 5, 3600.0, 5, LimitScope.TENANT)
+    shared = replace(limit, per=LimitScope.RULE)
+    control.daemon.exchange.buckets.near_elsewhere = lambda: [
+        Level("default", "models", limit, ("acme",), 0.9),
+        Level("default", "models", limit, ("globex",), 0.95),
+        Level("default", "models", shared, (), 0.85),
+    ]
+    now = time.time()
+    alarm = AlarmGroup("acme", "", Reason.HANDLE_WRONG_HOST, "openai", now, now, 3, "", "")
+    control.daemon.telemetry.recent.elsewhere = lambda: [alarm, replace(alarm, tenant="globex")]
+    everything = await (await log_in(control)).now()
+    assert [each["who"] for each in everything["limits"]] == ["globex", "acme", ""]
+    assert len(everything["alarms"]["listed"]) == 2
+    own = await (await log_in(control, "acme-operator")).now()
+    assert [each["who"] for each in own["limits"]] == ["acme"]
+    assert [(each["tenant"], each["count"]) for each in own["alarms"]["listed"]] == [("acme", 3)]
 
 
 async def test_what_waits_is_shown_to_its_tenant(control: Control) -> None:
