@@ -54,6 +54,28 @@ while True:
 """
 """A loop as an agent's: it holds its key in memory, waits for a task, asks the model, writes what it got."""
 
+HALF = """
+import http.client, os, ssl, time
+body = b'{"model": "m", "messages": [{"role": "user", "content": "half"}]}'
+asked = http.client.HTTPSConnection("api.openai.com", timeout=60, context=ssl.create_default_context())
+asked.putrequest("POST", "/v1/chat/completions")
+asked.putheader("Authorization", "Bearer " + os.environ["OPENAI_API_KEY"])
+asked.putheader("Content-Length", str(len(body)))
+asked.endheaders(body[:20])
+open("half", "w").close()
+while not os.path.exists("go"):
+    time.sleep(0.05)
+try:
+    asked.send(body[20:])
+    said = str(asked.getresponse().status)
+except Exception as error:
+    said = type(error).__name__
+with open("whole.new", "w") as file:
+    file.write(said)
+os.rename("whole.new", "whole")
+"""
+"""A request of which one half is sent, and the other half when somebody says so."""
+
 
 @dataclass
 class Family:
@@ -152,6 +174,49 @@ async def test_no_authority_crosses_between_them(family: Family) -> None:
     assert await asked_with(two, before) == (200, "")
     last = family.where.daemon.decisions()[-1]
     assert last["session"] == two.shown["sessions"]["agent"]
+
+
+async def test_a_clone_of_a_clone_is_somebody_of_its_own_as_well(family: Family) -> None:
+    """The string of the first of them means its own grant there; its own is stolen goods with its parent."""
+    two = family.clones[1]
+    (grandchild,) = await family.client.fork(two.id)
+    try:
+        assert (await done(grandchild, "grandchild"))["said"] == [200, ""]
+        last = family.where.daemon.decisions()[-1]
+        session = grandchild.shown["sessions"]["agent"]
+        assert (last["session"], last["handle_of"]) == (session, family.parent.shown["sessions"]["agent"])
+        assert await asked_with(grandchild, await key_in(two)) == (200, "")
+        last = family.where.daemon.decisions()[-1]
+        assert (last["session"], last["handle_of"]) == (session, two.shown["sessions"]["agent"])
+        assert await asked_with(two, await key_in(grandchild)) == (401, "handle_stolen")
+    finally:
+        await grandchild.kill()
+
+
+async def test_a_request_that_is_half_sent_is_sent_once_by_whoever_began_it(family: Family) -> None:
+    """The parent's goes on where it was. The copy's connection is torn: what it has of it goes nowhere."""
+    parent = family.parent
+    await parent.write_file(f"{HOME}/half.py", HALF.encode())
+    before = len(family.where.daemon.decisions())
+    async with await parent.start(["python3", f"{HOME}/half.py"], cwd=HOME):
+        await until_there(parent, "half")
+        (clone,) = await family.client.fork(parent.id)
+        try:
+            for each in (clone, parent):
+                await each.write_file(f"{HOME}/go", b"")
+            await asyncio.gather(*(until_there(each, "whole") for each in (clone, parent)))
+            torn, whole = [await content(each, f"{HOME}/whole") for each in (clone, parent)]
+        finally:
+            await clone.kill()
+    assert whole == b"200" and not torn.isdigit(), torn
+    (decision,) = family.where.daemon.decisions()[before:]
+    assert (decision["session"], decision["outcome"]) == (parent.shown["sessions"]["agent"], "inject")
+
+
+async def until_there(sandbox: Sandbox, name: str) -> None:
+    async with asyncio.timeout(SECONDS):
+        while (await sandbox.run(["test", "-e", f"{HOME}/{name}"])).exit_code:
+            await asyncio.sleep(0.1)
 
 
 async def test_a_snapshot_holds_no_secret_and_brings_the_agent_back(family: Family) -> None:
