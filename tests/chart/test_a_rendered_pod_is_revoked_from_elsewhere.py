@@ -85,10 +85,11 @@ def test_a_pod_is_seen_and_revoked_at_another_daemon_of_its_fleet(
         ):
             said = models(stage)
             assert " 200 " in said, said + stage.running.log("coatcheck-proxy")
+            log = stage.running.directory / "coatcheck-proxy.log"
+            wait(lambda: bool(on_call.list()), log)
             [session] = on_call.list()
             assert (session["tenant"], session["subject"]) == ("agents", "pod/agent-0")
             on_call.revoke(session["id"])
-            log = stage.running.directory / "coatcheck-proxy.log"
             wait(lambda: models(stage).endswith(" 401 session_revoked"), log)
             out_of_reach(stage, key)
 
