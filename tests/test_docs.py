@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +108,15 @@ def _choices(text: str) -> list[str]:
     return [text.replace(found[1], word) for word in found[1].split("|")]
 
 
+@cache
+def _command() -> Any:
+    """All of them: made once, as it takes a while and hundreds are looked up."""
+    return typer.main.get_command(app)
+
+
 def wrong_with(words: list[str]) -> str:
     """Why the command would not take these words; empty when it would."""
-    command: Any = typer.main.get_command(app)
+    command = _command()
     typed = " ".join(["coatcheck", *words])
     while words and hasattr(command, "commands") and not words[0].startswith("-"):
         if words[0].isupper():  # a place holder: `coatcheck COMMAND --help`
