@@ -55,7 +55,13 @@ def pour(connection: socket.socket) -> None:
         connection.sendall(b"z" * 65536)
 
 
-@pytest.mark.parametrize("serve", [drip, lambda connection: time.sleep(0.3)], ids=["drips", "says nothing"])
+def listen(connection: socket.socket) -> None:
+    """Until nobody is there any more."""
+    while connection.recv(65536):
+        pass
+
+
+@pytest.mark.parametrize("serve", [drip, listen])
 def test_an_answer_that_never_ends_is_left(
     serve: Callable[[socket.socket], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

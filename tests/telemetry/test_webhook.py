@@ -151,7 +151,7 @@ def test_a_receiver_that_drips_holds_the_next_question_up_for_a_bounded_time(
     hook.start()
     hook.put(APPROVAL)
     hook.put(APPROVAL)
-    until(lambda: len(receiver.got) == 5)
+    until(lambda: len(receiver.got) >= 5)
 
 
 def test_an_event_that_cannot_be_sent_ends_no_line(

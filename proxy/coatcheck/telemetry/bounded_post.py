@@ -65,6 +65,10 @@ class Post:
             )
             answer = connection.getresponse()
             kept = answer.read(MAX_ANSWER)
+        except (OSError, http.client.HTTPException):
+            if late.is_set():  # our own doing, which looks like the other side's
+                raise TimeoutError from None
+            raise
         finally:
             watch.cancel()
             connection.close()
