@@ -36,6 +36,7 @@ KNOWN: tuple[Work, ...] = (*SAVING, *SLEEPING, *WAKING, *REBINDING)
 ELSEWHERE = {
     "Turns.take", "Turns.start", "Turns.closed",  # who waits for whom: tests/launcher/test_saving.py
     "Sleeper.sleep", "Sleeper.wake",  # one line, of which all else is here
+    "Sleeper._doze",  # asks its daemon before anything is done: tests/launcher/test_sleeping.py
     "Saver.drop",  # nobody waits for it any more
 }  # fmt: skip
 MACHINES = {f"Durable.{name}" for name in ("pause", "resume", "save", "finish", "sleep", "wake", "page_out")}
