@@ -16,7 +16,7 @@ from coatcheck.policyfile.problem import Location
 from tests.policyfile.meaning.test_cells import UNHURRIED
 from tests.policyfile.meaning.test_difference import HOSTS, Concrete, leaves, policies
 
-DOORS = (("https", 443), ("https", 8443), ("http", 80))
+DOORS = tuple(product(("https", "http"), (80, 443, 8443)))
 PATHS = (
     *("/", "/a", "/b", "/c", "/a/", "/b/", "/c/", "/a//b", "/c;b"),
     *(f"/{one}/{two}" for one, two in product("abc", repeat=2)),
