@@ -131,6 +131,10 @@ def test_tls_is_left_closed_only_where_the_first_rule_says_so() -> None:
     assert tunnel_rule(ALL, "pinned.example.net", 8443) is None
     assert tunnel_rule(ALL, "api.example.org", 443) is None
     assert tunnel_rule(ALL, "evil.test", 443) is None
+    first = replace(TUNNEL, name="opened", tunnel=False, methods=frozenset({"GET"}))
+    assert tunnel_rule(Policy("p", "o", "0", rules=(first, TUNNEL)), "pinned.example.net", 443) is None, (
+        "in file order: what an earlier rule opens is opened"
+    )
 
 
 HERE = ("https", "api.example.org", 443)
