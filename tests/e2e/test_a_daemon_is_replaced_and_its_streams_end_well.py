@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from coatcheck.demo.server import TlsServer
@@ -19,6 +20,7 @@ from tests.e2e.daemon_process import DaemonProcess, OpenedSession, daemon_proces
 from tests.e2e.story import policy, until
 from tests.e2e.test_three_daemons_of_a_fleet_are_one_to_a_sandbox import redis, status_at
 from tests.fleet.redis_server import RedisServer
+from tests.planes.wire import Wire
 from tests.ports import free_port
 from tests.upstreams import UpstreamTls
 
@@ -88,6 +90,19 @@ async def opened(at: DaemonProcess) -> OpenedSession:
     return OpenedSession(said["session"]["id"], said["proxy"]["url"], handle, Path(said["proxy"]["ca"]))
 
 
+async def led_to(daemon: DaemonProcess, session: OpenedSession) -> Wire:
+    """A connection that the kernel happens to lead to this one."""
+    assert daemon.process is not None
+    serving = psutil.Process(daemon.process.pid)
+    for _ in range(100):
+        wire = await session.connect()
+        own = wire.writer.get_extra_info("sockname")
+        if any(each.raddr == own for each in serving.net_connections("tcp")):
+            return wire
+        wire.writer.transport.abort()
+    raise AssertionError("none of a hundred connections was led to it")
+
+
 async def test_streams_end_well_and_what_is_new_is_the_new_ones(
     redis: RedisServer,
     tmp_path: Path,
@@ -100,9 +115,9 @@ async def test_streams_end_well_and_what_is_new_is_the_new_ones(
     async with machine(redis, tmp_path, origin_server, upstream_tls, real_keys["openai"]) as here:
         old = await here.start("old")
         session = await opened(old)
-        stream, kept = await session.connect(), await session.connect()
         new = await here.start("new", old.directory / "state/ca")
         await until(partial(status_at, new, session.id), lambda status: status == "live")
+        stream, kept = await led_to(old, session), await led_to(old, session)
 
         assert await session.request(stream, "/sse?n=100&gap_ms=100") == (200, "")
         await stream.reader.readuntil(b"\n\n")
