@@ -14,6 +14,8 @@ import pytest
 from coatcheck.control_client import ControlError
 from coatcheck.decision.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
 from coatcheck.launcher import sleeping
+from coatcheck.launcher.api import serving
+from coatcheck.launcher.asking import ask_supervisor
 from coatcheck.launcher.channel import ChannelBroken
 from coatcheck.launcher.machine import MachineError
 from coatcheck.launcher.mux import Data, Event
@@ -197,6 +199,28 @@ async def test_one_whose_daemon_stops_sleeps_whoever_is_connected_and_whatever_a
             assert (await it.ended())[0] is None
         assert (tmp_path / "store/asleep").is_dir() and "wake" not in machine.did
         writer.transport.abort()
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_one_that_is_paused_sleeps_when_its_daemon_stops_and_by_no_other_word(
+    tmp_path: Path, trust: Path, leaves: bool
+) -> None:
+    """Only a guest that runs can be saved: it runs for the moment that takes. Else somebody paused it for a
+    reason, as an inspection does."""
+    machine = DurableMachine()
+    async with kept(tmp_path, trust, machine) as it, serving(it.supervisor):
+        await it.supervisor.pause()
+        machine.did.clear()
+        directory, body = it.supervisor.spec.directory, {"leaves": leaves}
+        asked = asyncio.to_thread(ask_supervisor, directory, "POST", "/sleep", body, SECONDS)
+        if leaves:
+            await asked
+            assert (await it.ended())[0] is None and (tmp_path / "store/asleep").is_dir()
+            assert machine.did.index("resume") < machine.did.index("save") < machine.did.index("sleep")
+        else:
+            with pytest.raises(SandboxRefused, match="it is paused"):
+                await asked
+            assert it.supervisor.state is SandboxState.PAUSED and "resume" not in machine.did
 
 
 async def test_whoever_wants_it_just_as_its_daemon_stops_is_told(tmp_path: Path, trust: Path) -> None:

@@ -53,6 +53,7 @@ async def own_daemon_for(
             control_socket=state / "run/c.sock",
             policy=file,
             drain_seconds=0.0,
+            sandbox_sleep_seconds=0.0,
         )
         stores = with_given(make_stores(settings), {loaded.name: loaded}, secrets)
         if not stores and needs_secrets:
