@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from coatcheck.decision.verdict import Reason
-from coatcheck.fleet.follower import LONG_LOG
+from coatcheck.fleet.follower import LONG_LOG, ClockApart
+from coatcheck.fleet.shared_log import Heard
 from coatcheck.state import Problem, StateError
 from tests.fleet.fleet import Fleet, fleet, new_key, until, wanted
 from tests.fleet.redis_server import RedisServer, redis_server
@@ -356,6 +357,14 @@ def test_who_reads_redis_finds_neither_keys_nor_names(three: Fleet, server: Redi
     for secret in ("acme", "agent-7", "agents", "issuer|pod-1", handle.value, handle.jti, private):
         assert secret.encode() not in stored
     assert bytes.fromhex(private) not in stored
+
+
+def test_a_time_that_is_no_number_is_apart(server: RedisServer, short: Path) -> None:
+    """Whatever answers in place of Redis: `nan` is not above any bound."""
+    with fleet(server, short / "fleet") as made:
+        follower = made.daemon().member.follower
+        with pytest.raises(ClockApart):
+            follower._compare_clocks(Heard(float("nan"), 1, None, (), (), 0), time.monotonic())
 
 
 def test_a_clock_that_is_apart_is_refused(server: RedisServer, short: Path) -> None:

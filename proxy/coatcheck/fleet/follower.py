@@ -220,7 +220,7 @@ class Follower:
     def _compare_clocks(self, heard: Heard, asked: float) -> None:
         now = self._replica.clock.now()
         apart = abs(now.wall - heard.time) - (now.monotonic - asked)
-        if apart > self._bounds.max_skew:
+        if not apart <= self._bounds.max_skew:  # also when it is no number
             raise ClockApart(
                 f"this host's clock and the shared state's are {apart:.1f} s apart, more than"
                 f" {self._bounds.max_skew:g} s: leases would mean something else here. Set the clock"
