@@ -123,7 +123,6 @@ COVERED_BY = {
     "state/asked.py": "fleet/test_approvals.py",
     "state/hearing.py": "fleet/test_follower.py",
     "state/opening.py": "state/test_restart.py",
-    "state/replica.py": "fleet/test_follower.py",
     "sigv4/claim.py": "sigv4/test_resign.py",
     "sigv4/covered.py": "sigv4/test_resign.py",
     "sigv4/stand_in.py": "sigv4/test_resign.py",

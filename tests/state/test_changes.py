@@ -103,3 +103,12 @@ def test_keys_are_changed_by_one_at_a_time() -> None:
     keys = KeysChanged({})
     assert conflict([keys], [keys]) is not None
     assert conflict([keys], [Opened(SESSION, 1.0)]) is None
+
+
+def test_a_child_is_not_opened_of_what_something_was_taken_from_meanwhile() -> None:
+    """It has what its maker knew its parent to have. That its parent ended, or began anew, is no matter."""
+    for theirs in (Closed("ses_0", Status.REVOKED, 1.0), CredentialsLeft("ses_0", frozenset())):
+        assert "ses_0" in (conflict([Opened(SESSION, 1.0)], [theirs]) or "")
+        assert conflict([Opened(replace(OTHER, ancestors=frozenset()), 1.0)], [theirs]) is None
+    for harmless in (Closed("ses_0", Status.ENDED, 1.0), Rebound("ses_0", 3)):
+        assert conflict([Opened(SESSION, 1.0)], [harmless]) is None

@@ -193,6 +193,30 @@ def test_a_child_of_what_is_revoked_while_it_is_made_is_ended(
     assert set(told) == set(state.sessions.by_id)
 
 
+def test_what_is_being_opened_when_all_is_revoked_is_revoked_too(
+    house: House, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a daemon alone: the disk takes its time, and nobody can see the session yet."""
+    state = house.open()
+    writing, on = threading.Event(), threading.Event()
+    put = state._database.put_session
+
+    def slow(session: Session, until: float) -> None:
+        writing.set()
+        assert on.wait(PATIENCE)
+        put(session, until)
+
+    monkeypatch.setattr(state._database, "put_session", slow)
+    given = threads.submit(opened, state, "one")
+    assert writing.wait(PATIENCE)
+    taken = threads.submit(state.revoke_where, lambda each: True, None, "operator")
+    until(lambda: len(state._writing._waiting) == 1)
+    on.set()
+    session = given.result(PATIENCE)
+    assert taken.result(PATIENCE) == (session.id,)
+    assert reason(state, session) is Reason.SESSION_REVOKED
+
+
 @pytest.mark.parametrize("down", [False, True])
 def test_whose_revocation_is_written_with_anothers_is_answered_like_that(
     threads: ThreadPoolExecutor, down: bool, tmp_path: Path

@@ -92,7 +92,7 @@ def test_what_takes_is_kept_and_owed_until_it_is_told(
 def _revoke(database: SharedDatabase) -> None:
     with database.flushed(NOW):
         database.close_session("ses_1", Status.REVOKED, 5.0)
-        database.revoke_handle("jti-1")
+        database.revoke_handle("ses_1", "jti-1")
 
 
 def test_what_may_have_been_told_is_taken_back_although_it_was_undone(

@@ -101,8 +101,15 @@ def conflict(mine: Iterable[Change], theirs: Iterable[Change]) -> str | None:
     theirs = tuple(theirs)
     origins = {each.session.origin: each.session.id for each in theirs if isinstance(each, Opened)}
     touched = {session_of(each) for each in theirs if isinstance(each, Closed | Rebound | CredentialsLeft)}
+    taken = {
+        each.session
+        for each in theirs
+        if isinstance(each, CredentialsLeft) or (isinstance(each, Closed) and each.status is Status.REVOKED)
+    }
     rotated = any(isinstance(each, KeysChanged) for each in theirs)
     for change in mine:
+        if isinstance(change, Opened) and (lost := change.session.ancestors & taken):
+            return f"something was taken from session {min(lost)}, which it comes from, at the same moment"
         if isinstance(change, Opened) and change.session.origin in origins:
             return f"its origin proves session {origins[change.session.origin]} already"
         if isinstance(change, Minted | Rebound) and session_of(change) in touched:

@@ -229,8 +229,8 @@ class Database:
             ),
         )
 
-    def revoke_handle(self, jti: str) -> None:
-        self._sql.execute("UPDATE handles SET revoked = 1 WHERE jti = ?", (jti,))
+    def revoke_handle(self, session_id: str, jti: str) -> None:
+        self._sql.execute("UPDATE handles SET revoked = 1 WHERE jti = ? AND session = ?", (jti, session_id))
 
     def drop_handles(self, jtis: list[str]) -> None:
         self._sql.executemany("DELETE FROM handles WHERE jti = ?", [(jti,) for jti in jtis])

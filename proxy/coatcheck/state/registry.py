@@ -161,6 +161,8 @@ class Registry:
 
     def take_credential(self, sessions: Sequence[Session], credential: str, now: Now) -> list[Change]:
         """Take a credential from sessions that go on; on disk after `settle_and_tell`."""
+        if not sessions:
+            return []
         left = [replace(session, credentials=session.credentials - {credential}) for session in sessions]
         self.sessions = self.sessions.having(*left, epoch=True)
         self.notify(left, Revocation.CREDENTIAL, now)

@@ -9,6 +9,7 @@ from threading import RLock
 from coatcheck.decision.session import Now, Session
 from coatcheck.state.asked import Allowed, Answered, Asked, AskedAnywhere, AskedNoMore
 from coatcheck.state.changes import (
+    TAKING,
     Change,
     Closed,
     CredentialsLeft,
@@ -193,8 +194,8 @@ class Replica:
                 case Minted(handle):
                     if not self._knows(handle.claims.sid, handle.claims.jti):
                         self._issued.add(handle)
-                        if handle.revoked:
-                            self._handle_revoked(handle.claims.sid, handle.claims.jti, now, entry.by)
+                    if handle.revoked:  # a snapshot says so of one that is known, too
+                        self._handle_revoked(handle.claims.sid, handle.claims.jti, now, entry.by)
                 case Rebound():
                     self._rebound(change, now, entry.by)
                 case HandleRevoked(session_id, jti):
@@ -220,10 +221,13 @@ class Replica:
         return any(each.claims.jti == jti for each in self._issued.of(session_id))
 
     def _opened(self, change: Opened, now: Now, by: str, closed: Closed | None) -> None:
-        if change.session.id in self._registry.sessions.by_id:
+        opened = change.session
+        if opened.id in self._registry.sessions.by_id:  # a snapshot has no more of what was taken meanwhile
+            self._credentials_left(CredentialsLeft(opened.id, opened.credentials), now, by)
+            self._rebound(Rebound(opened.id, opened.generation), now, by)
             return
-        left = min(change.lease_until - now.wall, change.session.lease_seconds)
-        session = replace(change.session, lease_deadline=now.monotonic + left)
+        left = min(change.lease_until - now.wall, opened.lease_seconds)
+        session = replace(opened, lease_deadline=now.monotonic + left)
         if closed is not None:  # long over: known for the wording of refusals only, and no news
             over = closed.status in (Status.REVOKED, Status.ENDED)
             session = replace(session, revoked=over, lease_deadline=float("-inf"))
@@ -272,9 +276,16 @@ class Replica:
         with suppress(StateError):  # it is in the log of whoever did it; a full disk here undoes nothing
             self._registry.tell(now, change, session, f"fleet:{by}", detail)
 
-    def _keep(self, changes: Iterable[Change], position: Position) -> None:
-        with self.database.applying(), self.database.unflushed(self.clock.now()):
-            for change in changes:
+    def _keep(self, changes: Sequence[Change], position: Position) -> None:
+        now = self.clock.now()
+        # What was taken here and nobody was told of yet: it may have been forgotten, and is back.
+        owed = tuple(each for each in self.database.owed() if isinstance(each, TAKING))
+        with self._showing:
+            self._show(Entry("this daemon", now.wall, owed))
+        if any(isinstance(change, KeysChanged) for change in changes):
+            self.keys.save()
+        with self.database.applying(), self.database.unflushed(now):
+            for change in (*changes, *owed):
                 self._write(change)
             self.database.set_position(position)
         self.position = position
@@ -283,13 +294,16 @@ class Replica:
         match change:
             case Opened(session, until):
                 self.database.insert_session(session, until)
+                known = self._registry.sessions.by_id.get(session.id, session)
+                self.database.set_credentials(session.id, known.credentials)
+                self.database.set_generation(session.id, known.generation)
             case Minted(handle):
                 self.database.insert_handle(handle)
             case Rebound(session_id, generation):
-                known = self._registry.sessions.by_id.get(session_id)
-                self.database.set_generation(session_id, known.generation if known else generation)
-            case HandleRevoked(_, jti):
-                self.database.revoke_handle(jti)
+                bound = self._registry.sessions.by_id.get(session_id)
+                self.database.set_generation(session_id, bound.generation if bound else generation)
+            case HandleRevoked(session_id, jti):
+                self.database.revoke_handle(session_id, jti)
             case CredentialsLeft(session_id, credentials):
                 left = self._registry.sessions.by_id.get(session_id)
                 self.database.set_credentials(session_id, left.credentials if left else credentials)

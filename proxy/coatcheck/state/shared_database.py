@@ -194,7 +194,7 @@ class SharedDatabase(Database):
             self.put_session(session, lease_until)
 
     def insert_handle(self, handle: IssuedHandle) -> None:
-        """`put_handle`, if its session is there and it is not."""
+        """`put_handle`, if its session is there and it is not; revoked in any case, if it is."""
         known = self._sql.execute(
             "SELECT (SELECT count(*) FROM sessions WHERE id = ?),"
             " (SELECT count(*) FROM handles WHERE jti = ?)",
@@ -202,8 +202,8 @@ class SharedDatabase(Database):
         ).fetchone()
         if known == (1, 0):
             self.put_handle(handle)
-            if handle.revoked:
-                self.revoke_handle(handle.claims.jti)
+        if handle.revoked:
+            self.revoke_handle(handle.claims.sid, handle.claims.jti)
 
     # --- rows --------------------------------------------------------------------------------
 
@@ -238,11 +238,9 @@ class SharedDatabase(Database):
         self._note(CredentialsLeft(session_id, credentials))
 
     @override
-    def revoke_handle(self, jti: str) -> None:
-        super().revoke_handle(jti)
-        row = self._sql.execute("SELECT session FROM handles WHERE jti = ?", (jti,)).fetchone()
-        if row is not None:
-            self._note(HandleRevoked(row[0], jti))
+    def revoke_handle(self, session_id: str, jti: str) -> None:
+        super().revoke_handle(session_id, jti)
+        self._note(HandleRevoked(session_id, jti))  # also if its row could not be written yet
 
 
 def _not_kept(error: sqlite3.Error) -> StateError:

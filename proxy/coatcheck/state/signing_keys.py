@@ -66,7 +66,7 @@ class SigningKeys:
     def new(cls, directory: Path, now: float) -> "SigningKeys":
         """Forget all keys and make a first one: every handle ever signed is dead."""
         keys = cls(directory / FILE_NAME, Ed25519PrivateKey.generate(), now, ())
-        keys._save()
+        keys.save()
         return keys
 
     def exported(self) -> dict[str, Any]:
@@ -83,8 +83,8 @@ class SigningKeys:
         return {"active": active, "retired": retired}
 
     def adopt(self, exported: dict[str, Any]) -> None:
-        """Sign and verify with the keys that another daemon `exported`, and no others. ValueError when they
-        cannot be read."""
+        """Sign and verify with the keys that another daemon `exported`, and no others; `save` comes next.
+        ValueError when they cannot be read."""
         if exported == self.exported():
             return
         try:
@@ -92,7 +92,6 @@ class SigningKeys:
         except (KeyError, TypeError, AttributeError):
             raise ValueError("these are no signing keys") from None  # the cause could quote them
         self._publish()
-        self._save()
 
     def rotated(self, now: float, max_age: float) -> "SigningKeys":
         """What `rotate` would make of these, neither used nor written."""
@@ -115,7 +114,7 @@ class SigningKeys:
         retired = self._all_retired(now, max_age)
         self._active, self.created_at, self._retired = Ed25519PrivateKey.generate(), now, retired
         try:
-            self._save()
+            self.save()
         except OSError:
             self._active, self.created_at, self._retired = before
             raise
@@ -128,7 +127,7 @@ class SigningKeys:
             return False
         self._retired = kept
         self._publish()
-        self._save()
+        self.save()
         return True
 
     def _all_retired(self, now: float, max_age: float) -> tuple[_Retired, ...]:
@@ -140,7 +139,8 @@ class SigningKeys:
         verify = {item.kid: item.public for item in self._retired}
         self.current = HandleKeys(kid, verify | {kid: self._active.public_key()})
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """On disk as they are now. OSError."""
         write_atomically(self._path, json.dumps(self.exported(), indent=1).encode(), overwrite=True)
 
 

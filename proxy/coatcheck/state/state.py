@@ -301,7 +301,7 @@ class State:
             revoked = replace(session, revoked_handles=session.revoked_handles | {jti})
             self._registry.sessions = self.sessions.having(revoked, epoch=True)
             self._registry.notify([session], Revocation.HANDLE, now)
-            self._journal.owe(partial(self._database.revoke_handle, jti))
+            self._journal.owe(partial(self._database.revoke_handle, session_id, jti))
         with self._writing:
             taken = [(SessionChange.HANDLE_REVOKED, revoked)]
             self._registry.settle_and_tell(now, taken, caller, f"{jti} {why}".rstrip())
@@ -311,12 +311,11 @@ class State:
     ) -> tuple[str, ...]:
         """Kill every session that is `chosen`, or only take `credential` from it; the ids of those that lost
         something: live ones, and those of sandboxes that sleep or could be restored. One write for all of
-        them; otherwise like `revoke`. Also what another daemon opened before, and is not known here yet."""
+        them; otherwise like `revoke`. Also what was being opened before, here or by another daemon."""
         taken = self._take_where(chosen, credential, caller, why)
         if self.hearing is not None:
             self.hearing.catch_up(self.clock.now())
-            taken += self._take_where(chosen, credential, caller, why)
-        return taken
+        return taken + self._take_where(chosen, credential, caller, why)
 
     def sweep(self) -> tuple[SessionEvent, ...]:
         """Close what has lapsed or expired, save the clock, rotate keys. Blocks on disk: not in a loop.

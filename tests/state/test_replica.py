@@ -1,0 +1,143 @@
+"""What comes from the others undoes nothing that was taken, and keeps nobody from taking."""
+
+import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from coatcheck.decision.session import Session
+from coatcheck.decision.verdict import Reason
+from coatcheck.state import State, StateError, signing_keys
+from coatcheck.state.changes import Change, HandleRevoked, KeysChanged, Minted, Opened
+from coatcheck.state.replica import Entry, Replica
+from coatcheck.state.shared_database import Position
+from tests.fleet.fleet import until
+from tests.state.house import WANTED, reason
+from tests.state.slow_others import PATIENCE, SlowOthers, state_of_a_fleet
+
+THREE = replace(WANTED, credentials=frozenset({"openai", "anthropic", "github"}))
+
+
+@contextmanager
+def member(directory: Path) -> Iterator[tuple[State, Replica, SlowOthers]]:
+    with state_of_a_fleet(directory / "sessions") as (state, others):
+        assert state.replica is not None
+        yield state, state.replica, others
+
+
+def given(session: Session, replica: Replica) -> tuple[Change, ...]:
+    """How the others hear of it."""
+    changes, _ = replica.snapshot()
+    assert session.id in {each.session.id for each in changes if isinstance(each, Opened)}
+    return tuple(each for each in changes if isinstance(each, Opened | Minted))
+
+
+def test_a_snapshot_takes_from_what_was_known_what_was_taken_meanwhile(tmp_path: Path) -> None:
+    """Whoever was away for longer than the log goes back hears of it nowhere else. Restarts, too."""
+    with member(tmp_path / "a") as (a, theirs, _), member(tmp_path / "b") as (b, ours, _):
+        session, handles = a.open_session(THREE, "launcher")
+        ours.load(given(session, theirs), Position(1, 1, "aa"))
+        assert b.session(session.id).credentials == session.credentials
+        a.revoke_where(lambda each: True, "openai", "operator")
+        a.revoke_handle(session.id, handles[0].jti)
+        a.bump_generation(session.id, "launcher")
+        ours.load(given(session, theirs), Position(1, 5_000, "bb"))
+        wanted = (frozenset({"anthropic", "github"}), frozenset({handles[0].jti}), 2)
+        here = b.session(session.id)
+        assert (here.credentials, here.revoked_handles, here.generation) == wanted
+    with member(tmp_path / "b") as (b, _, _):
+        here = b.session(session.id)
+        assert (here.credentials, here.revoked_handles, here.generation) == wanted
+
+
+def test_what_the_others_were_not_told_yet_comes_back_with_nothing(tmp_path: Path) -> None:
+    """It was revoked here while they could not be told, so long ago that it was forgotten; there it lives."""
+    with member(tmp_path / "a") as (a, theirs, _), member(tmp_path / "b") as (b, ours, others):
+        session, _ = a.open_session(WANTED, "launcher")
+        ours.load(given(session, theirs), Position(1, 1, "aa"))
+        others.down = True
+        with pytest.raises(StateError):
+            b.revoke(session.id, "operator")
+        b._registry.forget(float("inf"))
+        with pytest.raises(StateError):
+            b.revoke_where(lambda each: True, None, "operator")  # that it was forgotten is written, too
+        ours.load(given(session, theirs), Position(1, 5_000, "bb"))
+        assert reason(b, session) is Reason.SESSION_REVOKED
+    with member(tmp_path / "b") as (b, _, _):
+        assert reason(b, session) is Reason.SESSION_REVOKED
+
+
+def test_a_handle_is_revoked_everywhere_though_our_disk_has_not_got_it_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk was full when it came from the others, and works again when somebody revokes it."""
+
+    def full(handle: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with member(tmp_path / "a") as (a, theirs, _), member(tmp_path / "b") as (b, ours, others):
+        session, (handle,) = a.open_session(WANTED, "launcher")
+        entry = Entry("a", 0.0, given(session, theirs))
+        with monkeypatch.context() as patched:
+            patched.setattr(ours.database, "insert_handle", full)
+            with pytest.raises(sqlite3.Error):
+                ours.apply([entry], Position(1, 1, "aa"))
+        b.revoke_handle(session.id, handle.jti)
+        told = HandleRevoked(session.id, handle.jti)
+        assert told in others.told
+        ours.apply([entry, Entry("b", 0.0, (told,))], Position(1, 2, "bb"))
+    with member(tmp_path / "b") as (b, _, _):
+        assert b.session(session.id).revoked_handles == {handle.jti}
+
+
+def test_keys_of_the_others_are_kept_though_that_failed_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come again with the same entry, and are known already: else the next start would go back to those
+    before, and sign what nobody else knows."""
+
+    def full(*about: object, **more: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with member(tmp_path) as (_, replica, _):
+        keys = replica.keys.rotated(1e9, 1e9).exported()
+        entry = Entry("other", 0.0, (KeysChanged(keys),))
+        with monkeypatch.context() as patched:
+            patched.setattr(signing_keys, "write_atomically", full)
+            with pytest.raises(OSError, match="No space"):
+                replica.apply([entry], Position(1, 1, "aa"))
+        replica.apply([entry], Position(1, 1, "aa"))
+    with member(tmp_path) as (_, replica, _):
+        assert replica.position == Position(1, 1, "aa")
+        assert replica.keys.exported() == keys
+
+
+def test_a_revocation_is_in_force_while_keys_of_the_others_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the disk takes for their file."""
+    writing, on = Event(), Event()
+
+    def slow(*about: object, **more: object) -> None:
+        writing.set()
+        assert on.wait(PATIENCE)
+
+    with member(tmp_path) as (state, replica, _), ThreadPoolExecutor(2) as threads:
+        session, _ = state.open_session(WANTED, "launcher")
+        entry = Entry("other", 0.0, (KeysChanged(replica.keys.rotated(1e9, 1e9).exported()),))
+        monkeypatch.setattr(signing_keys, "write_atomically", slow)
+        try:
+            applied = threads.submit(replica.apply, [entry], Position(1, 1, "aa"))
+            assert writing.wait(PATIENCE)
+            taken = threads.submit(state.revoke, session.id, "operator")
+            until(lambda: reason(state, session) is Reason.SESSION_REVOKED)
+            assert not (applied.done() or taken.done())
+        finally:
+            on.set()
+        applied.result(PATIENCE)
+        taken.result(PATIENCE)
