@@ -344,6 +344,9 @@ class _Fleet:
     def passed(self, limit: Limit, key: BucketKey, count: int, now: float) -> None:
         return None
 
+    def used(self) -> tuple[dict[BucketKey, float], dict[BucketKey, int]]:
+        return {}, {}
+
 
 class _Remote(MemoryStore):
     """A store that has to be waited for, as those on a network."""
