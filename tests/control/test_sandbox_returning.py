@@ -2,7 +2,7 @@
 
 Real sandboxes: test_sandbox_keeping.py, tests/e2e/test_four_lifecycles_of_one_launcher.py."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from coatcheck.control import sandbox_returning
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.sandbox_returning import _people, awake, revoked
 from coatcheck.decision.keeping import Comeback, Keeping, Life, Lifecycle
 from coatcheck.decision.sandbox import Sandbox, SandboxProblem, SandboxState
 from coatcheck.state import Problem, State
+from coatcheck.state.database import Status
 from tests.decision.test_recovery import DEAD
 from tests.state.house import WANTED, House
 
@@ -138,3 +140,30 @@ async def test_one_that_was_revoked_in_its_sleep_is_not_woken_by_using_it(state:
         await awake(lives.desk, replace(lives.sandbox, state=SandboxState.SLEEPING), SimpleNamespace())  # type: ignore[arg-type]
     assert caught.value.reason is SandboxProblem.NOT_WOKEN
     assert "coatcheck sandbox restore sbx_1" in caught.value.hint
+
+
+@pytest.mark.parametrize("meanwhile", [True, False])
+async def test_one_that_is_revoked_while_it_is_woken_is_revoked(
+    state: State, monkeypatch: pytest.MonkeyPatch, meanwhile: bool
+) -> None:
+    """Between the look at its session and the next one there are disks and a kernel."""
+    lives = Lives(state, Keeping(sleeps=True))
+    before = lives.begin()
+    lives.end()
+    asleep = replace(lives.sandbox, state=SandboxState.SLEEPING)
+
+    async def bring_back(*about: object) -> Sandbox:
+        if meanwhile:
+            state.revoke(before["agent"], "operator")
+        return replace(asleep, state=SandboxState.STARTING, sessions=lives.begin())
+
+    async def take(work: Callable[[], object]) -> object:
+        return work()
+
+    monkeypatch.setattr(sandbox_returning, "bring_back", bring_back)
+    kept = SimpleNamespace(saved=lambda *_: Path("newest"))
+    lives.desk.backend.sandboxes, lives.desk.take = SimpleNamespace(is_down=lambda _: True, kept=kept), take
+    caller: Any = SimpleNamespace(name="launcher")
+    back = await awake(lives.desk, asleep, caller)
+    expected = Status.REVOKED if meanwhile else Status.LIVE
+    assert {state.status(each) for each in back.sessions.values()} == {expected}

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,9 +22,11 @@ from coatcheck.decision.sandbox import (
     WantedVolume,
 )
 from coatcheck.decision.session import Isolation
+from coatcheck.launcher import keeping
 from coatcheck.launcher.keeping import ASLEEP, FORKS, RECORD, SNAPSHOTS, Keeper
 from coatcheck.launcher.snapshots import manifest
 from coatcheck.launcher.snapshots.manifest import Image, Manifest, Origin, Surroundings
+from coatcheck.private_files import write_atomically
 from coatcheck.settings import Settings
 
 CHOICE = Choice(Backend.MICROVM, Isolation.EMULATED, "no KVM here", "image")
@@ -291,3 +294,21 @@ def test_what_forks_began_from_is_nobodys_after_a_crash(tmp_path: Path) -> None:
         save(kept, directory, 1)
     keeper(tmp_path).read_all()
     assert sorted(each.parent.name for each in place.rglob(manifest.NAME)) == [ASLEEP, "mine"]
+
+
+def test_what_is_held_is_known_while_the_disk_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A revocation of everything asks for it, and the ones behind it would wait for that disk, too."""
+    kept, asked = keeper(tmp_path), []
+    kept.read_all()
+    kept.begin(sandbox(), WANTED, people("ses_1"), None)
+
+    def slow(*about: object, **more: object) -> None:
+        with ThreadPoolExecutor(1) as other:
+            asked.append(other.submit(kept.held).result(30))
+        write_atomically(*about, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(keeping, "write_atomically", slow)
+    kept.interrupt(sandbox().id)
+    assert asked == [frozenset({"ses_1"})]

@@ -103,11 +103,22 @@ async def awake(desk: Desk, sandbox: Sandbox, caller: Caller) -> Sandbox:
         )
     saved = await told(lambda: sandboxes.kept.saved(sandbox.id, None))
     try:
-        return await bring_back(desk, sandbox.id, caller, saved)
+        back = await bring_back(desk, sandbox.id, caller, saved)
     except ControlProblem as problem:
         if problem.reason is not SandboxProblem.SANDBOX_BUSY:
             raise
         return sandboxes.get(sandbox.id) or sandbox  # somebody else wakes it just now
+    await revoke_if_late(desk, sandbox, back)
+    return back
+
+
+async def revoke_if_late(desk: Desk, before: Sandbox, back: Sandbox) -> None:
+    """What was revoked while it was brought back by itself is: its new sessions were not there yet then."""
+    known = desk.backend.state.sessions.by_id
+    if all(each in known for each in before.sessions.values()) and revoked(desk, before):
+        why = "what it comes from was revoked meanwhile"
+        for each in back.sessions.values():
+            await desk.take(partial(desk.backend.state.revoke, each, before.opened_by, why))
 
 
 async def restore(desk: Desk, ask: Ask) -> Answer:

@@ -115,10 +115,10 @@ class Keeper:
     def held(self) -> frozenset[str] | None:
         """Sessions, over or not, whose handles are in a sandbox or in what was saved of one. None: nobody has
         looked yet."""
-        with self._lock:
-            if not self._read:
-                return None
-            return sessions_of(life for record in self._records.values() for life in record.lives)
+        if not self._read:
+            return None
+        # Without the lock, which is held while disks are waited for: a revocation asks, and waits for none.
+        return sessions_of(life for record in tuple(self._records.values()) for life in record.lives)
 
     # --- lives -------------------------------------------------------------------------------------------
 
