@@ -16,6 +16,7 @@ from importlib import import_module
 from coatcheck.control import opening, sandbox_keeping, sandbox_opening, sandbox_returning
 from coatcheck.launcher import spawning, starting
 from coatcheck.launcher.keeping import Keeper
+from coatcheck.process_memory import die_with_parent
 from tests.launcher.steps import Step, Work, calls_of, right_before, steps_of
 
 SAVE: tuple[Work, ...] = (sandbox_keeping.take, sandbox_keeping.save)
@@ -71,6 +72,7 @@ def live(dies_at: str) -> None:
     if child:
         os.waitpid(child, 0)
         return
+    die_with_parent()
     sys.argv = ["coatcheck", *sys.argv[4:]]
     if dies_at == "-":
         runpy.run_module("coatcheck", run_name="__main__")
@@ -79,6 +81,7 @@ def live(dies_at: str) -> None:
 
 
 def main() -> None:
+    die_with_parent()  # also when a test is killed
     import_module("coatcheck.serve")  # with all that a daemon needs
     with socket.socket(socket.AF_UNIX) as lives:
         lives.bind(os.environ["LIVES"])
