@@ -112,8 +112,7 @@ class Bench:
             reading = asyncio.create_task(_drain(ticking))
             snapshot = await self._save(machine, figures.first_save)
             figures.note("one booted sandbox", _pss(machine.pid))
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+            await _cancelled(reading)
             await self._pause(machine, ticking)
             reading = asyncio.create_task(_drain(ticking))
             await machine.pause()
@@ -123,8 +122,20 @@ class Bench:
             touching = await _start(channel, str(TOUCHED_MIB))
             await _read(touching, b"touched")
             await self._save(machine, figures.touched_save)
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+            await _cancelled(reading)
+
+    async def ten_boots(self) -> None:
+        """What the clones are held against: as many, each booted by itself, with the same program running."""
+        async with contextlib.AsyncExitStack() as stack:
+            machines = [await stack.enter_async_context(self.machine(self.spec)) for _ in range(CLONES)]
+            for machine in machines:
+                channel = await stack.enter_async_context(_channel(machine))
+                await bring(channel, self.program)
+                ticking = await _start(channel)
+                await _read(ticking, TICK)
+                reading = asyncio.create_task(_drain(ticking))
+                stack.push_async_callback(_cancelled, reading)
+            self.figures.note(f"{CLONES} boots together", sum(_pss(machine.pid) for machine in machines))
 
     async def _save(self, machine: MicroVM, times: list[float]) -> Path:
         """How long the guest stands still."""
@@ -193,8 +204,12 @@ async def _channel(machine: MicroVM) -> AsyncIterator[Channel]:
         await finish(await channel.open("control", configure))
         yield channel
     finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        await _cancelled(running)
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def _start(channel: Channel, *words: str) -> Stream:
@@ -267,8 +282,6 @@ def _print(figures: Figures, on_disk: float, claims: claiming.Claims) -> None:
     print("\n".join(claims.lines()))
     for what, mib in figures.memory.items():
         print(f"host memory of {what}: {statistics.median(mib):.0f} MiB")
-    booted = statistics.median(figures.memory["one booted sandbox"])
-    print(f"host memory of {CLONES} boots: {CLONES * booted:.0f} MiB")
     print(f"host memory of a hibernated sandbox: none, and {on_disk:.0f} MiB of disk")
     print(
         f"durable resume_ms={statistics.median(figures.resume) * 1000:.1f}"
@@ -293,6 +306,7 @@ def main() -> None:
             figures = bench.figures
             boot, back = figures.boot[-1], figures.disk_resume[-1]
             say(f"round {number + 1}: boot {boot:.2f} s, back from disk {back:.2f} s")
+        asyncio.run(bench.ten_boots())
         blocks = [
             file.stat().st_blocks * 512 / 2**20 for file in bench.snapshots.rglob("*") if file.is_file()
         ]

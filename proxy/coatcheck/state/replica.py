@@ -146,7 +146,7 @@ class Replica:
 
     def snapshot(self) -> tuple[list[Change], Position | None]:
         """Everything that a daemon needs that begins now, closed sessions first, and up to where."""
-        with self._showing:
+        with self.writing, self._showing:  # an entry is shown before it counts as read
             now, registry = self.clock.now(), self._registry
             changes: list[Change] = [KeysChanged(self.keys.exported())]
             sessions = registry.sessions.by_id.values()
