@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from coatcheck.control.problem import ControlProblem
-from coatcheck.control_client import ControlError
+from coatcheck.control_client import ControlClient, ControlError
 from coatcheck.decision.sandbox import SandboxProblem
 from coatcheck.sandbox_client import Sandbox, SandboxClient
 from tests.faults.forking_daemon import FORK
@@ -133,6 +133,16 @@ def kill_a_fork(where: Place, parent: Sandbox, when: Callable[[int], object]) ->
     return sandbox
 
 
+def ended(control: ControlClient, sandbox: str) -> dict[str, Any]:
+    """It, once the daemon has looked: whoever waited for an answer of its supervisor's knows before that. Its
+    sessions end with it."""
+    until(lambda: control.sandbox(sandbox)["state"] == "ended", SECONDS)
+    shown: dict[str, Any] = control.sandbox(sandbox)
+    sessions = shown["sessions"].values()
+    until(lambda: {control.show(each)["session"]["status"] for each in sessions} == {"ended"}, SECONDS)
+    return shown
+
+
 async def test_killed_while_it_is_saved_or_forked_a_sandbox_leaves_nothing_half_alive(
     world: World,
 ) -> None:
@@ -144,10 +154,8 @@ async def test_killed_while_it_is_saved_or_forked_a_sandbox_leaves_nothing_half_
         forking = asyncio.create_task(client.fork(parent.id, snapshot="good"))
         clone = await asyncio.to_thread(kill_a_fork, where, parent, when)
         await asyncio.gather(forking, return_exceptions=True)
-        shown = control.sandbox(clone)
-        assert shown["state"] == "ended" and shown["ending"] in ("supervisor_gone", "start_failed")
-        for session in shown["sessions"].values():
-            assert control.show(session)["session"]["status"] == "ended"
+        shown = await asyncio.to_thread(ended, control, clone)
+        assert shown["ending"] in ("supervisor_gone", "start_failed")
         assert (await parent.run(["echo", "undisturbed"])).exit_code == 0
 
     snapshots = where.daemon.sandboxes.kept.place(parent.id) / "snapshots"
@@ -164,12 +172,12 @@ async def test_killed_while_it_is_saved_or_forked_a_sandbox_leaves_nothing_half_
     await asyncio.to_thread(kill)
     with pytest.raises(ControlError):
         await saving
-    gone = control.sandbox(parent.id)
-    assert (gone["state"], gone["ending"]) == ("ended", "supervisor_gone")
+    gone = await asyncio.to_thread(ended, control, parent.id)
+    assert gone["ending"] == "supervisor_gone"
     back = await asyncio.to_thread(control.restore_sandbox, parent.id)
     assert back["state"] in ("starting", "running")
     async with asyncio.timeout(SECONDS):
         again = await client.get(parent.id)
         assert (await again.run(["echo", "back"])).exit_code == 0
-    assert sorted(path.name for path in snapshots.iterdir()) == ["good"]
+    await asyncio.to_thread(until, lambda: [path.name for path in snapshots.iterdir()] == ["good"], SECONDS)
     control.kill_sandbox(parent.id)
