@@ -45,7 +45,7 @@ class World:
         self.sandboxes = sandboxes
         self.recovery = Recovery(desk, self._named)
         self.revoked = False
-        monkeypatch.setattr(sandbox_recovery, "bring_back", self._bring_back)
+        monkeypatch.setattr(sandbox_recovery, "bring_back_unasked", self._bring_back)
         monkeypatch.setattr(sandbox_recovery, "revoked", lambda desk, sandbox: self.revoked)
         monkeypatch.setattr(sandbox_recovery, "LOOK_SECONDS", 0.0)
         monkeypatch.setattr(sandbox_recovery, "time", SimpleNamespace(time=lambda: self.now))
@@ -60,7 +60,9 @@ class World:
         self.given_up = f"{why}: {detail}"
         self.sandbox = replace(self.sandbox, keeping=replace(self.sandbox.keeping, recovers=False))
 
-    async def _bring_back(self, desk: Any, sandbox: str, maker: Any, saved: Path, until: float) -> Sandbox:
+    async def _bring_back(
+        self, desk: Any, sandbox: Sandbox, maker: Any, saved: Path, until: float
+    ) -> Sandbox:
         assert self.attempts[-1] == self.now  # it was written down before
         if self.fails is not None:
             raise self.fails

@@ -142,12 +142,20 @@ async def test_one_that_was_revoked_in_its_sleep_is_not_woken_by_using_it(state:
     assert "coatcheck sandbox restore sbx_1" in caught.value.hint
 
 
-@pytest.mark.parametrize("meanwhile", [True, False])
+@pytest.mark.parametrize(
+    ("keeping", "meanwhile", "revoked_then"),
+    [
+        (Keeping(sleeps=True), True, {"agent", "tool"}),
+        (Keeping(sleeps=True), False, set()),
+        (replace(SHARED, sleeps=True), True, {"agent"}),
+    ],
+)
 async def test_one_that_is_revoked_while_it_is_woken_is_revoked(
-    state: State, monkeypatch: pytest.MonkeyPatch, meanwhile: bool
+    state: State, monkeypatch: pytest.MonkeyPatch, keeping: Keeping, meanwhile: bool, revoked_then: set[str]
 ) -> None:
-    """Between the look at its session and the next one there are disks and a kernel."""
-    lives = Lives(state, Keeping(sleeps=True))
+    """Between the look at its session and the next one there are disks and a kernel. Of several who share it,
+    the others go on."""
+    lives = Lives(state, keeping)
     before = lives.begin()
     lives.end()
     asleep = replace(lives.sandbox, state=SandboxState.SLEEPING)
@@ -165,5 +173,6 @@ async def test_one_that_is_revoked_while_it_is_woken_is_revoked(
     lives.desk.backend.sandboxes, lives.desk.take = SimpleNamespace(is_down=lambda _: True, kept=kept), take
     caller: Any = SimpleNamespace(name="launcher")
     back = await awake(lives.desk, asleep, caller)
-    expected = Status.REVOKED if meanwhile else Status.LIVE
-    assert {state.status(each) for each in back.sessions.values()} == {expected}
+    statuses = {name: state.status(each) for name, each in back.sessions.items()}
+    assert {name for name, status in statuses.items() if status is Status.REVOKED} == revoked_then
+    assert {status for name, status in statuses.items() if name not in revoked_then} <= {Status.LIVE}

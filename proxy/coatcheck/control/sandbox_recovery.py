@@ -13,7 +13,7 @@ from coatcheck.control.caller import Caller
 from coatcheck.control.desk import Desk
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.sandbox_keeping import told
-from coatcheck.control.sandbox_returning import bring_back, revoke_if_late, revoked
+from coatcheck.control.sandbox_returning import bring_back_unasked, revoked
 from coatcheck.decision.recovery import ATTEMPTS, WITHIN_SECONDS, Step, next_step
 from coatcheck.decision.sandbox import Ending, Sandbox
 from coatcheck.telemetry.events import SandboxChange
@@ -74,8 +74,7 @@ class Recovery:
             if maker is None:
                 raise LookupError(f"there is no caller {sandbox.opened_by} any more")
             saved = await told(lambda: sandboxes.kept.saved(sandbox.id, None))
-            back = await bring_back(self._desk, sandbox.id, maker, saved, sandbox.expires_at)
-            await revoke_if_late(self._desk, sandbox, back)
+            await bring_back_unasked(self._desk, sandbox, maker, saved, sandbox.expires_at)
         except ControlProblem as problem:
             self._note(sandbox, f"{problem.message}. {problem.hint}")
         except LookupError as error:

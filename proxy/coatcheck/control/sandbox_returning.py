@@ -103,22 +103,33 @@ async def awake(desk: Desk, sandbox: Sandbox, caller: Caller) -> Sandbox:
         )
     saved = await told(lambda: sandboxes.kept.saved(sandbox.id, None))
     try:
-        back = await bring_back(desk, sandbox.id, caller, saved)
+        return await bring_back_unasked(desk, sandbox, caller, saved)
     except ControlProblem as problem:
         if problem.reason is not SandboxProblem.SANDBOX_BUSY:
             raise
         return sandboxes.get(sandbox.id) or sandbox  # somebody else wakes it just now
-    await revoke_if_late(desk, sandbox, back)
+
+
+async def bring_back_unasked(
+    desk: Desk, sandbox: Sandbox, caller: Caller, saved: Path, until: float | None = None
+) -> Sandbox:
+    """`bring_back` for whom nobody restores: what is revoked meanwhile is, though its new sessions were not
+    there yet then. Of one that several share, theirs alone who were revoked."""
+    before = _revoked_people(desk, sandbox) if sandbox.keeping.shares else frozenset()
+    back = await bring_back(desk, sandbox.id, caller, saved, until)
+    late = _revoked_people(desk, sandbox) - before
+    if late and not sandbox.keeping.shares:
+        late = frozenset(back.sessions)
+    for name in late & back.sessions.keys():
+        why = "what it comes from was revoked meanwhile"
+        await desk.take(partial(desk.backend.state.revoke, back.sessions[name], sandbox.opened_by, why))
     return back
 
 
-async def revoke_if_late(desk: Desk, before: Sandbox, back: Sandbox) -> None:
-    """What was revoked while it was brought back by itself is: its new sessions were not there yet then."""
-    known = desk.backend.state.sessions.by_id
-    if all(each in known for each in before.sessions.values()) and revoked(desk, before):
-        why = "what it comes from was revoked meanwhile"
-        for each in back.sessions.values():
-            await desk.take(partial(desk.backend.state.revoke, each, before.opened_by, why))
+def _revoked_people(desk: Desk, sandbox: Sandbox) -> frozenset[str]:
+    state = desk.backend.state
+    known = {name: each for name, each in sandbox.sessions.items() if each in state.sessions.by_id}
+    return frozenset(name for name, each in known.items() if state.status(each) is Status.REVOKED)
 
 
 async def restore(desk: Desk, ask: Ask) -> Answer:
