@@ -2,14 +2,22 @@
 
 import shutil
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from coatcheck.certificates.authority import Authority
 from coatcheck.decision.policy import Policy
-from coatcheck.doctor.files import certificate_authority, policy, read_policies, state_directory, wall_clock
+from coatcheck.doctor.files import (
+    certificate_authority,
+    policy,
+    public_suffixes,
+    read_policies,
+    state_directory,
+    suffix_list_age,
+    wall_clock,
+)
 from coatcheck.doctor.finding import Level
 from coatcheck.samples import POLICY
 from coatcheck.state.clock import Clock
@@ -84,6 +92,18 @@ def test_policies_missing_broken_empty_and_good(tmp_path: Path) -> None:
     assert only(policy(subject(tmp_path))).message == "default: 5 rules"
     read = read_policies(subject(tmp_path).settings)
     assert isinstance(read, dict) and isinstance(read["default"], Policy)
+
+
+def test_an_old_public_suffix_list_is_warned_about() -> None:
+    """After 180 days, and when nobody knows."""
+    written = date(2026, 1, 1)
+    found = only(suffix_list_age(written, written + timedelta(days=180)))
+    assert (found.level, found.message) == (Level.OK, "the list is 180 days old (2026-01-01)")
+    found = only(suffix_list_age(written, written + timedelta(days=181)))
+    assert found.level is Level.WARNING and "is 181 days old (2026-01-01)" in found.message
+    assert "pip install --upgrade publicsuffixlist" in found.hint
+    assert only(suffix_list_age(None, written)).level is Level.WARNING
+    assert "days old" in only(public_suffixes()).message  # the installed one, whose age depends on today
 
 
 def test_a_clock_that_stepped_back_is_found(state: StateDirectory, tmp_path: Path) -> None:

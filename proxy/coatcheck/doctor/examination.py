@@ -15,6 +15,7 @@ CHECKS: tuple[Check, ...] = (
     files.state_directory,
     files.certificate_authority,
     files.policy,
+    files.public_suffixes,
     files.wall_clock,
     network.surroundings,
     network.allowed_networks,

@@ -2,13 +2,14 @@
 
 import sqlite3
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 from coatcheck.certificates.authority import Authority, CertificateError
 from coatcheck.decision.policy import Policy
 from coatcheck.doctor.finding import Finding, Subject, ok, problem, warning
 from coatcheck.policyfile.problem import PolicyError
+from coatcheck.policyfile.public_suffix import list_written
 from coatcheck.policyfile.signed import SignedPolicies
 from coatcheck.policyfile.watch import PolicyWatch
 from coatcheck.private_files import PrivateFileError, check_private_directory
@@ -17,6 +18,8 @@ from coatcheck.state.opening import DATABASE_NAME
 
 CA_WARNING = timedelta(days=30)
 """Sandboxes must get the new bundle before the old CA ends: a month is one release of most images."""
+SUFFIX_LIST_WARNING = timedelta(days=180)
+"""Hosting services join the list every week; a wildcard over one that it lacks may get a credential."""
 CLOCK_SECONDS = 60.0
 """Between this clock and the highest time that the sessions' database has seen."""
 
@@ -92,6 +95,27 @@ def policy(subject: Subject) -> list[Finding]:
         )
     rules = sum(len(each.rules) for each in found.values())
     return ok("policy", f"{', '.join(sorted(found))}: {rules} rules")
+
+
+def public_suffixes(subject: Subject | None = None) -> list[Finding]:
+    """The list by which policies are refused wildcards over names that strangers can register."""
+    return suffix_list_age(list_written(), datetime.now(UTC).date())
+
+
+def suffix_list_age(written: date | None, today: date) -> list[Finding]:
+    """A list that does not say when it was written counts as old."""
+    check, hint = "public suffixes", "install a newer coatcheck, or pip install --upgrade publicsuffixlist"
+    if written is None:
+        return warning(check, "the public suffix list does not say when it was written", hint)
+    age = today - written
+    if age > SUFFIX_LIST_WARNING:
+        return warning(
+            check,
+            f"the public suffix list is {age.days} days old ({written}): policies may allow wildcards over "
+            "hosting services that are newer",
+            hint,
+        )
+    return ok(check, f"the list is {age.days} days old ({written})")
 
 
 def wall_clock(subject: Subject) -> list[Finding]:

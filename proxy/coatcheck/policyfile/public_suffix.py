@@ -1,23 +1,26 @@
 """Suffixes under which strangers can register names: a wildcard there would trust all of them.
 
-The list is the one of publicsuffix.org as publicsuffix2 ships it: old, but suffixes hardly ever go away.
+The list is the one of publicsuffix.org as the package publicsuffixlist ships it; `make lock` takes the
+newest release. Hosting services come up every week, so `coatcheck doctor` warns when the list is old.
 """
 
+import re
+from datetime import date
 from enum import StrEnum
 from functools import cache
+from pathlib import Path
 
-from publicsuffix2 import PSL_FILE, PublicSuffixList  # type: ignore[import-untyped]
+from publicsuffixlist import PSLFILE, PublicSuffixList
 
 _PRIVATE = "// ===BEGIN PRIVATE DOMAINS==="
-_NEWER = (
-    *("deno.dev", "fly.dev", "pages.dev", "r2.dev", "workers.dev", "web.app", "vercel.app", "netlify.app"),
-    *("onrender.com", "railway.app", "up.railway.app", "supabase.co", "trycloudflare.com", "replit.app"),
-    *("repl.co", "hf.space", "modal.run", "lhr.life", "loca.lt", "serveo.net", "streamlit.app"),
-    *("ngrok.app", "ngrok.dev", "ngrok.io", "ngrok-free.app", "ngrok-free.dev", "gitpod.io", "stackblitz.io"),
-    *("azurewebsites.net", "azurestaticapps.net", "trafficmanager.net", "github.dev", "codesandbox.io"),
-    *("r2.cloudflarestorage.com", "blob.core.windows.net", "digitaloceanspaces.com", "run.app"),
+_WRITTEN = re.compile(r"^// VERSION: (\d{4}-\d\d-\d\d)", re.MULTILINE)
+UNLISTED = frozenset(
+    {
+        *("codesandbox.io", "github.dev", "gitpod.io", "lhr.life", "loca.lt", "modal.run"),
+        *("r2.cloudflarestorage.com", "railway.app", "serveo.net", "stackblitz.io"),
+    }
 )
-"""Services that have come up, or opened, since that copy of the list: agents are asked to send there."""
+"""Services that give names to strangers and are not on the list. Agents are asked to send there."""
 
 
 class SuffixKind(StrEnum):
@@ -30,11 +33,11 @@ class SuffixKind(StrEnum):
 def public_suffix(suffix: str) -> SuffixKind | None:
     """Whether the canonical name `suffix` itself is a public suffix."""
     registries, all_suffixes = _lists()
-    if registries.get_tld(suffix, strict=True) == suffix:
+    if registries.is_public(suffix):
         return SuffixKind.REGISTRY
-    if suffix in _NEWER:
+    if suffix in UNLISTED or all_suffixes.is_public(suffix):
         return SuffixKind.SERVICE
-    return SuffixKind.SERVICE if all_suffixes.get_tld(suffix, strict=True) == suffix else None
+    return None
 
 
 def public_suffix_below(suffix: str) -> str | None:
@@ -45,16 +48,28 @@ def public_suffix_below(suffix: str) -> str | None:
     )
 
 
+def list_written() -> date | None:
+    """The day of the installed list. None: it does not say."""
+    match = _WRITTEN.search(_text())
+    return date.fromisoformat(match[1]) if match else None
+
+
 @cache
 def _services() -> frozenset[str]:
-    with open(PSL_FILE, encoding="utf-8") as file:
-        lines = [line.strip() for line in file.read().partition(_PRIVATE)[2].splitlines()]
+    lines = [line.strip() for line in _text().partition(_PRIVATE)[2].splitlines()]
     names = (line.removeprefix("*.") for line in lines if line and not line.startswith(("//", "!")))
-    return frozenset(names) | set(_NEWER)
+    return frozenset(name.encode("idna").decode() for name in names) | UNLISTED
 
 
 @cache
 def _lists() -> tuple[PublicSuffixList, PublicSuffixList]:
-    with open(PSL_FILE, encoding="utf-8") as file:
-        lines = file.read().splitlines()
-    return PublicSuffixList(lines[: lines.index(_PRIVATE)]), PublicSuffixList(lines)
+    # An unknown top-level domain is not a suffix: names such as `corp.internal` belong to one owner.
+    text = _text()
+    return (
+        PublicSuffixList(text, accept_unknown=False, only_icann=True),
+        PublicSuffixList(text, accept_unknown=False),
+    )
+
+
+def _text() -> str:
+    return Path(PSLFILE).read_text(encoding="utf-8")
