@@ -3,10 +3,10 @@
 import asyncio
 from dataclasses import dataclass
 
-from coatcheck.approvals import Approvals
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.session import Session
 from coatcheck.decision.verdict import Deny, Pass
+from coatcheck.request.approvals import Approvals
 from coatcheck.state.state import State
 
 

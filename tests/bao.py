@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.stores.embedded import EmbeddedVault
+from coatcheck.secrets.embedded import EmbeddedVault
 from tests.known_secrets import remember_secret
 
 

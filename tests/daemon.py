@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from coatcheck.certificates.client_environment import environment, proxy_variables, trust_variables
+from coatcheck.daemon import Daemon
 from coatcheck.decision.session import Session
-from coatcheck.serve import Daemon
-from coatcheck.settings import Settings
+from coatcheck.secrets import SecretStore
+from coatcheck.secrets.memory import MemoryStore
+from coatcheck.settings.daemon import Settings
 from coatcheck.state.issued import MintedHandle
 from coatcheck.state.sessions import NewSession
-from coatcheck.stores import SecretStore
-from coatcheck.stores.memory import MemoryStore
 
 
 @dataclass(frozen=True, slots=True)

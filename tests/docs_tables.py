@@ -2,7 +2,7 @@
 
 `python -m tests.docs_tables --write` rewrites every section between `<!-- table:NAME -->` and
 `<!-- /table:NAME -->`, and `policies/*schema.json` whole; without `--write` it says whether one is stale.
-`tests/test_docs.py` and `tests/policyfile/test_editor_schema.py` hold them true.
+`tests/test_docs.py` and `tests/policy/test_editor_schema.py` hold them true.
 """
 
 import ast
@@ -19,10 +19,10 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import SecretStr
 
 from coatcheck.decision.verdict import EXPLANATIONS, Reason
-from coatcheck.policyfile.editor_schema import policy_schema, samples_schema
-from coatcheck.settings import Settings
-from coatcheck.settings_problem import describe as settings
-from coatcheck.telemetry.metrics_table import describe as metrics
+from coatcheck.policy.editor_schema import policy_schema, samples_schema
+from coatcheck.settings.daemon import Settings
+from coatcheck.settings.explained import describe as settings
+from coatcheck.telemetry.metrics.table import describe as metrics
 from tests.corpus import schema
 
 ROOT = Path(__file__).parent.parent

@@ -13,13 +13,13 @@ from typing import Any
 import psutil
 import pytest
 
-from coatcheck.control_client import ControlClient
-from coatcheck.demo.origin import origin
+from coatcheck.client.control import ControlClient
+from coatcheck.client.sandbox import Sandbox, SandboxClient
+from coatcheck.images.cache import find
+from coatcheck.images.problem import ImageError
 from coatcheck.launcher import cgroup
-from coatcheck.launcher.image.cache import find
-from coatcheck.launcher.image.problem import ImageError
-from coatcheck.sandbox_client import Sandbox, SandboxClient
-from coatcheck.settings import Settings
+from coatcheck.settings.daemon import Settings
+from demo.origin import origin
 from tests.daemon import TestDaemon, running_daemon
 from tests.known_secrets import known_secret
 from tests.upstreams import NAMES, UpstreamTls

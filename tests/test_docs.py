@@ -14,8 +14,8 @@ from pydantic import BaseModel
 from ruamel.yaml import YAML
 
 from coatcheck.cli import app
-from coatcheck.policyfile import PolicyError, check_policy
-from coatcheck.policyfile.validation import POLICY_PARTS
+from coatcheck.policy import PolicyError, check_policy
+from coatcheck.policy.file.validation import POLICY_PARTS
 from tests import docs_tables
 
 ROOT = Path(__file__).parent.parent

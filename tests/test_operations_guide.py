@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from coatcheck.demo.server import TlsServer
-from coatcheck.settings import Settings
+from coatcheck.settings.daemon import Settings
+from demo.server import TlsServer
 from tests.cli.transcript import COATCHECK
 from tests.e2e.daemon_process import DaemonProcess, OpenedSession, daemon_process
 from tests.e2e.story import policy, until

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.settings import Settings
-from coatcheck.telemetry.metrics_table import describe
+from coatcheck.settings.daemon import Settings
+from coatcheck.telemetry.metrics.table import describe
 from tests.cli.transcript import coatcheck
 
 GUIDE = (Path(__file__).parent.parent / "docs/operators-guide.md").read_text()

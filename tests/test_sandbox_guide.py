@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coatcheck.launcher.limits import MIB, Limits
-from coatcheck.settings import Settings
+from coatcheck.settings.daemon import Settings
 from tests.cli.transcript import coatcheck
 from tests.daemon import TestDaemon
 from tests.e2e.conftest import aws, daemon, place

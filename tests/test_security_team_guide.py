@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from coatcheck.decision.verdict import Reason
-from coatcheck.policyfile.editor_schema import SNIPPETS
-from coatcheck.policyfile.reading import read
+from coatcheck.policy.editor_schema import SNIPPETS
+from coatcheck.policy.file.reading import read
 from tests import debian
 from tests.e2e.conftest import place
 from tests.guide_walk import Block, Shell, blocks, fits, type_in
 from tests.known_secrets import known_secret
-from tests.policyfile.test_editor_schema import filled
+from tests.policy.test_editor_schema import filled
 from tests.upstreams import UpstreamTls
 
 __all__ = ["place"]

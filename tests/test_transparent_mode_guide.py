@@ -8,7 +8,7 @@ import pytest
 
 from coatcheck.decision.synthetic import IPV4, IPV6
 from coatcheck.redirect.routes import PREFERENCE
-from coatcheck.settings import Settings
+from coatcheck.settings.daemon import Settings
 from tests.cli.transcript import coatcheck
 
 GUIDE = (Path(__file__).parent.parent / "docs/transparent-mode.md").read_text()

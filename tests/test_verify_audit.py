@@ -10,11 +10,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from coatcheck.telemetry import audit_file
-from coatcheck.telemetry.audit_record import CHECKPOINT, LOG, TYPES
-from coatcheck.telemetry.audit_verify import verify
+from coatcheck.telemetry.audit import file as audit_file
+from coatcheck.telemetry.audit.record import CHECKPOINT, LOG, TYPES
+from coatcheck.telemetry.audit.verify import verify
+from tests.telemetry.audit.test_verify import rechained, rotated_log
 from tests.telemetry.samples import Written
-from tests.telemetry.test_audit_verify import rechained, rotated_log
 
 VERIFIER = Path(__file__).parent.parent / "docs/verify_audit.py"
 

@@ -12,7 +12,7 @@ from mitmproxy.addons import next_layer, proxyserver, tlsconfig
 from mitmproxy.master import Master
 from mitmproxy.options import Options
 
-from coatcheck.planes.tls import CIPHERS
+from coatcheck.planes.mitm.tls import CIPHERS
 from tests.bench.stock_swap import addons as swap
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from coatcheck.sandbox_client.blocking import BlockingClient
+from coatcheck.client.sandbox.blocking import BlockingClient
 from tests.bench import sandbox_https
 
 SECONDS = 120.0

@@ -14,11 +14,11 @@ import signal
 import sys
 from pathlib import Path
 
-from coatcheck.serve import Daemon, protect_process
-from coatcheck.settings import Settings
+from coatcheck.daemon import Daemon, protect_process
+from coatcheck.secrets.embedded import EmbeddedVault
+from coatcheck.secrets.vault import VaultConfig, VaultStore
+from coatcheck.settings.daemon import Settings
 from coatcheck.state.sessions import NewSession
-from coatcheck.stores.embedded import EmbeddedVault
-from coatcheck.stores.vault import VaultConfig, VaultStore
 from tests.bench import world
 
 LEASE_SECONDS = 86_400.0

@@ -20,13 +20,13 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from coatcheck.durable.snapshots.directory import Snapshot
+from coatcheck.durable.snapshots.manifest import Origin
+from coatcheck.images.cache import Cache
 from coatcheck.launcher.channel import Channel, Chunk, Stream
-from coatcheck.launcher.image.cache import Cache
 from coatcheck.launcher.machine import MachineSpec
 from coatcheck.launcher.microvm import MicroVM
-from coatcheck.launcher.snapshots.directory import Snapshot
-from coatcheck.launcher.snapshots.manifest import Origin
-from coatcheck.settings import Settings
+from coatcheck.settings.daemon import Settings
 from tests.bench import claiming
 from tests.bench.report import say
 from tests.bench.sandbox import SECONDS, SPEC, bring, finish

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coatcheck.sandbox_client.blocking import BlockingClient
+from coatcheck.client.sandbox.blocking import BlockingClient
 from tests.bench.report import say
 from tests.bench.sandbox_https import daemon
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import trustme
 
-from coatcheck.control_client import ControlClient
+from coatcheck.client.control import ControlClient
 from tests.bench.proxies import TICKS
 from tests.e2e.daemon_process import DaemonProcess, daemon_process
 from tests.upstreams import UpstreamTls

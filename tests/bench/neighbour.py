@@ -12,8 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from coatcheck.images.guest_programs import agent
 from coatcheck.launcher.channel import Stream
-from coatcheck.launcher.guest_programs import agent
 from tests.bench.report import say
 from tests.launcher.namespaces import Inside, finish, sandbox, spec
 

@@ -23,15 +23,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from coatcheck.decision.session import Isolation
+from coatcheck.durable.time_stamp_counter import tsc_khz
+from coatcheck.images.cache import Cache
+from coatcheck.images.initramfs import Entry, newc
 from coatcheck.launcher import jail
 from coatcheck.launcher.channel import Channel, Chunk, Stream
-from coatcheck.launcher.image.cache import Cache
-from coatcheck.launcher.image.initramfs import Entry, newc
 from coatcheck.launcher.machine import MachineSpec
 from coatcheck.launcher.microvm import MicroVM
 from coatcheck.launcher.qemu import Hardware, arguments
-from coatcheck.launcher.time_stamp_counter import tsc_khz
-from coatcheck.settings import Settings
+from coatcheck.settings.daemon import Settings
 from tests.bench import sandbox_https
 from tests.bench.report import say
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coatcheck.control_client import ControlClient, ControlError
-from coatcheck.private_files import write_atomically
-from coatcheck.sandbox_client.blocking import BlockingClient
+from coatcheck.client.control import ControlClient, ControlError
+from coatcheck.client.sandbox.blocking import BlockingClient
+from coatcheck.platform.private_files import write_atomically
 from tests.bench import world
 from tests.bench.origin import LARGE, running_origin
 

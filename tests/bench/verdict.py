@@ -18,16 +18,16 @@ from coatcheck.decision.message import Destination, Origin, OriginClass, Peer, R
 from coatcheck.decision.policy import SecretRef
 from coatcheck.decision.substitute import substitute
 from coatcheck.decision.verdict import Deny, Inject
-from coatcheck.exchange import Exchange
-from coatcheck.policyfile.loading import load_policy
+from coatcheck.policy.file.loading import load_policy
+from coatcheck.request.exchange import Exchange
+from coatcheck.secrets.cache import CachedStore
+from coatcheck.secrets.memory import MemoryStore
+from coatcheck.secrets.router import Stores
 from coatcheck.state.sessions import NewSession, StateSettings
 from coatcheck.state.state import State
-from coatcheck.stores.cache import CachedStore
-from coatcheck.stores.memory import MemoryStore
-from coatcheck.stores.router import Stores
-from coatcheck.telemetry.audit import AuditLog
-from coatcheck.telemetry.checkpoint import CheckpointSigner
-from coatcheck.telemetry.metrics import Metrics
+from coatcheck.telemetry.audit.checkpoint import CheckpointSigner
+from coatcheck.telemetry.audit.log import AuditLog
+from coatcheck.telemetry.metrics.metrics import Metrics
 from coatcheck.telemetry.sinks import Telemetry
 from coatcheck.telemetry.usage import UsageLedger
 from tests.bench import world

@@ -21,9 +21,7 @@ from typing import Any
 import jwt
 import trustme
 
-from coatcheck.stores.embedded import EmbeddedVault
-from tests.admission.pods import API_MOUNT, API_TOKEN, patched, pod, review
-from tests.admission.webhook import running_webhook
+from coatcheck.secrets.embedded import EmbeddedVault
 from tests.chart.cluster import Json
 from tests.chart.helm import Helm
 from tests.chart.kubelet import RunningPod, running
@@ -32,6 +30,8 @@ from tests.chart.passage import passage
 from tests.chart.schemas import check_one
 from tests.chart.values import POLICY, SIDECAR, given
 from tests.known_secrets import known_secret
+from tests.kubernetes.webhook.pods import API_MOUNT, API_TOKEN, patched, pod, review
+from tests.kubernetes.webhook.webhook import running_webhook
 from tests.planes.platform import ISSUER, Platform
 from tests.redirect.world import HOST, World, world
 from tests.upstreams import UpstreamTls

@@ -11,8 +11,8 @@ import pytest
 import trustme
 
 from coatcheck.certificates.authority import Authority
-from coatcheck.control_client import ControlClient
-from coatcheck.stores.embedded import EmbeddedVault
+from coatcheck.client.control import ControlClient
+from coatcheck.secrets.embedded import EmbeddedVault
 from tests.chart.helm import Helm
 from tests.chart.kubelet import RunningPod, running
 from tests.chart.origin import an_origin

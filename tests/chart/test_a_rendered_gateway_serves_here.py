@@ -21,7 +21,7 @@ import httpx
 import pytest
 import trustme
 
-from coatcheck.control_client import ControlClient
+from coatcheck.client.control import ControlClient
 from tests.chart.cluster import Json
 from tests.chart.helm import Helm
 from tests.chart.origin import an_origin

@@ -4,8 +4,8 @@ import os
 import time
 from pathlib import Path
 
-from coatcheck.policyfile.bundle import build, sign
-from coatcheck.policyfile.signing_key import make_signing_key, read_signing_key
+from coatcheck.policy.bundle.bundle import build, sign
+from coatcheck.policy.bundle.signing_key import make_signing_key, read_signing_key
 from tests.chart.helm import Helm
 from tests.chart.test_a_rendered_gateway_serves_here import SECONDS, asked, serving
 from tests.chart.values import Values

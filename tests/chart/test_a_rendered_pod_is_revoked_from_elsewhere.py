@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.control_client import ControlClient, ControlError
-from coatcheck.stores.embedded import EmbeddedVault
+from coatcheck.client.control import ControlClient, ControlError
+from coatcheck.secrets.embedded import EmbeddedVault
 from tests.chart.helm import Helm
 from tests.chart.stage import MODELS, SharedState, Stage, staged
 from tests.chart.test_a_rendered_gateway_serves_here import SECONDS

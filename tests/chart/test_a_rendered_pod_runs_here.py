@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.stores.embedded import EmbeddedVault
+from coatcheck.secrets.embedded import EmbeddedVault
 from tests.chart.helm import Helm
 from tests.chart.stage import KEY, MODELS, Stage, staged
 from tests.redirect.world import AGENT_UID, HOST, INTERNET, RESOLVER, rules_of

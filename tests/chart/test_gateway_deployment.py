@@ -6,7 +6,7 @@ from pathlib import Path
 
 from coatcheck.certificates.authority import Authority
 from coatcheck.certificates.succession import trusted
-from coatcheck.settings import Settings
+from coatcheck.settings.daemon import Settings
 from tests.chart.cluster import Json
 from tests.chart.helm import Helm
 from tests.chart.values import GATEWAY, SHARED, given

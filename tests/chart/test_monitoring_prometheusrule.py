@@ -4,7 +4,7 @@ import re
 
 from ruamel.yaml import YAML
 
-from coatcheck.telemetry.metrics_table import describe
+from coatcheck.telemetry.metrics.table import describe
 from tests.chart.helm import CHART, Helm
 from tests.chart.values import GATEWAY, SIDECAR, given
 

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from coatcheck.certificates.authority import Authority
-from coatcheck.control_client import ControlClient
+from coatcheck.client.control import ControlClient
 from tests.chart.cluster import Json
 from tests.chart.helm import Helm
 from tests.chart.test_a_rendered_gateway_serves_here import (

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.admission.configuration import Admission, load
+from coatcheck.kubernetes.webhook.configuration import Admission, load
 from tests.chart.cluster import Json
 from tests.chart.helm import Helm
 from tests.chart.values import FLEET, SIDECAR, Values, given

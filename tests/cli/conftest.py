@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.demo.server import TlsServer
 from coatcheck.doctor.control import daemon_pid
-from coatcheck.samples import POLICY
-from coatcheck.stores.embedded import EmbeddedVault
+from coatcheck.policy.shipped import POLICY
+from coatcheck.secrets.embedded import EmbeddedVault
+from demo.server import TlsServer
 from tests.bao import bao
 from tests.cli.transcript import COATCHECK, Said, coatcheck, environment
 from tests.upstreams import UpstreamTls

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from tests.admission.pods import ADMISSION, pod
 from tests.cli.transcript import coatcheck
+from tests.kubernetes.webhook.pods import ADMISSION, pod
 
 
 def test_a_pod_is_shown_as_it_would_run_or_told_why_not(tmp_path: Path) -> None:

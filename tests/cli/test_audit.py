@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from coatcheck.decision.verdict import Reason
-from coatcheck.telemetry.audit import AuditLog
-from coatcheck.telemetry.checkpoint import CheckpointSigner
+from coatcheck.telemetry.audit.checkpoint import CheckpointSigner
+from coatcheck.telemetry.audit.log import AuditLog
 from coatcheck.telemetry.events import Alarm, DaemonEvent
 from tests.cli.transcript import COATCHECK, coatcheck, environment
 

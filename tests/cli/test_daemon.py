@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.demo.server import TlsServer
-from coatcheck.samples import POLICY
-from coatcheck.settings import Settings
+from coatcheck.policy.shipped import POLICY
+from coatcheck.settings.daemon import Settings
+from demo.server import TlsServer
 from tests.cli.asks import ask_with
 from tests.cli.conftest import Served, alive, end
 from tests.cli.transcript import COATCHECK, coatcheck, environment

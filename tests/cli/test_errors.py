@@ -3,9 +3,9 @@
 import pytest
 
 from coatcheck.cli.errors import CommandError, ExitCode, note, report
-from coatcheck.policyfile.problem import PolicyError, Problem
-from coatcheck.private_files import PrivateFileError
-from coatcheck.settings_problem import SettingsProblem
+from coatcheck.platform.private_files import PrivateFileError
+from coatcheck.policy.file.problem import PolicyError, Problem
+from coatcheck.settings.explained import SettingsProblem
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.transcript import COATCHECK, Said, coatcheck, environment
-from tests.launcher.image.caches import own_cache
+from tests.images.caches import own_cache
 
 pytestmark = pytest.mark.needs_debian("mke2fs", "cc")
 

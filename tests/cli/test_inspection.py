@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from coatcheck.cli.errors import CommandError
 from coatcheck.cli.inspection import inspect
 from coatcheck.inspection.statement import StatementRefused, sign
-from coatcheck.telemetry.checkpoint import CheckpointSigner
+from coatcheck.telemetry.audit.checkpoint import CheckpointSigner
 from tests.inspection.test_statement import made
 
 SIGNER = CheckpointSigner(Ed25519PrivateKey.generate())

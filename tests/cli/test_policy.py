@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.policyfile.editor_schema import policy_schema, samples_schema
-from coatcheck.samples import POLICY
+from coatcheck.policy.editor_schema import policy_schema, samples_schema
+from coatcheck.policy.shipped import POLICY
 from tests.cli.transcript import coatcheck
 
 ROOT = Path(__file__).parent.parent.parent

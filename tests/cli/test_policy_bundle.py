@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.samples import POLICY
+from coatcheck.policy.shipped import POLICY
 from tests.cli.conftest import Served
 from tests.cli.transcript import coatcheck
-from tests.policyfile.bundles import put
+from tests.policy.bundle.bundles import put
 
 
 @pytest.fixture

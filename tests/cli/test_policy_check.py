@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.samples import POLICY
+from coatcheck.policy.shipped import POLICY
 from tests.cli.transcript import coatcheck
 
 BAD = """\

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from coatcheck.decision.verdict import Reason
-from coatcheck.policyfile import load_policy
+from coatcheck.policy import load_policy
 from tests.cli.transcript import coatcheck
-from tests.policyfile.bundles import YAML, put
-from tests.telemetry.test_audit_requests import written
-from tests.test_replay import ALLOWED, REFUSED
+from tests.policy.bundle.bundles import YAML, put
+from tests.policy.test_replay import ALLOWED, REFUSED
+from tests.telemetry.audit.test_requests import written
 
 EVIL = replace(
     REFUSED, destination="https://x.evil.example", path="/\x1b[31m", reason=Reason.HOST_NOT_ALLOWED

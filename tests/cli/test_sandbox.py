@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from coatcheck.launcher.image.cache import find
-from coatcheck.launcher.image.problem import ImageError
-from coatcheck.sandbox_client import Sandbox
-from coatcheck.settings import Settings
+from coatcheck.client.sandbox import Sandbox
+from coatcheck.images.cache import find
+from coatcheck.images.problem import ImageError
+from coatcheck.settings.daemon import Settings
 from tests.cli.transcript import COATCHECK, Said, coatcheck, environment
 from tests.sandboxes import SECONDS, Place, place, sandbox_in, until
 from tests.upstreams import UpstreamTls

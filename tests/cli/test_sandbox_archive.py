@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 
 from coatcheck.cli.errors import CommandError
 from coatcheck.cli.sandbox_archive import COMMANDS
-from coatcheck.launcher.snapshots import archive
-from coatcheck.launcher.snapshots.directory import FILES, MEMORY, Snapshot, Unfinished
-from coatcheck.launcher.snapshots.manifest import SnapshotError, open_key
-from coatcheck.private_files import PrivateFileError
-from tests.launcher.snapshots.test_manifest import HERE, MANIFEST
+from coatcheck.durable.snapshots import archive
+from coatcheck.durable.snapshots.directory import FILES, MEMORY, Snapshot, Unfinished
+from coatcheck.durable.snapshots.manifest import SnapshotError, open_key
+from coatcheck.platform.private_files import PrivateFileError
+from tests.durable.snapshots.test_manifest import HERE, MANIFEST
 
 OURS, THEIRS = "sbx_0123456789abcdef", "sbx_fedcba9876543210"
 CONTENT = b"all that it knew"
@@ -22,7 +22,7 @@ CONTENT = b"all that it knew"
 
 @pytest.fixture(scope="module", autouse=True)
 def cheap() -> Iterator[None]:
-    """Its cost is claimed in tests/launcher/snapshots/test_archive.py."""
+    """Its cost is claimed in tests/durable/snapshots/test_archive.py."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(archive, "COST", 16)
         yield

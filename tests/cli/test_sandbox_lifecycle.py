@@ -4,7 +4,7 @@ import pytest
 
 from coatcheck.cli.errors import CommandError
 from coatcheck.cli.sandbox_lifecycle import check_keep, described
-from coatcheck.decision.keeping import Lifecycle
+from coatcheck.durable.durability import Lifecycle
 
 
 @pytest.mark.parametrize("lifecycle", list(Lifecycle))

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from coatcheck.control_client import ControlClient
-from coatcheck.demo.server import TlsServer
+from coatcheck.client.control import ControlClient
+from demo.server import TlsServer
 from tests.daemon import TestDaemon, running_daemon
 from tests.known_secrets import known_secret
 from tests.planes.conftest import ORIGIN, POLICY

@@ -11,11 +11,11 @@ import trustme
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from coatcheck.client.control import ControlClient, ControlError
 from coatcheck.control.caller import Caller, Role
 from coatcheck.control.grants import Grants
 from coatcheck.control.identity import Channel, identify
 from coatcheck.control.problem import ControlProblem
-from coatcheck.control_client import ControlClient, ControlError
 from tests.control.conftest import CALLERS, grants_toml, token_of
 from tests.daemon import TestDaemon, running_daemon
 from tests.upstreams import UpstreamTls

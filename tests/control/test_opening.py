@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from coatcheck.decision.message import Origin, OriginClass
-from coatcheck.demo.server import TlsServer
 from coatcheck.state.database import Status
+from demo.server import TlsServer
 from tests.control.conftest import Control
 from tests.planes.attack import eventually
 

@@ -1,8 +1,8 @@
 """Reasons and statuses."""
 
 from coatcheck.control.problem import STATUS, Refusal, from_state
-from coatcheck.decision.sandbox import SandboxProblem
 from coatcheck.launcher import refusal as launcher_refusal
+from coatcheck.launcher.sandbox import SandboxProblem
 from coatcheck.state.errors import Problem, StateError
 
 

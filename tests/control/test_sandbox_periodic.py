@@ -11,9 +11,9 @@ import pytest
 from coatcheck.control import sandbox_periodic
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.sandbox_periodic import PeriodicSnapshots
-from coatcheck.decision.keeping import Keeping, Saved
-from coatcheck.decision.sandbox import Sandbox, SandboxProblem, SandboxRefused, SandboxState
-from tests.decision.test_recovery import DEAD
+from coatcheck.durable.durability import Keeping, Saved
+from coatcheck.launcher.sandbox import Sandbox, SandboxProblem, SandboxRefused, SandboxState
+from tests.durable.test_recovery import DEAD
 
 RUNS = replace(
     DEAD, state=SandboxState.RUNNING, ending=None, recoverable=False, keeping=Keeping(every_seconds=100.0)

@@ -12,8 +12,8 @@ import pytest
 from coatcheck.control import sandbox_recovery
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.sandbox_recovery import Recovery
-from coatcheck.decision.sandbox import Ending, Sandbox, SandboxProblem, SandboxState
-from tests.decision.test_recovery import DEAD
+from coatcheck.launcher.sandbox import Ending, Sandbox, SandboxProblem, SandboxState
+from tests.durable.test_recovery import DEAD
 
 
 class World:

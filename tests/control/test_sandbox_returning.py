@@ -13,11 +13,11 @@ import pytest
 from coatcheck.control import sandbox_returning
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.sandbox_returning import _people, awake, revoked
-from coatcheck.decision.keeping import Comeback, Keeping, Life, Lifecycle
-from coatcheck.decision.sandbox import Sandbox, SandboxProblem, SandboxState
+from coatcheck.durable.durability import Comeback, Keeping, Life, Lifecycle
+from coatcheck.launcher.sandbox import Sandbox, SandboxProblem, SandboxState
 from coatcheck.state import Problem, State
 from coatcheck.state.database import Status
-from tests.decision.test_recovery import DEAD
+from tests.durable.test_recovery import DEAD
 from tests.state.house import WANTED, House
 
 BOTH = frozenset({"anthropic", "github"})

@@ -13,9 +13,9 @@ import pytest
 from coatcheck.control import sandbox_stopping
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.sandbox_stopping import Waking, put_to_sleep
-from coatcheck.decision.keeping import Keeping
-from coatcheck.decision.sandbox import Sandbox, SandboxProblem, SandboxRefused, SandboxState
-from tests.decision.test_recovery import DEAD
+from coatcheck.durable.durability import Keeping
+from coatcheck.launcher.sandbox import Sandbox, SandboxProblem, SandboxRefused, SandboxState
+from tests.durable.test_recovery import DEAD
 
 ONE, TWO, THREE, FOUR = (f"sbx_{number:016}" for number in range(1, 5))
 SILENT = SandboxRefused(SandboxProblem.NOT_STARTED, "it does not answer", "See the log.")

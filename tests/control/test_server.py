@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from coatcheck.client.control import ControlError
 from coatcheck.control.grants import GrantsError
-from coatcheck.control_client import ControlError
-from coatcheck.settings import Settings
+from coatcheck.settings.daemon import Settings
 from tests.control.conftest import CALLERS, Control, grants_toml
 from tests.daemon import running_daemon
 from tests.ports import free_port
@@ -115,7 +115,7 @@ CHILD = """
 import os, sys
 sys.path[:0] = {path!r}
 import encodings.idna
-from coatcheck.control_client import ControlClient, ControlError
+from coatcheck.client.control import ControlClient, ControlError
 os.setgroups([]); os.setgid({uid}); os.setuid({uid})  # last: that user may not read our modules
 try:
     client = ControlClient({socket!r}, timeout=10)

@@ -17,7 +17,7 @@ from coatcheck.decision.message import Destination, Origin, OriginClass, Peer, R
 from coatcheck.decision.policy import Policy
 from coatcheck.decision.session import Isolation, Now, Session
 from coatcheck.decision.verdict import Deny, Inject, Reason
-from coatcheck.policyfile.checking import load_file
+from coatcheck.policy.checking import load_file
 from tests.corpus import handles
 from tests.corpus.driver import request_bytes
 from tests.corpus.expand import expander

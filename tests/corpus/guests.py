@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from coatcheck.images.archive import BadArchive, apply
+from coatcheck.images.problem import ImageError
+from coatcheck.images.spool import Spool
+from coatcheck.images.tree import Tree
 from coatcheck.launcher.frames import HEADER_SIZE, Kind, Violation, encode_fields
-from coatcheck.launcher.image.archive import BadArchive, apply
-from coatcheck.launcher.image.problem import ImageError
-from coatcheck.launcher.image.spool import Spool
-from coatcheck.launcher.image.tree import Tree
 from coatcheck.launcher.mux import Mux, Side
 from tests.corpus.driver import STEPS, Driver
-from tests.launcher.image.tars import entry, tar
+from tests.images.tars import entry, tar
 
 HELLO: Final = {"hello": {"protocol": "1"}}
 MAX_BYTES: Final = 1024 * 1024

@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from coatcheck.control_client import ControlError
-from coatcheck.sandbox_client import Process, Sandbox, SandboxClient
+from coatcheck.client.control import ControlError
+from coatcheck.client.sandbox import Process, Sandbox, SandboxClient
 from tests.corpus.driver import DIALS, Driver
 from tests.corpus.proxies import Coatcheck, Inside
 

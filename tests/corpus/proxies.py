@@ -14,10 +14,10 @@ from typing import Any, Protocol
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coatcheck.decision.session import Isolation
-from coatcheck.planes.original_destination import from_proxy_header
-from coatcheck.planes.session_sockets import TRANSPARENT
-from coatcheck.settings import Settings
-from coatcheck.stores.memory import MemoryStore
+from coatcheck.planes.listeners.session_sockets import TRANSPARENT
+from coatcheck.planes.origins.original_destination import from_proxy_header
+from coatcheck.secrets.memory import MemoryStore
+from coatcheck.settings.daemon import Settings
 from tests.corpus.schema import HERE
 from tests.corpus.world import World
 from tests.daemon import Sandbox, TestDaemon

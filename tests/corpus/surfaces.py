@@ -15,7 +15,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
-from coatcheck.control_client import ControlClient
+from coatcheck.client.control import ControlClient
 from coatcheck.decision.synthetic import synthetic
 from coatcheck.launcher.metadata import MetadataService
 from tests.corpus.driver import PATIENCE, STEPS, Connection, Driver

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.call import Call
 from coatcheck.decision.message import Destination, Edits, RequestHead
 from coatcheck.decision.observation import Observation
 from coatcheck.decision.observing import MAX_REQUEST_BYTES, METHODS, OBSERVED, observes
 from coatcheck.decision.verdict import Deny, Pass, Reason
-from coatcheck.policyfile import PolicyError, load_policy
+from coatcheck.policy import PolicyError, load_policy
+from coatcheck.request.call import Call
 from coatcheck.state.state import State
 from coatcheck.telemetry.events import Outcome
 from tests.known_secrets import known_secret
-from tests.test_exchange import API, POLICY, World
+from tests.request.test_exchange import API, POLICY, World
 
 FOR_EVER = b"observe: {reason: to learn what it needs, until: 2099-12-31}\n"
 OVER = b"observe: {reason: to learn what it needs, until: 2020-12-31}\n"

@@ -24,7 +24,7 @@ from coatcheck.decision.policy import (
 from coatcheck.decision.replay import Change, Question, replay
 from coatcheck.decision.session import Isolation, Now, Session
 from coatcheck.decision.verdict import Deny, Inject, Pass, Reason
-from coatcheck.policyfile import load_policy
+from coatcheck.policy import load_policy
 
 NAMES = ("one", "two")
 HOSTS = ("a.example.org", "b.example.org")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.demo.transparent import _perform, means
 from coatcheck.redirect.applying import Tool
+from demo.transparent import _perform, means
 
 pytestmark = pytest.mark.needs_debian("nft", "iptables", "ip")
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.demo.seen import fingerprint
-from coatcheck.demo.server import TlsServer
+from demo.seen import fingerprint
+from demo.server import TlsServer
 from tests.upstreams import UpstreamTls
 
 pytestmark = pytest.mark.needs_debian("git")

@@ -12,7 +12,7 @@ import httpx
 import pytest
 import zstandard
 
-from coatcheck.demo.server import TlsServer
+from demo.server import TlsServer
 from tests.known_secrets import known_secret
 
 

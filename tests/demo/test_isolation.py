@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.demo import isolation
-from coatcheck.demo.isolation import (
+from demo import isolation
+from demo.isolation import (
     NAMESPACES,
     Layout,
     bubblewrap_arguments,
@@ -58,7 +58,7 @@ def test_where_bubblewrap_works_all_namespaces_are_new() -> None:
 
 def test_without_bubblewrap_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first line of the demo needs a reason."""
-    monkeypatch.setattr("coatcheck.demo.isolation.shutil.which", lambda name: None)
+    monkeypatch.setattr("demo.isolation.shutil.which", lambda name: None)
     assert probe() == isolation.Isolation(None, "bubblewrap is missing (apt-get install bubblewrap)")
 
 
@@ -77,7 +77,7 @@ def test_a_bubblewrap_that_isolates_nothing_is_found_out(
     fake = tmp_path / "bwrap"
     fake.write_text(f"#!/bin/sh\n{script}\n")
     fake.chmod(0o755)
-    monkeypatch.setattr("coatcheck.demo.isolation.shutil.which", lambda name: str(fake))
+    monkeypatch.setattr("demo.isolation.shutil.which", lambda name: str(fake))
     found = probe()
     assert found.bubblewrap is None and says in found.says
 

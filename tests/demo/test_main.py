@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.demo.main import DemoError, check_requirements, main
+from demo.main import DemoError, check_requirements, main
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.needs_debian("bwrap", "git", "curl", "node", "nft", "ip", "qemu-system-x86_64", "mke2fs"),
 ]
 
-COMMAND = (sys.executable, "-m", "coatcheck.demo")
+COMMAND = (sys.executable, "-m", "demo")
 SECONDS = 500
 """It takes about 100; an emulated guest on a machine that is busy otherwise takes some times that."""
 LOOKS_LIKE_A_SECRET = re.compile(
@@ -137,20 +137,20 @@ def test_killed_outright_it_takes_everything_along(scratch: Path) -> None:
 
 
 NO_MICROVM = """
-from coatcheck.demo import acts
+from demo import acts
 async def skip(report, stage):
     pass
 acts.show_microvm = skip
 """
 """An act of its own, which these defects are not about."""
 LEAK = """
-from coatcheck.demo import acts
+from demo import acts
 def introduce(report, stage, session):
     session.outlet.handles["LEAKED"] = stage.keys["openai"]
 acts._introduce = introduce
 """
 NO_SCRUBBING = """
-from coatcheck.demo import stage
+from demo import stage
 def copy(source, target):
     own = "env: INTERNAL_TOKEN"
     target.write_text(source.read_text().replace(own, own + "\\n    scrub: {off: for the test}"))
@@ -161,9 +161,7 @@ stage.shutil.copyfile = copy
 def test_it_fails_when_a_secret_gets_into_the_sandbox(scratch: Path) -> None:
     """Exit 1, what differed, and where the logs are: a demo that cannot fail shows nothing. Each defect has
     its own line."""
-    program = (
-        f"{NO_MICROVM}{LEAK}{NO_SCRUBBING}\nfrom coatcheck.demo.main import main\nraise SystemExit(main())"
-    )
+    program = f"{NO_MICROVM}{LEAK}{NO_SCRUBBING}\nfrom demo.main import main\nraise SystemExit(main())"
     ran = subprocess.run(
         [sys.executable, "-c", program],
         env=dict(os.environ) | {"TMPDIR": str(scratch)},
@@ -186,7 +184,7 @@ def test_it_fails_when_a_secret_gets_into_the_sandbox(scratch: Path) -> None:
 
 def test_a_missing_client_is_told_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is started."""
-    monkeypatch.setattr("coatcheck.demo.main.PATH", "/nowhere")
+    monkeypatch.setattr("demo.main.PATH", "/nowhere")
     with pytest.raises(DemoError, match="git, curl, nodejs") as missing:
         check_requirements()
     assert missing.value.hint == "apt-get install git curl nodejs"

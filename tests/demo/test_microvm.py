@@ -12,12 +12,12 @@ from typing import Any, cast
 
 import pytest
 
-from coatcheck.demo.microvm import HOST, STAND_IN, missing, show_microvm
-from coatcheck.demo.report import Report
-from coatcheck.demo.report_pdf import make_report
-from coatcheck.demo.server import TlsServer
-from coatcheck.demo.stage import Stage
-from coatcheck.demo.working_model import PRIMES_TASK, REPORT_TASK
+from demo.microvm import HOST, STAND_IN, missing, show_microvm
+from demo.report import Report
+from demo.report_pdf import make_report
+from demo.server import TlsServer
+from demo.stage import Stage
+from demo.working_model import PRIMES_TASK, REPORT_TASK
 from tests.upstreams import UpstreamTls
 
 

@@ -2,7 +2,7 @@ import io
 
 import pytest
 
-from coatcheck.demo.report import WIDTH, Report, printable
+from demo.report import WIDTH, Report, printable
 
 
 class Terminal(io.StringIO):

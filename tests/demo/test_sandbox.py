@@ -4,8 +4,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from coatcheck.demo.isolation import Isolation, probe
-from coatcheck.demo.sandbox import Outlet, SandboxError, open_sandbox, sandbox_environment
+from demo.isolation import Isolation, probe
+from demo.sandbox import Outlet, SandboxError, open_sandbox, sandbox_environment
 
 pytestmark = pytest.mark.needs_debian("bwrap")
 

@@ -5,11 +5,11 @@ from io import StringIO
 
 import pytest
 
-from coatcheck.demo import transparent
-from coatcheck.demo.report import Report
-from coatcheck.demo.stage import Stage
-from coatcheck.demo.transparent import Means, means, show_transparent
 from coatcheck.redirect.applying import Tool
+from demo import transparent
+from demo.report import Report
+from demo.stage import Stage
+from demo.transparent import Means, means, show_transparent
 
 
 @pytest.mark.needs_debian("nft", "ip")

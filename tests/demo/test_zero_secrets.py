@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.demo.zero_secrets import Searched, needles, search_bytes, search_processes
+from demo.zero_secrets import Searched, needles, search_bytes, search_processes
 from tests.known_secrets import known_secret
 
 

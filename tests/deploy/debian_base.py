@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.settings import Settings
+from coatcheck.settings.daemon import Settings
 from tests import debian
 
 RELEASE = "trixie"

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coatcheck.settings import Settings
+from coatcheck.settings.daemon import Settings
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy/image/Dockerfile"

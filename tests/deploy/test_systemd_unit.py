@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coatcheck.control.server import STOP_SECONDS
-from coatcheck.settings import Settings
+from coatcheck.settings.daemon import Settings
 
 DIRECTORY = Path(__file__).parents[2] / "deploy" / "systemd"
 UNIT = DIRECTORY / "coatcheck.service"

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from coatcheck.doctor.finding import Finding, Level, Subject
-from coatcheck.settings import Settings
+from coatcheck.settings.daemon import Settings
 
 
 def subject(

@@ -9,7 +9,7 @@ from coatcheck.certificates.client_environment import trust_environment
 from coatcheck.certificates.trust import write_trust_files
 from coatcheck.doctor.clients import TRUST_VARIABLES, trust
 from coatcheck.doctor.finding import Level
-from coatcheck.state_directory import StateDirectory
+from coatcheck.platform.state_directory import StateDirectory
 from tests.doctor.subject import only, subject
 
 

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 from coatcheck.doctor.examination import CHECKS
-from coatcheck.samples import POLICY
-from coatcheck.stores.embedded import EmbeddedVault
+from coatcheck.policy.shipped import POLICY
+from coatcheck.secrets.embedded import EmbeddedVault
 from tests.cli.transcript import coatcheck
 from tests.known_secrets import known_secret
 

@@ -19,10 +19,10 @@ from coatcheck.doctor.files import (
     wall_clock,
 )
 from coatcheck.doctor.finding import Level
-from coatcheck.samples import POLICY
+from coatcheck.platform.state_directory import StateDirectory
+from coatcheck.policy.shipped import POLICY
 from coatcheck.state.clock import Clock
 from coatcheck.state.state import State
-from coatcheck.state_directory import StateDirectory
 from tests.doctor.subject import only, subject
 
 
@@ -112,7 +112,7 @@ def test_a_clock_that_stepped_back_is_found(state: StateDirectory, tmp_path: Pat
     ahead = Clock(wall=lambda: time.time() + 3600)
     opened = State.open(state.sessions, emit=lambda event: None, clock=ahead)
     opened.sweep()
-    from coatcheck.policyfile.checking import load_file
+    from coatcheck.policy.checking import load_file
     from coatcheck.state.sessions import NewSession
 
     opened.swap_policies({"default": load_file(POLICY)})

@@ -10,8 +10,8 @@ import pytest
 from coatcheck.decision.policy import Policy
 from coatcheck.doctor.finding import Finding, Level, Subject
 from coatcheck.doctor.secrets import compare_clocks, stores
-from coatcheck.policyfile import load_policy
-from coatcheck.stores.embedded import EmbeddedVault
+from coatcheck.policy import load_policy
+from coatcheck.secrets.embedded import EmbeddedVault
 from tests.doctor.subject import only, subject
 from tests.known_secrets import known_secret
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.sandbox_client import Sandbox, SandboxClient
+from coatcheck.client.sandbox import Sandbox, SandboxClient
 from tests.daemon import TestDaemon, running_daemon
 from tests.e2e.test_four_lifecycles_of_one_launcher import counted, counting, made
 from tests.sandboxes import POLICY, WANTED, image_cache

@@ -6,15 +6,15 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coatcheck.demo.server import TlsServer
-from coatcheck.learning import draft, learn
-from coatcheck.policyfile import PolicyError, load_policy
-from coatcheck.policyfile.signed import signed_policies
-from coatcheck.replay import replay_logs
+from coatcheck.policy import PolicyError, load_policy
+from coatcheck.policy.bundle.signed import signed_policies
+from coatcheck.policy.learn import draft, learn
+from coatcheck.policy.replay import replay_logs
+from demo.server import TlsServer
 from tests.daemon import running_daemon
 from tests.e2e.story import MODELS, bearer, policy, reason, until
 from tests.planes.wire import http_client
-from tests.policyfile.bundles import pem, put, signed
+from tests.policy.bundle.bundles import pem, put, signed
 from tests.upstreams import UpstreamTls
 
 OBSERVE = "observe: {reason: to learn what the agent needs, until: 2099-12-31}\n"

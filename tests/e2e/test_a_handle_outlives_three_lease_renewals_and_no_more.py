@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from coatcheck.demo.server import TlsServer
 from coatcheck.state.errors import StateError
+from demo.server import TlsServer
 from tests.daemon import TestDaemon, running_daemon
 from tests.e2e.inside import inside
 from tests.e2e.story import MODELS, bearer, policy, reason

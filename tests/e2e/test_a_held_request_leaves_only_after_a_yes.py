@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from coatcheck.control_client import ControlClient
-from coatcheck.demo.server import TlsServer
+from coatcheck.client.control import ControlClient
+from demo.server import TlsServer
 from tests.cli.transcript import coatcheck
 from tests.daemon import Sandbox, TestDaemon, running_daemon
 from tests.e2e.story import MODELS, bearer, policy, reason, until
@@ -183,6 +183,6 @@ async def _drain(parts: AsyncIterator[bytes]) -> None:
 
 
 def _loaded(text: str) -> dict[str, Any]:
-    from coatcheck.policyfile import load_policy
+    from coatcheck.policy import load_policy
 
     return {"default": load_policy("default", text.encode())}

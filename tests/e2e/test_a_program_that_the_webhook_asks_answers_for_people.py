@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 from aiohttp import web
 
-from coatcheck.demo.server import TlsServer
 from coatcheck.telemetry.webhook import signature
+from demo.server import TlsServer
 from tests.daemon import running_daemon
 from tests.e2e.story import MODELS, bearer, policy, reason, until
 from tests.known_secrets import known_secret

@@ -3,9 +3,9 @@
 import time
 from pathlib import Path
 
-from coatcheck.demo.origin import origin
-from coatcheck.stores.embedded import EmbeddedVault
-from coatcheck.stores.vault import VaultConfig, VaultStore
+from coatcheck.secrets.embedded import EmbeddedVault
+from coatcheck.secrets.vault import VaultConfig, VaultStore
+from demo.origin import origin
 from tests.daemon import running_daemon
 from tests.e2e.story import bearer, policy, until
 from tests.known_secrets import known_secret

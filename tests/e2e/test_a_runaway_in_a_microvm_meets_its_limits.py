@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from coatcheck.sandbox_client import Sandbox
-from coatcheck.sandbox_client.process import Finished
+from coatcheck.client.sandbox import Sandbox
+from coatcheck.client.sandbox.process import Finished
 from tests.sandboxes import Place, image_cache, place, sandbox_in
 from tests.upstreams import UpstreamTls
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from coatcheck.control_client import ControlError
-from coatcheck.sandbox_client import Sandbox
+from coatcheck.client.control import ControlError
+from coatcheck.client.sandbox import Sandbox
 from tests.cli.transcript import coatcheck
 from tests.sandboxes import Place, image_cache, place, sandbox_in
 from tests.upstreams import UpstreamTls

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.demo.report_pdf import make_report
-from coatcheck.demo.server import TlsServer
-from coatcheck.demo.working_model import PRIMES_TASK, REPORT_TASK
+from demo.report_pdf import make_report
+from demo.server import TlsServer
+from demo.working_model import PRIMES_TASK, REPORT_TASK
 from tests.daemon import TestDaemon
 from tests.e2e.inside import Inside
 
@@ -17,8 +17,8 @@ import os, sys
 from pathlib import Path
 from deepagents import create_deep_agent
 from langchain_anthropic import ChatAnthropic
-from coatcheck.frameworks.deepagents import CoatcheckBackend
-from coatcheck.sandbox_client.blocking import BlockingClient
+from coatcheck.client.frameworks.deepagents import CoatcheckBackend
+from coatcheck.client.sandbox.blocking import BlockingClient
 
 model = ChatAnthropic(model_name="claude-sonnet-5", timeout=60, stop=None)
 wanted = dict(tenant="acme", subject="deepagents", policy="default", backend="namespace", disk_mib=64)

@@ -15,13 +15,13 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from coatcheck.control_client import ControlError
+from coatcheck.client.control import ControlError
+from coatcheck.client.sandbox import Sandbox
+from coatcheck.durable.pool import FROM_POOL
+from coatcheck.durable.unclaimed import State, Unclaimed
 from coatcheck.launcher.descriptors import MEMORY
-from coatcheck.launcher.pool import FROM_POOL
-from coatcheck.launcher.unclaimed import State, Unclaimed
-from coatcheck.sandbox_client import Sandbox
+from tests.durable.test_pool import HANDLE
 from tests.known_secrets import needles
-from tests.launcher.test_pool import HANDLE
 from tests.sandboxes import POLICY, WANTED, Place, family, image_cache, nothing_left, place, until
 from tests.upstreams import UpstreamTls
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from coatcheck.control_client import ControlClient, ControlError
-from coatcheck.sandbox_client import SandboxClient
+from coatcheck.client.control import ControlClient, ControlError
+from coatcheck.client.sandbox import SandboxClient
 from tests.cli.transcript import coatcheck
 from tests.daemon import TestDaemon, running_daemon
 from tests.sandboxes import POLICY, image_cache

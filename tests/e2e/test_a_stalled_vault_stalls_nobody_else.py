@@ -6,14 +6,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from coatcheck.demo.server import TlsServer
-from coatcheck.stores.embedded import EmbeddedVault
-from coatcheck.stores.vault import VaultConfig, VaultStore
-from coatcheck.stores.vault_login import TokenLogin
+from coatcheck.secrets.embedded import EmbeddedVault
+from coatcheck.secrets.vault import VaultConfig, VaultStore
+from coatcheck.secrets.vault_login import TokenLogin
+from demo.server import TlsServer
 from tests.daemon import running_daemon
 from tests.e2e.story import until
 from tests.planes.wire import http_client
-from tests.stores.slow_front import SlowFront
+from tests.secrets.slow_front import SlowFront
 from tests.upstreams import UpstreamTls
 
 HOSTS = {
@@ -51,7 +51,7 @@ async def test_two_hundred_requests_for_one_credential_while_three_others_hang(
     wait, and nothing of them reaches the origin.
     """
     # A busy machine takes more than its half minute for the 200.
-    monkeypatch.setattr("coatcheck.stores.cache._FLIGHT_SECONDS", 600.0)
+    monkeypatch.setattr("coatcheck.secrets.cache._FLIGHT_SECONDS", 600.0)
     await bao.put("stall/a", {"api_key": real_keys["openai"]})
     async with SlowFront.start(bao.url, dict(STALLS)) as front:
         vault = VaultStore(

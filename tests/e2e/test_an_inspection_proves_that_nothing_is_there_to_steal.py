@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from coatcheck.inspection.statement import verify
-from coatcheck.telemetry.checkpoint import load_public_key
+from coatcheck.telemetry.audit.checkpoint import load_public_key
 from tests.cli.transcript import Said, coatcheck
 from tests.daemon import TestDaemon
 from tests.known_secrets import known_secret

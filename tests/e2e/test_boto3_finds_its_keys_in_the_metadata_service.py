@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.control_client import ControlClient
+from coatcheck.client.control import ControlClient
 from coatcheck.launcher.metadata import MetadataService
 from coatcheck.launcher.metadata_handles import Handles
 from coatcheck.state.sessions import NewSession

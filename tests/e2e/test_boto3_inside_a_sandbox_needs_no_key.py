@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from coatcheck.sandbox_client import SandboxClient
+from coatcheck.client.sandbox import SandboxClient
 from tests.daemon import TestDaemon
 from tests.e2e.aws_origin import AwsOrigin, aws_keys
 

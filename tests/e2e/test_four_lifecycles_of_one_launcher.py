@@ -9,11 +9,11 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from coatcheck.client.sandbox import Sandbox, SandboxClient
 from coatcheck.control import sandbox_periodic
 from coatcheck.control.sandbox_periodic import PeriodicSnapshots
-from coatcheck.decision import recovery
+from coatcheck.durable import recovery
 from coatcheck.launcher.asking import supervisor_pid
-from coatcheck.sandbox_client import Sandbox, SandboxClient
 from tests.sandboxes import WANTED, Place, image_cache, place
 from tests.upstreams import UpstreamTls
 

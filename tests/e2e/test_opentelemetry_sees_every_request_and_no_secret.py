@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from coatcheck.telemetry.otlp import trace_id
+from coatcheck.telemetry.otel.otlp import trace_id
 from tests.daemon import running_daemon
 from tests.e2e.story import MODELS, bearer, policy
 from tests.known_secrets import known_secret

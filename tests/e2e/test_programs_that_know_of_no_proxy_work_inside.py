@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from coatcheck.sandbox_client import Sandbox
+from coatcheck.client.sandbox import Sandbox
 from tests.sandboxes import Place, image_cache, place, sandbox_in
 from tests.upstreams import UpstreamTls
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from coatcheck.policyfile import load_policy
-from coatcheck.shadow import Shadow
+from coatcheck.policy import load_policy
+from coatcheck.policy.shadow import Shadow
 from tests.browser import Person, chromium
 from tests.control.conftest import Control, control, ground, short_dir, token_of
 from tests.e2e.story import MODELS, bearer, policy, reason, until

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from coatcheck.demo.agent_program import ENVIRONMENT, MODEL, Conversation, bundled, command
-from coatcheck.demo.report_pdf import Report, make_report
-from coatcheck.demo.server import TlsServer
-from coatcheck.demo.working_model import PRIMES_TASK, REPORT_TASK
-from coatcheck.frameworks.claude_agent_sdk import command_file
-from coatcheck.sandbox_client import Sandbox, SandboxClient
+from coatcheck.client.frameworks.claude_agent_sdk import command_file
+from coatcheck.client.sandbox import Sandbox, SandboxClient
+from demo.agent_program import ENVIRONMENT, MODEL, Conversation, bundled, command
+from demo.report_pdf import Report, make_report
+from demo.server import TlsServer
+from demo.working_model import PRIMES_TASK, REPORT_TASK
 from tests.daemon import TestDaemon
 from tests.e2e.inside import no_secret_in
 

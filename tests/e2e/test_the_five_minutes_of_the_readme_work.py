@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.demo.server import TlsServer
-from coatcheck.stores.embedded import EmbeddedVault
+from coatcheck.secrets.embedded import EmbeddedVault
+from demo.server import TlsServer
 from tests import debian
 from tests.bao import running_bao
 from tests.upstreams import UpstreamTls

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from coatcheck.policyfile import load_policy
+from coatcheck.policy import load_policy
 from tests.browser import Person
 from tests.control.conftest import Control, control, ground, short_dir
 from tests.daemon import Sandbox

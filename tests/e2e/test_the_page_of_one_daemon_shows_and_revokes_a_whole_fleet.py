@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from coatcheck.policyfile import load_policy
+from coatcheck.policy import load_policy
 from tests.browser import Person, chromium
 from tests.control.conftest import CALLERS, Control, Ground, ground, running_control, short_dir
 from tests.e2e.story import MODELS, bearer, policy, until

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from coatcheck.control_client import ControlError
-from coatcheck.sandbox_client import Process, Sandbox, SandboxClient
+from coatcheck.client.control import ControlError
+from coatcheck.client.sandbox import Process, Sandbox, SandboxClient
 from tests.known_secrets import needles
 from tests.sandboxes import WANTED, Place, image_cache, place
 from tests.secret_grep import leaks_below

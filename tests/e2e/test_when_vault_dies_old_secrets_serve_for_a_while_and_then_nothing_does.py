@@ -4,9 +4,9 @@ import asyncio
 import time
 from pathlib import Path
 
-from coatcheck.demo.server import TlsServer
-from coatcheck.stores.embedded import EmbeddedVault
-from coatcheck.stores.vault import VaultConfig, VaultStore
+from coatcheck.secrets.embedded import EmbeddedVault
+from coatcheck.secrets.vault import VaultConfig, VaultStore
+from demo.server import TlsServer
 from tests.daemon import running_daemon
 from tests.e2e.story import MODELS, bearer, policy, reason, until
 from tests.known_secrets import remember_secret

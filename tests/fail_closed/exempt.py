@@ -13,75 +13,75 @@ FLEET = "somebody's answer, at a daemon that shares its state: tests/fleet/test_
 OPENING = "a listener is opened by an operator's call or at the start, before there is a request"
 PRESSURE = "only under pressure from a slow receiver: tests/planes/test_traps_connections.py, tests/scale"
 REFUSING = "only where something was refused or has failed already"
-PARENT = "only behind a parent proxy: tests/planes/test_parent_proxy.py"
+PARENT = "only behind a parent proxy: tests/planes/upstream/test_parent_proxy.py"
 STORE = "beyond the cache, whose await for it fails here in every way; with a real OpenBao in tests/stores"
 PLANE = "for as long as the plane runs, not for a request"
 STOPPING = "when the daemon stops"
 SHARED = "on shared listeners; the same `_serve` fails here on a session's own"
 
 NOT_PASSED = {
-    "approvals:Approvals.answer_anywhere ": FLEET,
-    "planes.connection:EgressConnection.open_connection await: self._not_connected": REFUSING,
-    "planes.connection:EgressConnection._not_connected await: ": REFUSING,
-    "planes.connection:EgressConnection.on_timeout": "mitmproxy's own watchdog, which is above our bounds",
-    "planes.reading:RoomyReading._read await: self.drain_writers()": PRESSURE,
-    "planes.reading:RoomyReading._wait_for_room await: self._progress.wait()": PRESSURE,
-    "planes.reading:RoomyReading._finish_connection await: asyncio.Event().wait()": "a peer that half-closes",
-    "planes.failing:Spent._handle_event": REFUSING,
-    "planes.http1:BoundedHttp1Server.wait hook": "a client that sends its next request ahead",
-    "planes.http1:BoundedHttp1Client._end_of_input": "an answer that its connection's end ends",
-    "planes.http2:BoundedHttp2Server.protocol_error": REFUSING,
-    "planes.listener:Listeners._serve await: asyncio.sleep": "past a burst of one sandbox's connections",
-    "planes.listener:Listeners.open_": OPENING,
-    "planes.listener:Listeners._begin ": OPENING,
-    "planes.listener:Listeners._bind ": OPENING,
-    "planes.session_ca:SessionCas.open ": OPENING,
-    "planes.session_sockets:SessionSockets.bind ": OPENING,
-    "planes.listener:Listeners._serve await: self._refuse": REFUSING,
-    "planes.listener:Listeners._refuse await: ": REFUSING,
-    "planes.listener:Listeners._end await: say_and_close": REFUSING,
-    "planes.sockets:say_and_close ": REFUSING,
-    "planes.mitm:MitmPlane.run ": PLANE,
-    "planes.parent_proxy:open_tunnel ": PARENT,
-    "planes.upstream:Upstream._through ": PARENT,
-    "planes.upstream:Upstream.connect value of await: self._through": PARENT,
-    "planes.upstream:Upstream.addresses value of await: self._resolve": "names lead to loopback ports here",
-    "planes.name_servers:": "names lead to loopback ports here",
-    "planes.upstream:Upstream._resolve ": "names lead to loopback ports here",
-    "planes.stream:EgressStream.handle_protocol_error": "a side that breaks off: tests/planes/test_stream.py",
-    "stores.cache:CachedStore.close ": STOPPING,
-    "stores.router:Stores.close ": STOPPING,
-    "stores.file:": STORE,
-    "stores.vault:": STORE,
-    "stores.vault_token:": STORE,
-    "telemetry.audit:AuditLog.wait_durable ": "control calls wait for the disk; requests do not",
+    "request.approvals:Approvals.answer_anywhere ": FLEET,
+    "planes.mitm.connection:EgressConnection.open_connection await: self._not_connected": REFUSING,
+    "planes.mitm.connection:EgressConnection._not_connected await: ": REFUSING,
+    "planes.mitm.connection:EgressConnection.on_timeout": "mitmproxy's own watchdog, which is above our bounds",
+    "planes.mitm.reading:RoomyReading._read await: self.drain_writers()": PRESSURE,
+    "planes.mitm.reading:RoomyReading._wait_for_room await: self._progress.wait()": PRESSURE,
+    "planes.mitm.reading:RoomyReading._finish_connection await: asyncio.Event().wait()": "a peer that half-closes",
+    "planes.mitm.failing:Spent._handle_event": REFUSING,
+    "planes.mitm.http1:BoundedHttp1Server.wait hook": "a client that sends its next request ahead",
+    "planes.mitm.http1:BoundedHttp1Client._end_of_input": "an answer that its connection's end ends",
+    "planes.mitm.http2:BoundedHttp2Server.protocol_error": REFUSING,
+    "planes.listeners.listener:Listeners._serve await: asyncio.sleep": "past a burst of one sandbox's connections",
+    "planes.listeners.listener:Listeners.open_": OPENING,
+    "planes.listeners.listener:Listeners._begin ": OPENING,
+    "planes.listeners.listener:Listeners._bind ": OPENING,
+    "planes.mitm.session_ca:SessionCas.open ": OPENING,
+    "planes.listeners.session_sockets:SessionSockets.bind ": OPENING,
+    "planes.listeners.listener:Listeners._serve await: self._refuse": REFUSING,
+    "planes.listeners.listener:Listeners._refuse await: ": REFUSING,
+    "planes.listeners.listener:Listeners._end await: say_and_close": REFUSING,
+    "planes.listeners.sockets:say_and_close ": REFUSING,
+    "planes.mitm.plane:MitmPlane.run ": PLANE,
+    "planes.upstream.parent_proxy:open_tunnel ": PARENT,
+    "planes.upstream.upstream:Upstream._through ": PARENT,
+    "planes.upstream.upstream:Upstream.connect value of await: self._through": PARENT,
+    "planes.upstream.upstream:Upstream.addresses value of await: self._resolve": "names lead to loopback ports here",
+    "planes.upstream.name_servers:": "names lead to loopback ports here",
+    "planes.upstream.upstream:Upstream._resolve ": "names lead to loopback ports here",
+    "planes.mitm.stream:EgressStream.handle_protocol_error": "a side that breaks off: tests/planes/mitm/test_stream.py",
+    "secrets.cache:CachedStore.close ": STOPPING,
+    "secrets.router:Stores.close ": STOPPING,
+    "secrets.file:": STORE,
+    "secrets.vault:": STORE,
+    "secrets.vault_token:": STORE,
+    "telemetry.audit.log:AuditLog.wait_durable ": "control calls wait for the disk; requests do not",
     "telemetry.sinks:Telemetry.emit_durable ": "control calls wait for the disk; requests do not",
 }
 """The awaits and hooks, by the beginnings of their names, that none of the scenarios passes."""
 
 
 SOMETIMES = (
-    "planes.mitm:MitmPlane._sweep ",
-    "planes.stream:EgressStream.state_discard",
-    "planes.connection:EgressConnection.server_event enter: self.turn.queue",
-    "planes.connection:EgressConnection.server_event leave: self.turn.queue",
-    "planes.connection:EgressConnection.server_event await: asyncio.sleep",
-    "planes.connection:EgressConnection.server_event await: self._handle(resume)",
+    "planes.mitm.plane:MitmPlane._sweep ",
+    "planes.mitm.stream:EgressStream.state_discard",
+    "planes.mitm.connection:EgressConnection.server_event enter: self.turn.queue",
+    "planes.mitm.connection:EgressConnection.server_event leave: self.turn.queue",
+    "planes.mitm.connection:EgressConnection.server_event await: asyncio.sleep",
+    "planes.mitm.connection:EgressConnection.server_event await: self._handle(resume)",
 )
 """Passed as the machine's speed has it: when an event's work outlasts its turn, when the second is over in
 which the sweeper looks, when a refused body comes behind its head."""
 
 
 WAITS_FOR_PLACES = (
-    "planes.listener:Listeners._accept.accept await: ",
-    "planes.listener:Listeners._serve value of await: evidence(",
-    "planes.listener:Listeners._serve await: self._end(",
+    "planes.listeners.listener:Listeners._accept.accept await: ",
+    "planes.listeners.listener:Listeners._serve value of await: evidence(",
+    "planes.listeners.listener:Listeners._serve await: self._end(",
 )
 """They wait for a coroutine whose own waits are places with bounds (`from_proxy_header`, `say_and_close`),
 and are given none of their own: these do not hang here."""
 GIVES_BACK = (
-    "planes.listener:Listeners._serve call: self._plane.forget",
-    "call:Call._vacate call: self._exchange.places.leave",
+    "planes.listeners.listener:Listeners._serve call: self._plane.forget",
+    "request.call:Call._vacate call: self._exchange.places.leave",
 )
 """What gives back what a request had, last and once. It leaks one place when it fails, whatever is done about
 it; that it comes to it is what all other cases show."""
@@ -105,9 +105,9 @@ class Excuse:
     faults: Sequence[Fault] = tuple(Fault)
 
 
-C = "planes.connection:EgressConnection."
-R = "planes.reading:RoomyReading."
-L = "planes.listener:Listeners."
+C = "planes.mitm.connection:EgressConnection."
+R = "planes.mitm.reading:RoomyReading."
+L = "planes.listeners.listener:Listeners."
 OVER = "the request is over: that its end could not be written down must not undo it"
 INERT = "what is no handle of ours is inert text in a body"
 WRITTEN = "what it was about has been written already"
@@ -119,13 +119,19 @@ EXCUSES = (
     ),
     Excuse(f"{C}server_event ", ("silent", "broken off"), "others go on; the bound ends it", (Fault.HANGS,)),
     Excuse(
-        "planes.mitm:MitmPlane._each call: look",
+        "planes.mitm.plane:MitmPlane._each call: look",
         ("silent", "broken off"),
         "the sweeper's look, on a slow machine: one that fails cuts the connection, whatever is on it",
     ),
-    Excuse("planes.destination:_absolute value of call: head.get_all (2)", ("complete",), "any Host will do"),
-    Excuse("call:Call._forbids_ranges value", ("complete",), "it is only asked whether there are some"),
-    Excuse("call:Call._seen_in_body value of call: self._exchange.state.genuine", ("complete",), INERT),
+    Excuse(
+        "planes.mitm.destination:_absolute value of call: head.get_all (2)", ("complete",), "any Host will do"
+    ),
+    Excuse(
+        "request.call:Call._forbids_ranges value", ("complete",), "it is only asked whether there are some"
+    ),
+    Excuse(
+        "request.call:Call._seen_in_body value of call: self._exchange.state.genuine", ("complete",), INERT
+    ),
     Excuse(f"{L}_serve await: self._end(", ("refused",), "its one wait has a bound, in say_and_close"),
     Excuse(
         f"{C}_dial_and_serve value of call: limit_handshake", ("complete",), "a timer that was not needed"
@@ -181,35 +187,45 @@ EXCUSES = (
         f"{L}_serve await: self._end(", ("complete", "refused"), "its one wait has a bound, in say_and_close"
     ),
     Excuse(
-        "planes.tls_layers:_Frugal.tls_interact value of call: _waiting", ("complete",), "it is true or false"
+        "planes.mitm.tls_layers:_Frugal.tls_interact value of call: _waiting",
+        ("complete",),
+        "it is true or false",
     ),
     Excuse(
-        "planes.tls_layers:_Frugal.receive_data value of call: _waiting", ("complete",), "it is true or false"
+        "planes.mitm.tls_layers:_Frugal.receive_data value of call: _waiting",
+        ("complete",),
+        "it is true or false",
     ),
     Excuse(
-        "exchange:Exchange.connect value of call: self._call", ("complete",), "an allowed tunnel needs none"
+        "request.exchange:Exchange.connect value of call: self._call",
+        ("complete",),
+        "an allowed tunnel needs none",
     ),
-    Excuse("exchange:Exchange.tell call: self.emit", ("complete",), OVER),
-    Excuse("call:Call.complete ", ("complete",), OVER),
-    Excuse("call:Call._tell ", ("complete",), OVER),
-    Excuse("call:Call._vacate ", ("complete", "broken off"), OVER),
-    Excuse("call:Call._leave ", ("complete",), OVER),
-    Excuse("places:Places.leave ", ("complete",), OVER),
+    Excuse("request.exchange:Exchange.tell call: self.emit", ("complete",), OVER),
+    Excuse("request.call:Call.complete ", ("complete",), OVER),
+    Excuse("request.call:Call._tell ", ("complete",), OVER),
+    Excuse("request.call:Call._vacate ", ("complete", "broken off"), OVER),
+    Excuse("request.call:Call._leave ", ("complete",), OVER),
+    Excuse("request.capacity:Places.leave ", ("complete",), OVER),
     Excuse(
-        "call:Call._edits value of call: check_secret", ("complete",), "then it is looked for all the more"
+        "request.call:Call._edits value of call: check_secret",
+        ("complete",),
+        "then it is looked for all the more",
     ),
     Excuse(
-        "call:Call._edits value of call: self._exchange.secrets.patterns",
+        "request.call:Call._edits value of call: self._exchange.secrets.patterns",
         ("complete",),
         "it is only asked whether there are some; the answer asks again",
     ),
     Excuse(
-        "answer:Answer.patterns value of call: self._secrets.patterns",
+        "request.response:Answer.patterns value of call: self._secrets.patterns",
         ("complete",),
         "others than before: they are asked for again",
     ),
     Excuse(
-        "call:Call.commit value of call: self._body_search", ("broken off",), "found out where it is used"
+        "request.call:Call.commit value of call: self._body_search",
+        ("broken off",),
+        "found out where it is used",
     ),
 )
 

@@ -17,21 +17,22 @@ from typing import override
 
 import coatcheck
 
-PACKAGES = ("planes", "stores", "certificates", "telemetry", "state")
+PACKAGES = ("planes", "secrets", "certificates", "telemetry", "state")
 """Whose modules are on the path. `decision` is pure: what calls into it is a place, mutants show the rest."""
 MODULES = (
-    "exchange", "call", "answer", "outgoing", "session_secrets", "places", "standing", "approvals",
+    "request.exchange", "request.call", "request.response", "request.request_edits", "request.served_secrets",
+    "request.capacity", "request.revalidate", "request.approvals",
 )  # fmt: skip
 CALLERS = ("planes.", *MODULES)
 """Modules whose calls are places: the planes and the straight line. Of the others the awaits are."""
 OTHER_PROGRAMS: tuple[str, ...] = (
-    "planes.stock",
-    "planes.stock_addon",
-    "planes.stock_options",
-    "planes.stock_passage",
+    "planes.stock.script",
+    "planes.stock.addon",
+    "planes.stock.options",
+    "planes.stock.passage",
 )
-OTHER_PROGRAMS += ("planes.stock_session", "planes.configured", "stores.embedded", "stores.configured")
-OTHER_PROGRAMS += ("planes.dns", "planes.dns_message")
+OTHER_PROGRAMS += ("planes.stock.session", "planes.configured", "secrets.embedded", "secrets.configured")
+OTHER_PROGRAMS += ("planes.dns.resolver", "planes.dns.message")
 """Modules that no request of the daemon passes: stock mitmdump's mode, `coatcheck dev`'s own OpenBao, what
 reads the settings before there is a plane, and the resolver, which nothing leaves."""
 
@@ -88,10 +89,11 @@ class Instrumented:
 def path_modules() -> list[str]:
     """The names of the modules on the path, below `coatcheck`."""
     root = Path(inspect.getfile(coatcheck)).parent
+    files = [file for package in PACKAGES for file in sorted((root / package).rglob("*.py"))]
+    found = [".".join(file.relative_to(root).with_suffix("").parts) for file in files]
     found = [
-        f"{package}.{file.stem}" for package in PACKAGES for file in sorted((root / package).glob("*.py"))
+        name for name in found if not name.endswith(("__init__", "__main__")) and name not in OTHER_PROGRAMS
     ]
-    found = [name for name in found if not name.endswith("__init__") and name not in OTHER_PROGRAMS]
     return [*found, *MODULES]
 
 
@@ -100,7 +102,7 @@ def instrumented() -> list[Instrumented]:
     modules = {name: importlib.import_module(f"coatcheck.{name}") for name in path_modules()}
     trees = {name: ast.parse(inspect.getsource(module)) for name, module in modules.items()}
     ours = _Defined.names_in([*trees.values(), *_decision_trees()])
-    hooks = _handlers(trees["planes.mitm"])
+    hooks = _handlers(trees["planes.mitm.plane"])
     found: list[Instrumented] = []
     count = 0
     for name, tree in trees.items():
@@ -207,7 +209,7 @@ class _Rewriter(ast.NodeTransformer):
             return False
         named = [each.id for each in node.decorator_list if isinstance(each, ast.Name)]
         state = node.name.startswith("state_")  # an HttpStream's, also where mitmproxy has none of that name
-        handler = self._module == "planes.mitm" and node.name in self._hooks
+        handler = self._module == "planes.mitm.plane" and node.name in self._hooks
         return handler or state or "override" in named
 
     # --- places -------------------------------------------------------------------------------------

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import override
 
-from coatcheck.approvals import Answer, NotWaiting
 from coatcheck.decision.policy import Limit, LimitScope, SecretRef
 from coatcheck.decision.ratelimit import BucketKey
 from coatcheck.decision.session import Session
 from coatcheck.decision.verdict import Reason
-from coatcheck.planes.mitm import MitmPlane
+from coatcheck.planes.mitm.plane import MitmPlane
+from coatcheck.request.approvals import Answer, NotWaiting
+from coatcheck.secrets import Secret
+from coatcheck.secrets.memory import MemoryStore
 from coatcheck.state.buckets import ShareAwaited
-from coatcheck.stores import Secret
-from coatcheck.stores.memory import MemoryStore
 from coatcheck.telemetry.events import ApprovalChange, ApprovalEvent, Completion, Decision, Event
 from tests.daemon import Sandbox, TestDaemon, running_daemon
 from tests.fail_closed.clock import Clock, movable_time

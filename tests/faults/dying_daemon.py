@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from coatcheck.durable.unclaimed import Unclaimed
 from coatcheck.launcher import run_directory
 from coatcheck.launcher.spec import dumps
-from coatcheck.launcher.unclaimed import Unclaimed
 
 
 def die(*_: Any) -> Any:

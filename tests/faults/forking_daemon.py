@@ -13,10 +13,11 @@ import sys
 from collections.abc import Mapping
 from importlib import import_module
 
-from coatcheck.control import opening, sandbox_keeping, sandbox_opening, sandbox_returning
+from coatcheck.control import opening, sandbox_opening, sandbox_returning
+from coatcheck.control.resources import sandbox_snapshots as sandbox_keeping
+from coatcheck.durable.store import Keeper
 from coatcheck.launcher import spawning, starting
-from coatcheck.launcher.keeping import Keeper
-from coatcheck.process_memory import die_with_parent
+from coatcheck.platform.process_memory import die_with_parent
 from tests.launcher.steps import Step, Work, calls_of, right_before, steps_of
 
 SAVE: tuple[Work, ...] = (sandbox_keeping.take, sandbox_keeping.save)
@@ -82,7 +83,7 @@ def live(dies_at: str) -> None:
 
 def main() -> None:
     die_with_parent()  # also when a test is killed
-    import_module("coatcheck.serve")  # with all that a daemon needs
+    import_module("coatcheck.daemon")  # with all that a daemon needs
     with socket.socket(socket.AF_UNIX) as lives:
         lives.bind(os.environ["LIVES"])
         lives.listen()

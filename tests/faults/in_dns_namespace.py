@@ -14,8 +14,8 @@ from typing import Literal
 
 import trustme
 
-from coatcheck.demo.origin import origin
-from coatcheck.planes.name_servers import RESOLV_CONF
+from coatcheck.planes.upstream.name_servers import RESOLV_CONF
+from demo.origin import origin
 from tests.daemon import Sandbox, TestDaemon, running_daemon
 from tests.debian import find
 from tests.e2e.story import reason

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import httpx
 
-from coatcheck.telemetry.audit_verify import verify
-from coatcheck.telemetry.checkpoint import load_public_key
+from coatcheck.telemetry.audit.checkpoint import load_public_key
+from coatcheck.telemetry.audit.verify import verify
 from tests.e2e.daemon_process import STARTING, DaemonProcess, OpenedSession
 from tests.e2e.story import until
 from tests.planes.raw_origin import RawOrigin

@@ -13,7 +13,7 @@ from typing import Any
 import hvac
 import requests
 
-from coatcheck.stores.embedded import _binary
+from coatcheck.secrets.embedded import _binary
 from tests.known_secrets import remember_secret
 from tests.ports import free_port
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.planes.descriptors import RESERVED
+from coatcheck.planes.listeners.descriptors import RESERVED
 from tests.e2e.daemon_process import DaemonProcess, OpenedSession
 from tests.e2e.story import until
 from tests.faults.daemon_and_origin import daemon_and_origin

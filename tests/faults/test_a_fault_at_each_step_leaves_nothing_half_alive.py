@@ -1,6 +1,6 @@
 """A failure right before every single step of a save, a sleep, a wake and a rebind, and a daemon that is gone
 from there on. The steps are found in the code, so that a new one is in here by itself. With a scripted guest;
-machines that are killed at each step are in tests/launcher/snapshots/test_machine_faults.py, supervisors and
+machines that are killed at each step are in tests/durable/snapshots/test_machine_faults.py, supervisors and
 real daemons beside this."""
 
 import asyncio
@@ -11,19 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.control_client import ControlError
-from coatcheck.decision.sandbox import Ending, SandboxRefused, SandboxState
-from coatcheck.launcher import saving, sleeping, standing_still
+from coatcheck.client.control import ControlError
+from coatcheck.durable import freeze as standing_still
+from coatcheck.durable import saving, sleeping
+from coatcheck.durable.freeze import freeze, thaw
+from coatcheck.durable.saving import Saver
+from coatcheck.durable.sleeping import Sleeper
 from coatcheck.launcher.channel import ChannelBroken
 from coatcheck.launcher.machine import MachineError
-from coatcheck.launcher.saving import Saver
-from coatcheck.launcher.sleeping import Sleeper
-from coatcheck.launcher.standing_still import freeze, thaw
+from coatcheck.launcher.sandbox import Ending, SandboxRefused, SandboxState
 from coatcheck.launcher.supervisor import Supervisor
+from tests.durable.test_saving import kept, left
 from tests.launcher.durable import DurableMachine
 from tests.launcher.scripted import MACHINE
 from tests.launcher.steps import Step, Work, right_before, steps_of, works_of
-from tests.launcher.test_saving import kept, left
 from tests.launcher.test_supervisor import Life, life, trust, until
 
 __all__ = ("trust",)
@@ -34,9 +35,9 @@ WAKING = (Sleeper._wake, standing_still.set_clock, thaw)
 REBINDING = (Supervisor._rebind, standing_still.rebind, thaw, standing_still._obeyed)
 KNOWN: tuple[Work, ...] = (*SAVING, *SLEEPING, *WAKING, *REBINDING)
 ELSEWHERE = {
-    "Turns.take", "Turns.start", "Turns.closed",  # who waits for whom: tests/launcher/test_saving.py
+    "Turns.take", "Turns.start", "Turns.closed",  # who waits for whom: tests/durable/test_saving.py
     "Sleeper.sleep", "Sleeper.wake",  # one line, of which all else is here
-    "Sleeper._doze",  # asks its daemon before anything is done: tests/launcher/test_sleeping.py
+    "Sleeper._doze",  # asks its daemon before anything is done: tests/durable/test_sleeping.py
     "Saver.drop",  # nobody waits for it any more
 }  # fmt: skip
 MACHINES = {f"Durable.{name}" for name in ("pause", "resume", "save", "finish", "sleep", "wake", "page_out")}

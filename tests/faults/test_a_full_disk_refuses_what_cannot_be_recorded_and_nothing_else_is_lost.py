@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from coatcheck.telemetry.audit_verify import verify
-from coatcheck.telemetry.checkpoint import load_public_key
+from coatcheck.telemetry.audit.checkpoint import load_public_key
+from coatcheck.telemetry.audit.verify import verify
 from tests.e2e.daemon_process import DaemonProcess, OpenedSession
 from tests.e2e.story import until
 from tests.faults.daemon_and_origin import daemon_and_origin

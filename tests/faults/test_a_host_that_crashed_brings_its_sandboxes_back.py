@@ -9,9 +9,9 @@ from typing import Any
 import psutil
 import pytest
 
-from coatcheck.control_client import ControlClient
+from coatcheck.client.control import ControlClient
+from coatcheck.client.sandbox import SandboxClient
 from coatcheck.launcher.asking import supervisor_pid
-from coatcheck.sandbox_client import SandboxClient
 from tests.faults.daemon_and_origin import daemon_and_origin
 from tests.known_secrets import known_secret
 from tests.sandboxes import _alive, _groups, family, image_cache, until

@@ -6,7 +6,7 @@ import ssl
 
 import pytest
 
-from coatcheck.planes import handshake
+from coatcheck.planes.upstream import handshake
 from tests.daemon import Sandbox, TestDaemon
 from tests.planes.attack import nothing_is_left, request
 from tests.planes.conftest import plain_origin, raw_daemon, raw_origin, raw_sandbox

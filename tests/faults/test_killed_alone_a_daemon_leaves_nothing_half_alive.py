@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 import pytest
 
-from coatcheck.control_client import ControlClient, ControlError
-from coatcheck.sandbox_client import SandboxClient
+from coatcheck.client.control import ControlClient, ControlError
+from coatcheck.client.sandbox import SandboxClient
 from tests.e2e.daemon_process import DaemonProcess
 from tests.e2e.story import until
 from tests.faults.daemon_and_origin import daemon_and_origin

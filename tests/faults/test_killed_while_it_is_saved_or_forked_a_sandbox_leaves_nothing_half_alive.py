@@ -13,10 +13,10 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from coatcheck.client.control import ControlClient, ControlError
+from coatcheck.client.sandbox import Sandbox, SandboxClient
 from coatcheck.control.problem import ControlProblem
-from coatcheck.control_client import ControlClient, ControlError
-from coatcheck.decision.sandbox import SandboxProblem
-from coatcheck.sandbox_client import Sandbox, SandboxClient
+from coatcheck.launcher.sandbox import SandboxProblem
 from tests.faults.forking_daemon import FORK
 from tests.launcher.steps import Step, right_before, steps_of
 from tests.sandboxes import WANTED, Place, family, image_cache, nothing_left, place, until

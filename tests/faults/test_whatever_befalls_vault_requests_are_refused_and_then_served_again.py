@@ -13,15 +13,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from coatcheck.demo.server import TlsServer
-from coatcheck.settings import Settings
-from coatcheck.stores.configured import make_stores
-from coatcheck.stores.memory import MemoryStore
+from coatcheck.secrets.configured import make_stores
+from coatcheck.secrets.memory import MemoryStore
+from coatcheck.settings.daemon import Settings
+from demo.server import TlsServer
 from tests.daemon import Sandbox, TestDaemon, running_daemon
 from tests.e2e.story import reason, until
 from tests.faults.own_bao import OwnBao
 from tests.planes.wire import http_client
-from tests.stores.slow_front import SlowFront
+from tests.secrets.slow_front import SlowFront
 from tests.upstreams import UpstreamTls
 
 POLICY = """

@@ -10,7 +10,7 @@ from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.session import Session
 from coatcheck.decision.verdict import Reason
 from coatcheck.fleet.member import Member, open_state
-from coatcheck.settings import Settings
+from coatcheck.settings.daemon import Settings
 from coatcheck.state import NewSession, State
 from coatcheck.telemetry.events import DaemonEvent, Event, SessionEvent
 from tests.fleet.redis_server import RedisServer

@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from coatcheck.approvals import Answer, Approvals, NotWaiting, Waiting
 from coatcheck.decision.session import Session
 from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.fleet.approvals import SharedApprovals
-from coatcheck.policyfile import load_policy
+from coatcheck.policy import load_policy
+from coatcheck.request.approvals import Answer, Approvals, NotWaiting, Waiting
 from coatcheck.state import NewSession, StateError
 from coatcheck.state.replica import Replica
 from coatcheck.telemetry.events import ApprovalEvent
 from tests.asking import held
 from tests.fleet.fleet import Daemon, Fleet, until, wanted
 from tests.fleet.redis_server import RedisServer
-from tests.test_approvals import POLICY
+from tests.request.test_approvals import POLICY
 
 pytestmark = pytest.mark.needs_debian("redis-server")
 

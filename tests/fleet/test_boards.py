@@ -17,7 +17,7 @@ from coatcheck.fleet import boards
 from coatcheck.fleet.boards import Board, SharedBoards
 from coatcheck.fleet.seal import Seal
 from coatcheck.fleet.shared_log import SharedLog
-from coatcheck.shared_state_settings import SharedStateServer
+from coatcheck.settings.shared_state import SharedStateServer
 from coatcheck.state.levels import Level
 from coatcheck.telemetry.recent import AlarmGroup
 from tests.fleet.fleet import until

@@ -14,7 +14,7 @@ import trustme
 from coatcheck.decision.verdict import Reason
 from coatcheck.fleet.connection import Connector, SharedStateDown
 from coatcheck.fleet.scripts import COMMANDS
-from coatcheck.shared_state_settings import SharedStateServer
+from coatcheck.settings.shared_state import SharedStateServer
 from coatcheck.state import Problem, StateError
 from tests.fleet.fleet import PATIENCE, Fleet, fleet, until, wanted
 from tests.fleet.redis_server import RedisServer, redis_server

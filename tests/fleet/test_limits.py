@@ -18,7 +18,7 @@ from coatcheck.fleet import limits
 from coatcheck.fleet.limits import SharedLimits
 from coatcheck.fleet.seal import Seal
 from coatcheck.fleet.shared_log import SharedLog
-from coatcheck.shared_state_settings import SharedStateServer
+from coatcheck.settings.shared_state import SharedStateServer
 from coatcheck.state.buckets import Buckets, ShareAwaited
 from coatcheck.state.levels import levels
 from tests.fleet.redis_server import RedisServer

@@ -11,8 +11,8 @@ from coatcheck.decision.policy import Limit, LimitKind, LimitScope
 from coatcheck.fleet.connection import Connector, SharedStateDown
 from coatcheck.fleet.member import member_of, open_state
 from coatcheck.fleet.shared_log import SharedLog
-from coatcheck.private_files import PrivateFileError
-from coatcheck.settings import Settings
+from coatcheck.platform.private_files import PrivateFileError
+from coatcheck.settings.daemon import Settings
 from coatcheck.state.buckets import Buckets
 from coatcheck.state.shared_database import SharedDatabase
 from coatcheck.telemetry.recent import Recent
@@ -36,7 +36,7 @@ async def test_one_that_was_never_started_stops(tmp_path: Path) -> None:
 
 async def test_without_a_redis_it_starts_refuses_and_stops(tmp_path: Path) -> None:
     """Whichever of the two is started first."""
-    from coatcheck.approvals import Approvals
+    from coatcheck.request.approvals import Approvals
 
     settings = _settings(tmp_path)
     state = open_state(settings, tmp_path / "sessions", lambda event: None, None)
@@ -55,7 +55,7 @@ async def test_one_whose_commands_hang_stops_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An answer that comes byte by byte has no deadline, in neither of its threads."""
-    from coatcheck.approvals import Approvals
+    from coatcheck.request.approvals import Approvals
 
     for module in ("follower", "limits"):
         monkeypatch.setattr(f"coatcheck.fleet.{module}.LEAVING_SECONDS", 0.2, raising=False)

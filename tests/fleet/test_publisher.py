@@ -149,10 +149,10 @@ def test_what_another_opened_a_moment_before_is_revoked_with_all(
     assert stuck.wait(PATIENCE)
     session, _ = a.state.open_session(wanted(), "launcher")
     try:
-        monkeypatch.setattr("coatcheck.state.hearing.CATCH_UP_SECONDS", 0.1)
+        monkeypatch.setattr("coatcheck.state.replication_health.CATCH_UP_SECONDS", 0.1)
         with pytest.raises(StateError, match="a moment before"):
             b.state.revoke_where(lambda each: True, None, "operator")
-        monkeypatch.setattr("coatcheck.state.hearing.CATCH_UP_SECONDS", PATIENCE)
+        monkeypatch.setattr("coatcheck.state.replication_health.CATCH_UP_SECONDS", PATIENCE)
         with ThreadPoolExecutor(1) as pool:
             taking = pool.submit(b.state.revoke_where, lambda each: True, None, "operator")
             assert not b.knows(session)

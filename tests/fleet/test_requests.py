@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.call import Call
 from coatcheck.decision.comparison import Comparison
 from coatcheck.decision.message import RequestHead
 from coatcheck.decision.policy import Limit
 from coatcheck.decision.ratelimit import BucketKey
 from coatcheck.decision.session import Session
 from coatcheck.decision.verdict import Deny, Reason
-from coatcheck.policyfile import load_policy
-from coatcheck.shadow import Shadow
+from coatcheck.policy import load_policy
+from coatcheck.policy.shadow import Shadow
+from coatcheck.request.call import Call
 from coatcheck.state.buckets import ShareAwaited
-from coatcheck.state.hearing import Hearing
+from coatcheck.state.replication_health import Hearing
 from coatcheck.telemetry.events import Decision, Outcome
-from tests.test_exchange import API, POLICY, World, why, world
+from tests.request.test_exchange import API, POLICY, World, why, world
 
 __all__ = ["world"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coatcheck.fleet.seal import MAX_SEALERS, Seal, SealBroken, read_key
-from coatcheck.private_files import PrivateFileError
+from coatcheck.platform.private_files import PrivateFileError
 
 KEY = bytes(range(32))
 

@@ -13,9 +13,9 @@ from mitmproxy.proxy.layers import http as mitm_http
 from coatcheck.decision.head import check_head
 from coatcheck.decision.message import Peer
 from coatcheck.decision.verdict import Deny
-from coatcheck.planes.destination import destination_of, tunnel_target
-from coatcheck.planes.http1 import BoundedHttp1Server
-from coatcheck.planes.translate import request_head
+from coatcheck.planes.mitm.destination import destination_of, tunnel_target
+from coatcheck.planes.mitm.http1 import BoundedHttp1Server
+from coatcheck.planes.mitm.translate import request_head
 from tests.fuzz.strict_http1 import Reading
 
 HOST = "a.example"

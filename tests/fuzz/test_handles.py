@@ -16,7 +16,7 @@ from coatcheck.decision.head import check_head
 from coatcheck.decision.message import Destination, Origin, OriginClass, Peer, RequestHead
 from coatcheck.decision.session import Isolation, Now, Session
 from coatcheck.decision.verdict import Deny, Inject, Pass
-from coatcheck.policyfile import load_policy
+from coatcheck.policy import load_policy
 from tests.fuzz.budget import budget
 
 POLICY = load_policy(

@@ -10,10 +10,10 @@ from ruamel.yaml import YAML
 
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.policy import Policy, Rule, host_allowed, match
-from coatcheck.policyfile import PolicyError, load_policy
+from coatcheck.policy import PolicyError, load_policy
 from tests.fuzz.budget import budget
 
-WORKING = sorted((Path(__file__).parent.parent / "policyfile").glob("working_*.yaml"))
+WORKING = sorted((Path(__file__).parent.parent / "policy/file").glob("working_*.yaml"))
 EVERYTHING = next(path.read_text() for path in WORKING if path.stem == "working_everything")
 LINES = EVERYTHING.splitlines()
 

@@ -83,7 +83,7 @@ def stage() -> None:
     STAGE.mkdir(parents=True, exist_ok=True)
     wanted = [
         *("proxy/coatcheck", "tests/decision"),
-        *("tests/__init__.py", "tests/known_secrets.py", "tests/test_exchange.py"),
+        *("tests/__init__.py", "tests/known_secrets.py", "tests/request/test_exchange.py"),
     ]
     with subprocess.Popen(["git", "archive", "HEAD", *wanted], cwd=ROOT, stdout=subprocess.PIPE) as archive:
         subprocess.run(["tar", "-x"], cwd=STAGE, stdin=archive.stdout, check=True)

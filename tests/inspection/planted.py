@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coatcheck.decision.residue import PAGE, Residues, Value
 from coatcheck.inspection.region import Region, Scan
+from coatcheck.inspection.residue import PAGE, Residues, Value
 from tests.known_secrets import known_secret
 
 SECRET = known_secret("planted")

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coatcheck.decision.residue import Value
 from coatcheck.decision.session import Isolation
 from coatcheck.inspection.holdings import Holdings
 from coatcheck.inspection.inspector import Inspector
+from coatcheck.inspection.residue import Value
 from coatcheck.launcher.machine import MachineSpec
 from coatcheck.launcher.microvm import MicroVM
-from coatcheck.telemetry.checkpoint import CheckpointSigner
+from coatcheck.telemetry.audit.checkpoint import CheckpointSigner
 from tests.known_secrets import known_secret
 from tests.launcher import tiny
 

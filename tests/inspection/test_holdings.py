@@ -7,10 +7,10 @@ import pytest
 from coatcheck.decision.policy import SecretRef
 from coatcheck.inspection import holdings
 from coatcheck.inspection.holdings import SERVED, UNAVAILABLE, Holdings, collect
-from coatcheck.policyfile.loading import load_policy
-from coatcheck.session_secrets import SessionSecrets
-from coatcheck.stores import Secret, SecretUnavailable
-from coatcheck.stores.memory import MemoryStore
+from coatcheck.policy.file.loading import load_policy
+from coatcheck.request.served_secrets import SessionSecrets
+from coatcheck.secrets import Secret, SecretUnavailable
+from coatcheck.secrets.memory import MemoryStore
 from tests.known_secrets import known_secret
 
 ID, KEY = known_secret("holdings id", prefix="AKIA", length=16), known_secret("holdings key", prefix="")

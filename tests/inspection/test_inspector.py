@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coatcheck.decision.residue import Value
 from coatcheck.inspection.holdings import Holdings
 from coatcheck.inspection.inspector import AlreadyRunning, Inspection, Inspector
+from coatcheck.inspection.residue import Value
 from coatcheck.inspection.scanner import Scanner
 from coatcheck.inspection.statement import verify
-from coatcheck.telemetry.audit import AuditUnavailable
-from coatcheck.telemetry.checkpoint import CheckpointSigner
+from coatcheck.telemetry.audit.checkpoint import CheckpointSigner
+from coatcheck.telemetry.audit.log import AuditUnavailable
 from coatcheck.telemetry.events import Event, Inspected
 from tests.inspection.planted import SECRET, VALUE, ProcessSubject, planted, sparse
 

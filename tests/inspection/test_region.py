@@ -4,8 +4,8 @@ import errno
 import os
 from pathlib import Path
 
-from coatcheck.decision.residue import CHUNK, PAGE
 from coatcheck.inspection.region import BLOCK, MOST_FINDINGS, Region
+from coatcheck.inspection.residue import CHUNK, PAGE
 from tests.inspection.planted import SECRET, findings, region, scan_of, sparse
 
 RAW = SECRET.encode()
@@ -90,8 +90,8 @@ def test_progress_is_told(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"\xaa" * 3 * CHUNK)
     now = iter(range(100))
-    from coatcheck.decision.residue import Residues
     from coatcheck.inspection.region import Scan
+    from coatcheck.inspection.residue import Residues
 
     told: list[dict[str, object]] = []
     scan = Scan(Residues(()), told.append, clock=lambda: float(next(now)))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.decision.residue import Value
-from coatcheck.inspection.places import Place, PlaceKind
+from coatcheck.inspection.residue import Value
+from coatcheck.inspection.scan_targets import Place, PlaceKind
 from coatcheck.inspection.scanner import Found, ScanFailed, Scanned, Scanner
 from tests.inspection.planted import SECRET, VALUE, planted, sparse
 

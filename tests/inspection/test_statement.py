@@ -10,11 +10,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from coatcheck.decision.residue import Value
 from coatcheck.inspection.holdings import UNAVAILABLE, Holdings
+from coatcheck.inspection.residue import Value
 from coatcheck.inspection.scanner import Found, Scanned, Searched
 from coatcheck.inspection.statement import StatementRefused, compose, result_of, sign, signed_bytes, verify
-from coatcheck.telemetry.checkpoint import CheckpointSigner, statement
+from coatcheck.telemetry.audit.checkpoint import CheckpointSigner, statement
 
 SIGNER = CheckpointSigner(Ed25519PrivateKey.generate())
 HOLDINGS = Holdings((Value("openai", b"x" * 40),), {"openai": 1}, {"pin": "too short"})

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.launcher.guest_programs import agent
+from coatcheck.images.guest_programs import agent
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from coatcheck.durable.snapshots.manifest import Origin
 from coatcheck.launcher.machine import MachineError
-from coatcheck.launcher.snapshots.manifest import Origin
 from tests.launcher.scripted import ScriptedMachine
 
 

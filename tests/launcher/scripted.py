@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coatcheck.control_client import ControlError
-from coatcheck.decision.sandbox import Backend
+from coatcheck.client.control import ControlError
 from coatcheck.decision.session import Isolation
 from coatcheck.launcher.frames import Fields
 from coatcheck.launcher.limits import Limits
 from coatcheck.launcher.machine import MachineSpec, Remain
 from coatcheck.launcher.mux import Data, Ended, Event, Greeted, Mux, Opened, Side, cost
+from coatcheck.launcher.sandbox import Backend
 from coatcheck.launcher.spec import Identity, SupervisorSpec
 
 MACHINE = MachineSpec(Isolation.NAMESPACE, None, memory_mib=64, cpus=1, disk_mib=16, processes=50)

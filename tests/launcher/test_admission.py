@@ -4,8 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from coatcheck.decision.elastic import Elastic, Growth, Size
-from coatcheck.decision.sandbox import (
+from coatcheck.decision.session import Isolation
+from coatcheck.durable.elastic import Elastic, Growth, Size
+from coatcheck.launcher import admission
+from coatcheck.launcher.admission import check_room, memory, range_for
+from coatcheck.launcher.limits import Limits
+from coatcheck.launcher.sandbox import (
     Backend,
     Choice,
     Sandbox,
@@ -14,10 +18,6 @@ from coatcheck.decision.sandbox import (
     SandboxState,
     WantedSandbox,
 )
-from coatcheck.decision.session import Isolation
-from coatcheck.launcher import admission
-from coatcheck.launcher.admission import check_room, memory, range_for
-from coatcheck.launcher.limits import Limits
 
 SANDBOX = Sandbox(
     id="sbx_0",

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.decision.sandbox import Backend, SandboxProblem, SandboxRefused
 from coatcheck.decision.session import Isolation
 from coatcheck.launcher import accelerator
 from coatcheck.launcher.accelerator import Verdict
 from coatcheck.launcher.backends import Backends
-from coatcheck.settings import Settings
+from coatcheck.launcher.sandbox import Backend, SandboxProblem, SandboxRefused
+from coatcheck.settings.daemon import Settings
 
 pytestmark = pytest.mark.needs_debian("bwrap", "cc", "qemu-system-x86_64")
 

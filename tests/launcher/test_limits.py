@@ -16,7 +16,7 @@ from coatcheck.launcher.limits import (
     choose,
     explain,
 )
-from coatcheck.settings import Settings
+from coatcheck.settings.daemon import Settings
 
 CEILING = Limits(
     memory_mib=4096,

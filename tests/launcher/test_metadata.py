@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from coatcheck.control_client import ControlClient
+from coatcheck.client.control import ControlClient
 from coatcheck.launcher import metadata_http
 from coatcheck.launcher.metadata import MAX_CONNECTIONS, RATE, TTL_HEADER, MetadataService
 from coatcheck.launcher.metadata_handles import Handles

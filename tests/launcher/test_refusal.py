@@ -2,8 +2,8 @@
 
 import pytest
 
-from coatcheck.decision.sandbox import SandboxProblem
 from coatcheck.launcher.refusal import STATUS, of_agent, refusal
+from coatcheck.launcher.sandbox import SandboxProblem
 
 
 @pytest.mark.parametrize("problem", STATUS)

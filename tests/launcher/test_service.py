@@ -12,14 +12,14 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from coatcheck.control_client import ControlError
-from coatcheck.decision.sandbox import Backend, SandboxRefused, SandboxState
+from coatcheck.client.control import ControlError
+from coatcheck.client.sandbox import Sandbox
+from coatcheck.launcher.sandbox import Backend, SandboxRefused, SandboxState
 from coatcheck.launcher.service import Sandboxes
-from coatcheck.sandbox_client import Sandbox
-from coatcheck.settings import Settings
+from coatcheck.settings.daemon import Settings
 from coatcheck.state.sessions import OWN_SANDBOX, SANDBOX_SOCKETS
 from coatcheck.telemetry.events import SandboxEvent
-from tests.launcher.test_keeping import WANTED as KEPT
+from tests.durable.test_store import WANTED as KEPT
 from tests.sandboxes import (
     SECONDS,
     WANTED,

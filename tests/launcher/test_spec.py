@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.decision.autoscale import Autoscale
-from coatcheck.decision.elastic import Elastic, Scaling, Size
 from coatcheck.decision.filesystem import Filesystem
+from coatcheck.durable.autoscale import Autoscale
+from coatcheck.durable.elastic import Elastic, Scaling, Size
 from coatcheck.launcher.machine import Volume
 from coatcheck.launcher.spec import dumps, loads
 from tests.launcher.scripted import MACHINE, identity, spec

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from coatcheck.control_client import ControlError
-from coatcheck.decision.sandbox import Ending, SandboxState
+from coatcheck.client.control import ControlError
 from coatcheck.launcher import reporting
 from coatcheck.launcher.channel import ChannelBroken
 from coatcheck.launcher.machine import MachineError, MachineSpec
 from coatcheck.launcher.metadata import MetadataService
+from coatcheck.launcher.sandbox import Ending, SandboxState
 from coatcheck.launcher.supervisor import Supervisor
 from coatcheck.launcher.trust import SYSTEM_BUNDLE
 from tests.launcher.scripted import MACHINE, Reports, ScriptedMachine, identity, spec

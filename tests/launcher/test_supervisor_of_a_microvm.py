@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from coatcheck.decision.sandbox import Backend, Ending, SandboxState
 from coatcheck.decision.session import Isolation
-from coatcheck.launcher.image.build import build
-from coatcheck.launcher.image.cache import find
-from coatcheck.launcher.image.parts import Source
-from coatcheck.launcher.image.problem import ImageError
+from coatcheck.images.build import build
+from coatcheck.images.cache import find
+from coatcheck.images.parts import Source
+from coatcheck.images.problem import ImageError
 from coatcheck.launcher.machine import MachineSpec
 from coatcheck.launcher.metadata import MetadataService
 from coatcheck.launcher.microvm import MicroVM
+from coatcheck.launcher.sandbox import Backend, Ending, SandboxState
 from coatcheck.launcher.supervisor import Supervisor
-from coatcheck.settings import Settings
+from coatcheck.settings.daemon import Settings
 from tests.launcher.guest.inhabited import Inhabited, Output
 from tests.launcher.scripted import Reports, identity, spec
 from tests.launcher.test_supervisor import Nobody

@@ -15,13 +15,13 @@ import trustme
 
 from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.synthetic import IPV4, IPV6
-from coatcheck.demo.origin import origin
 from coatcheck.state.sessions import NewSession
+from demo.origin import origin
 from tests.daemon import TestDaemon, running_daemon
 from tests.debian import find
+from tests.planes.dns.test_message import query
+from tests.planes.dns.test_resolver import POLICY, addresses, over_udp
 from tests.planes.redirected import dialled
-from tests.planes.test_dns import POLICY, addresses, over_udp
-from tests.planes.test_dns_message import query
 from tests.planes.wire import Wire
 
 HOST = "upstream.example"

@@ -15,9 +15,9 @@ from typing import Any
 
 import httpx
 
-from coatcheck.planes import stock_options
+from coatcheck.planes.stock import options as stock_options
 
-SCRIPT = Path(stock_options.__file__).with_name("stock.py")
+SCRIPT = Path(stock_options.__file__).with_name("script.py")
 SAFE = {
     "connection_strategy": "lazy",
     "rawtcp": "false",

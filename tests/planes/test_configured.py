@@ -16,7 +16,7 @@ from coatcheck.planes.configured import (
     session_cas,
     upstream_settings,
 )
-from coatcheck.settings import Settings
+from coatcheck.settings.daemon import Settings
 from tests.daemon import running_daemon
 from tests.planes.conftest import POLICY
 from tests.planes.platform import AUDIENCE, ISSUER, Platform

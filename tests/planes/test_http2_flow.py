@@ -7,8 +7,8 @@ import h2.events
 import pytest
 from mitmproxy.proxy.layers.http._http2 import Http2Connection
 
-from coatcheck.planes.http2 import STREAM_WINDOW
-from coatcheck.planes.reading import ROOM
+from coatcheck.planes.mitm.http2 import STREAM_WINDOW
+from coatcheck.planes.mitm.reading import ROOM
 from tests.daemon import Sandbox, TestDaemon
 from tests.planes.attack import eventually, nothing_is_left
 from tests.planes.h2_client import H2Client

@@ -32,7 +32,7 @@ async def test_what_was_revoked_moves_no_byte_250_ms_after_the_answer(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "lost", ["coatcheck.planes.mitm.MitmPlane.abort_sessions", "coatcheck.call.Call.permitted"]
+    "lost", ["coatcheck.planes.mitm.plane.MitmPlane.abort_sessions", "coatcheck.request.call.Call.permitted"]
 )
 async def test_each_of_the_two_ways_ends_a_stream_by_itself(
     daemon: TestDaemon, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, lost: str

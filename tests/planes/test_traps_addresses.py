@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from coatcheck.decision.verdict import Reason
-from coatcheck.planes.upstream import Upstream, UpstreamRefused, UpstreamSettings
+from coatcheck.planes.upstream.upstream import Upstream, UpstreamRefused, UpstreamSettings
 from tests.daemon import Sandbox, TestDaemon
 from tests.planes.attack import nothing_is_left, request
 from tests.planes.raw_origin import RawOrigin, Visit
@@ -239,7 +239,7 @@ async def test_2_3_closed_upstream_connections_are_forgotten(
     """mitmproxy's table of connections only grows within one client connection."""
     from mitmproxy.proxy import layer
 
-    from coatcheck.planes.layers import EgressHttpLayer
+    from coatcheck.planes.mitm.layers import EgressHttpLayer
 
     raw_origin.behave = _ok_and_close
     assert raw_daemon.plane is not None

@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from coatcheck.planes.flow import EgressFlow
+from coatcheck.planes.mitm.flow import EgressFlow
 from tests.daemon import Sandbox, TestDaemon
 from tests.planes.attack import eventually, nothing_is_left, request
 from tests.planes.raw_origin import OK, RawOrigin, Visit, answering

@@ -5,8 +5,10 @@ import asyncio
 import pytest
 
 from coatcheck.decision.policy import SecretRef
-from coatcheck.planes import listener, mitm, reading
-from coatcheck.stores import Secret
+from coatcheck.planes.listeners import listener
+from coatcheck.planes.mitm import plane as mitm
+from coatcheck.planes.mitm import reading
+from coatcheck.secrets import Secret
 from tests.daemon import Sandbox, TestDaemon
 from tests.planes.attack import eventually, nothing_is_left, request
 from tests.planes.raw_origin import OK, RawOrigin, Visit
@@ -143,7 +145,7 @@ async def test_1_2_what_is_thrown_away_of_a_refused_upload_is_bounded(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An endless upload after the refusal ends the connection."""
-    monkeypatch.setattr("coatcheck.planes.stream.DISCARD_BYTES", 100_000)
+    monkeypatch.setattr("coatcheck.planes.mitm.stream.DISCARD_BYTES", 100_000)
     async with tunnel(raw_daemon, raw_sandbox) as raw:
         await raw.send(b"PUT /sink HTTP/1.1\r\nHost: api.openai.com\r\nContent-Length: 90000000\r\n\r\n")
         assert await raw.refused_because() == "handle_missing"
@@ -392,7 +394,7 @@ async def test_4_5_a_client_that_leaves_at_any_stage_leaves_nothing(
         raise OSError
 
     if stage == "store":
-        monkeypatch.setattr("coatcheck.stores.cache.CachedStore.fetch", never)
+        monkeypatch.setattr("coatcheck.secrets.cache.CachedStore.fetch", never)
     if stage == "dial":
         monkeypatch.setattr(plane.upstream, "connect", never)
 

@@ -7,12 +7,12 @@ from mitmproxy.proxy import layer
 from mitmproxy.proxy.layers.http import HttpRequestHook
 from mitmproxy.proxy.layers.tls import TlsClienthelloHook, TlsStartClientHook, TlsStartServerHook
 
-from coatcheck.call import Call
 from coatcheck.decision.verdict import Reason
-from coatcheck.exchange import Exchange
-from coatcheck.planes.connection import EgressConnection
-from coatcheck.planes.hooks import VerdictHook
-from coatcheck.stores import SecretUnavailable
+from coatcheck.planes.mitm.connection import EgressConnection
+from coatcheck.planes.mitm.hooks import VerdictHook
+from coatcheck.request.call import Call
+from coatcheck.request.exchange import Exchange
+from coatcheck.secrets import SecretUnavailable
 from tests.daemon import Sandbox, TestDaemon
 from tests.planes.attack import eventually, nothing_is_left, request
 from tests.planes.raw_origin import RawOrigin, Visit, answering
@@ -84,41 +84,41 @@ async def test_4_3_a_decision_that_is_missing_fails_closed(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nothing decides there is no verdict, and the absence of a verdict is Deny."""
-    monkeypatch.setattr("coatcheck.planes.mitm.MitmPlane.requestheaders", lambda *_: None)
+    monkeypatch.setattr("coatcheck.planes.mitm.plane.MitmPlane.requestheaders", lambda *_: None)
     assert b"internal_error" in await attempt(raw_daemon, raw_sandbox)
     assert raw_origin.saw_nothing
     await nothing_is_left(raw_daemon)
 
 
 BEFORE_THE_FIRST_BYTE = [
-    "coatcheck.planes.mitm.next_layer",
-    "coatcheck.planes.mitm.tunnel_target",
-    "coatcheck.planes.proxy_authorization.proxy_credential",
-    "coatcheck.planes.mitm.request_head",
-    "coatcheck.planes.mitm.destination_of",
-    "coatcheck.planes.mitm.MitmPlane.connect",
-    "coatcheck.planes.mitm.MitmPlane.requestheaders",
-    "coatcheck.planes.mitm.MitmPlane._http2",
-    "coatcheck.planes.stream.apply_edits",
-    "coatcheck.planes.upstream.Upstream.connect",
-    "coatcheck.planes.upstream.Upstream.addresses",
-    "coatcheck.planes.tls.ClientTls.connection",
-    "coatcheck.planes.tls.UpstreamTls.connection",
-    "coatcheck.exchange.Exchange.connect",
-    "coatcheck.exchange.Exchange.receive",
-    "coatcheck.exchange.Exchange._proceed",
-    "coatcheck.verdict_record.decision",
-    "coatcheck.exchange.Exchange.world",
-    "coatcheck.exchange.check_head",
-    "coatcheck.exchange.decide",
-    "coatcheck.exchange.decide_connect",
+    "coatcheck.planes.mitm.plane.next_layer",
+    "coatcheck.planes.mitm.plane.tunnel_target",
+    "coatcheck.planes.origins.proxy_authorization.proxy_credential",
+    "coatcheck.planes.mitm.plane.request_head",
+    "coatcheck.planes.mitm.plane.destination_of",
+    "coatcheck.planes.mitm.plane.MitmPlane.connect",
+    "coatcheck.planes.mitm.plane.MitmPlane.requestheaders",
+    "coatcheck.planes.mitm.plane.MitmPlane._http2",
+    "coatcheck.planes.mitm.stream.apply_edits",
+    "coatcheck.planes.upstream.upstream.Upstream.connect",
+    "coatcheck.planes.upstream.upstream.Upstream.addresses",
+    "coatcheck.planes.mitm.tls.ClientTls.connection",
+    "coatcheck.planes.mitm.tls.UpstreamTls.connection",
+    "coatcheck.request.exchange.Exchange.connect",
+    "coatcheck.request.exchange.Exchange.receive",
+    "coatcheck.request.exchange.Exchange._proceed",
+    "coatcheck.request.audit_records.decision",
+    "coatcheck.request.exchange.Exchange.world",
+    "coatcheck.request.exchange.check_head",
+    "coatcheck.request.exchange.decide",
+    "coatcheck.request.exchange.decide_connect",
     "coatcheck.state.buckets.Buckets.take",
-    "coatcheck.stores.cache.CachedStore.peek",
-    "coatcheck.stores.cache.CachedStore.fetch",
-    "coatcheck.call.Call.permitted",
-    "coatcheck.call.Call.commit",
-    "coatcheck.outgoing.substitute",
-    "coatcheck.outgoing.plan_request_for_scrubbing",
+    "coatcheck.secrets.cache.CachedStore.peek",
+    "coatcheck.secrets.cache.CachedStore.fetch",
+    "coatcheck.request.call.Call.permitted",
+    "coatcheck.request.call.Call.commit",
+    "coatcheck.request.request_edits.substitute",
+    "coatcheck.request.request_edits.plan_request_for_scrubbing",
 ]
 
 
@@ -141,19 +141,19 @@ async def test_4_3_an_exception_before_the_first_byte_refuses(
 
 
 AFTER_THE_FIRST_BYTE = [
-    "coatcheck.call.Call.upload",
-    "coatcheck.call.Call.upload_end",
-    "coatcheck.call.Call.respond",
-    "coatcheck.call.Call.download",
-    "coatcheck.call.Call.download_end",
-    "coatcheck.answer.plan_response",
+    "coatcheck.request.call.Call.upload",
+    "coatcheck.request.call.Call.upload_end",
+    "coatcheck.request.call.Call.respond",
+    "coatcheck.request.call.Call.download",
+    "coatcheck.request.call.Call.download_end",
+    "coatcheck.request.response.plan_response",
     "coatcheck.decision.body_scrubber.BodyScrubber.feed",
     "coatcheck.decision.body_scrubber.BodyScrubber.finish",
     "coatcheck.decision.body_search.BodySearch.feed",
     "coatcheck.decision.body_search.BodySearch.close",
-    "coatcheck.planes.stream.response_head",
-    "coatcheck.planes.stream.set_response_headers",
-    "coatcheck.planes.mitm.MitmPlane.upstream_answered",
+    "coatcheck.planes.mitm.stream.response_head",
+    "coatcheck.planes.mitm.stream.set_response_headers",
+    "coatcheck.planes.mitm.plane.MitmPlane.upstream_answered",
 ]
 
 
@@ -223,7 +223,7 @@ async def test_4_3_cancelling_a_hook_lets_nothing_leave(
     async def cancelled(*_: object) -> None:
         raise asyncio.CancelledError
 
-    monkeypatch.setattr("coatcheck.stores.cache.CachedStore.fetch", cancelled)
+    monkeypatch.setattr("coatcheck.secrets.cache.CachedStore.fetch", cancelled)
     async with tunnel(raw_daemon, raw_sandbox) as raw:
         await raw.send(request(raw_sandbox))
         await eventually(lambda: raw_daemon.exchange._waiting == 0)
@@ -249,7 +249,7 @@ async def test_4_3_the_store_that_fails_refuses(
     async def unavailable(*_: object) -> None:
         raise SecretUnavailable("sealed")
 
-    monkeypatch.setattr("coatcheck.stores.cache.CachedStore.fetch", unavailable)
+    monkeypatch.setattr("coatcheck.secrets.cache.CachedStore.fetch", unavailable)
     assert b"secret_unavailable" in await attempt(raw_daemon, raw_sandbox)
     assert raw_origin.saw_nothing
 
@@ -286,7 +286,7 @@ async def test_4_3_a_websocket_relay_that_raises_ends_both_sides(
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         b"Sec-WebSocket-Accept: x\r\n\r\n" + (b"\x81\x02hi" if side == "server" else b"")
     )
-    monkeypatch.setattr("coatcheck.planes.websocket.MessageFilter.feed", boom)
+    monkeypatch.setattr("coatcheck.planes.mitm.websocket.MessageFilter.feed", boom)
     upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
     async with tunnel(raw_daemon, raw_sandbox) as raw:
         await raw.send(request(raw_sandbox, path="/ws", extra=upgrade + "Sec-WebSocket-Key: eA==\r\n"))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coatcheck.control_client import ControlClient, ControlError
+from coatcheck.client.control import ControlClient, ControlError
 from tests.e2e.story import policy
 from tests.redirect.world import BOX, DNS_PORT, HOST, HOST6, PORT, RESOLVER, SECONDS, Namespace, World
 from tests.upstreams import UpstreamTls
@@ -133,7 +133,7 @@ def _origin(
 ) -> Iterator[tuple["subprocess.Popen[str]", int]]:
     arguments = ("--certificate", str(tls.certificate), "--key", str(tls.key), "--name", "api.openai.com")
     origin = subprocess.Popen(
-        where.command(sys.executable, "-m", "coatcheck.demo.origin", *arguments),
+        where.command(sys.executable, "-m", "demo.origin", *arguments),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:

@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from coatcheck import serve
+from coatcheck import daemon
 from tests.e2e.story import until
 from tests.scale.conftest import House
 
@@ -17,7 +17,7 @@ async def test_what_they_leave_in_cycles_does_not_wait_for_the_collectors_mood(
 ) -> None:
     """Half a megabyte each, and by itself the collector comes to it after thousands: here it is switched
     off, and they are gone all the same."""
-    monkeypatch.setattr(serve, "GIVE_BACK_ENDED", 1)
+    monkeypatch.setattr(daemon, "GIVE_BACK_ENDED", 1)
     plane = house.daemon.plane
     assert plane is not None
     member = await house.member(1)

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from coatcheck.planes.layers import MAX_KEPT
+from coatcheck.planes.mitm.layers import MAX_KEPT
 from tests.daemon import running_daemon
 from tests.e2e.story import until
 from tests.upstreams import UpstreamTls

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coatcheck.planes import mitm
+from coatcheck.planes.mitm import plane as mitm
 from tests.bench.slow_clients import KINDS, hold, honest
 from tests.e2e.story import until
 from tests.scale.conftest import House

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coatcheck.decision.verdict import Deny, Reason
-from coatcheck.private_files import PrivateFileError
+from coatcheck.platform.private_files import PrivateFileError
 from coatcheck.state import Problem, State, StateError
 from coatcheck.state.sessions import SANDBOX_SOCKETS
 from coatcheck.telemetry.events import DaemonEvent, SessionEvent

@@ -8,7 +8,7 @@ import pytest
 
 from coatcheck.decision.handle import Claims, verify
 from coatcheck.decision.verdict import Deny, Reason
-from coatcheck.private_files import PrivateFileError
+from coatcheck.platform.private_files import PrivateFileError
 from coatcheck.state.errors import StateError
 from coatcheck.state.signing_keys import FILE_NAME, SigningKeys
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from coatcheck.telemetry.audit import AuditLog, AuditUnavailable
+from coatcheck.telemetry.audit.log import AuditLog, AuditUnavailable
 from coatcheck.telemetry.events import ApprovalEvent, Event, SandboxEvent
-from coatcheck.telemetry.metrics import Metrics
+from coatcheck.telemetry.metrics.metrics import Metrics
 from coatcheck.telemetry.repeats import BURST
 from coatcheck.telemetry.sinks import Telemetry
 from coatcheck.telemetry.usage import UsageLedger
 from coatcheck.telemetry.webhook import Webhook
+from tests.telemetry.metrics.test_metrics import value
 from tests.telemetry.samples import ALARM, ALL_EVENTS, APPROVAL, COMPLETION, DECISION, DENIED, ENDED, OPENED
-from tests.telemetry.test_metrics import value
 from tests.telemetry.test_sandbox_feed import event as sandbox_event
 
 

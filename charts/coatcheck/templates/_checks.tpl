@@ -9,7 +9,7 @@
 {{- if and $s.configMap (eq $v.shape "sidecar") }}{{ fail "signedPolicies.configMap is for the gateway: a new pod remembers no version, so that whoever writes its ConfigMap could bring back an old bundle. Give signedPolicies.bundle" }}{{ end -}}
 {{- if and (not $v.policies) (not $signed) }}{{ fail "policies is empty: nothing may leave without one. Give policies.default\\.yaml, e.g. --set-file 'policies.default\\.yaml=policies/default.yaml'" }}{{ end -}}
 {{- if not $v.vault.url }}{{ fail "vault.url is empty: give the https:// address of Vault or OpenBao" }}{{ end -}}
-{{- $own := include "coatcheck.settings" . | fromYaml -}}
+{{- $own := include "coatcheck.settings.daemon" . | fromYaml -}}
 {{- range $name, $_ := $v.settings }}
 {{- if hasKey $own (printf "COATCHECK_%s" (upper $name)) }}{{ fail (printf "settings.%s is set by the chart itself: use the value that it has for it" $name) }}{{ end -}}
 {{- end -}}

@@ -1,5 +1,5 @@
 {{- /* The daemon's environment in either shape: a mapping, so that names are there once. Strings, all of them. */ -}}
-{{- define "coatcheck.settings" -}}
+{{- define "coatcheck.settings.daemon" -}}
 {{- $v := .Values -}}
 {{- $config := "/etc/coatcheck" -}}
 {{- $set := dict
@@ -65,7 +65,7 @@
 
 {{- /* The same and `settings`, as a container's env list. Numbers that Helm reads as floats are written whole. */ -}}
 {{- define "coatcheck.env" -}}
-{{- $set := include "coatcheck.settings" . | fromYaml -}}
+{{- $set := include "coatcheck.settings.daemon" . | fromYaml -}}
 {{- range $name, $value := .Values.settings -}}
 {{- $text := $value -}}
 {{- if or (kindIs "slice" $value) (kindIs "map" $value) }}{{ $text = toJson $value }}

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from coatcheck.certificates.name_constraints import constraints, permits
-from coatcheck.private_files import (
+from coatcheck.platform.private_files import (
     PrivateFileError,
     check_private_directory,
     lock_directory,

@@ -16,7 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from coatcheck.certificates.authority import CERTIFICATE_FILE, DEFAULT_DAYS, Authority, CertificateError
-from coatcheck.private_files import PrivateFileError, read_public, write_atomically
+from coatcheck.platform.private_files import PrivateFileError, read_public, write_atomically
 
 logger = logging.getLogger("coatcheck.certificates")
 

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.utils import CryptographyDeprecationWarning
 
 from coatcheck.certificates.authority import CertificateError
-from coatcheck.private_files import write_atomically
+from coatcheck.platform.private_files import write_atomically
 
 CA_FILE = "coatcheck-ca.pem"
 BUNDLE_FILE = "ca-bundle.pem"

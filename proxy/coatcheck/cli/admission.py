@@ -39,7 +39,7 @@ def serve(
     Example: coatcheck admission serve --configuration admission.yaml --ca-directory ca --name cc.ns.svc
     """
     configure_log(log_format or "json", log_level or "info")
-    from coatcheck.admission import server
+    from coatcheck.kubernetes.webhook import server
 
     until_it_ends(server.serve(configuration, ca_directory, name, host, port))
 
@@ -59,9 +59,9 @@ def review(
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
-    from coatcheck.admission.configuration import load
-    from coatcheck.admission.injection import inject
-    from coatcheck.admission.review import judge
+    from coatcheck.kubernetes.webhook.configuration import load
+    from coatcheck.kubernetes.webhook.injection import inject
+    from coatcheck.kubernetes.webhook.review import judge
 
     admission = load(configuration)
     try:

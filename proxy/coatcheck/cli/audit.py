@@ -43,8 +43,8 @@ def verify(
 
     Example: coatcheck audit verify --key audit-key.pub --checkpoints /mnt/worm/checkpoints.jsonl
     """
-    from coatcheck.telemetry.audit_verify import verify as verify_log
-    from coatcheck.telemetry.checkpoint import load_public_key
+    from coatcheck.telemetry.audit.checkpoint import load_public_key
+    from coatcheck.telemetry.audit.verify import verify as verify_log
 
     logs = paths or [_log(state_dir)]
     # In the state directory, one above its log: whoever may write the log alone must not replace the key.
@@ -103,8 +103,8 @@ def tail(
       coatcheck audit tail -f --session s_7GmQ2w
       coatcheck audit tail -f -n 0 --ocsf
     """
-    from coatcheck.telemetry.audit_tail import Filters, records, render
-    from coatcheck.telemetry.ocsf import event
+    from coatcheck.telemetry.audit.ocsf import event
+    from coatcheck.telemetry.audit.tail import Filters, records, render
 
     if alarms + refused + shadow > 1:
         raise CommandError(
@@ -132,7 +132,7 @@ def tail(
 
 
 def _log(state_dir: Path | None) -> Path:
-    from coatcheck.settings_problem import load_settings
+    from coatcheck.settings.explained import load_settings
 
     return load_settings(state_dir=state_dir).state_dir / LOG
 

@@ -172,7 +172,7 @@ def env(
 def _trusted(directory: Path | None, state_dir: Path | None) -> bytes:
     from coatcheck.certificates.authority import Authority
     from coatcheck.certificates.succession import trusted
-    from coatcheck.settings_problem import load_settings
+    from coatcheck.settings.explained import load_settings
 
     where = directory or load_settings(state_dir=state_dir).state_dir / "ca"
     return trusted(where, Authority.load(where))
@@ -180,13 +180,13 @@ def _trusted(directory: Path | None, state_dir: Path | None) -> bytes:
 
 def _state(state_dir: Path | None) -> Path:
     """The daemon's own CA directory, made with the modes that the daemon will check."""
-    from coatcheck.settings_problem import load_settings
-    from coatcheck.state_directory import StateDirectory
+    from coatcheck.platform.state_directory import StateDirectory
+    from coatcheck.settings.explained import load_settings
 
     return StateDirectory.open(load_settings(state_dir=state_dir).state_dir).ca
 
 
 def _runtime(state_dir: Path | None) -> Path:
-    from coatcheck.settings_problem import load_settings
+    from coatcheck.settings.explained import load_settings
 
     return load_settings(state_dir=state_dir).runtime

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from coatcheck.control_client import ControlClient
+    from coatcheck.client.control import ControlClient
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 SocketOption = Annotated[
@@ -25,20 +25,20 @@ def control_socket(socket: Path | None) -> Path:
     """Where the daemon is asked: the option, or what its own settings say."""
     if socket is not None:
         return socket
-    from coatcheck.settings_problem import load_settings
+    from coatcheck.settings.explained import load_settings
 
     return load_settings().control
 
 
 def configured_policy() -> Path:
     """The policy file or directory that the daemon's settings name."""
-    from coatcheck.settings_problem import load_settings
+    from coatcheck.settings.explained import load_settings
 
     return load_settings().policy
 
 
 def client_for(socket: Path | None) -> "ControlClient":
-    from coatcheck.control_client import ControlClient
+    from coatcheck.client.control import ControlClient
 
     return ControlClient(socket=control_socket(socket))
 

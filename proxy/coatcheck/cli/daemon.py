@@ -18,7 +18,7 @@ LogLevelOption = Annotated[str | None, typer.Option(help="debug, info, warning o
 def _settings(wanted: bool) -> None:
     if not wanted:
         return
-    from coatcheck.settings_problem import describe
+    from coatcheck.settings.explained import describe
 
     typer.echo("# coatcheck's settings: environment variables, or without COATCHECK_ and in lower case")
     typer.echo("# in the TOML file that COATCHECK_CONFIG names. The command line is stronger than both.")
@@ -50,7 +50,7 @@ def serve(
 
     Example: COATCHECK_CONFIG=/etc/coatcheck/config.toml coatcheck serve
     """
-    from coatcheck.settings_problem import load_settings
+    from coatcheck.settings.explained import load_settings
 
     loaded = load_settings(
         state_dir=state_dir,
@@ -64,8 +64,8 @@ def serve(
         log_level=log_level,
     )
     configure_log(loaded.log_format, loaded.log_level)
-    from coatcheck import serve as daemon
-    from coatcheck.process_memory import hide_memory
+    from coatcheck import daemon
+    from coatcheck.platform.process_memory import hide_memory
 
     hide_memory()
     until_it_ends(daemon.run(loaded))
@@ -87,10 +87,10 @@ def dev(
     Example: coatcheck dev
     """
     configure_log("human", log_level)
-    from coatcheck.development import develop
-    from coatcheck.own_daemon import private_directory
-    from coatcheck.process_memory import hide_memory
-    from coatcheck.samples import POLICY
+    from coatcheck.local.dev import develop
+    from coatcheck.local.in_process import private_directory
+    from coatcheck.platform.process_memory import hide_memory
+    from coatcheck.policy.shipped import POLICY
 
     hide_memory()
     with private_directory(state_dir) as directory:

@@ -15,6 +15,6 @@ def demo(
 
     Example: coatcheck demo
     """
-    from coatcheck.demo.main import main
+    from demo.main import main
 
     raise typer.Exit(main(arguments or []))

@@ -13,7 +13,7 @@ from coatcheck.cli.control import JsonOption, emit_json
 from coatcheck.cli.errors import CommandError, ExitCode
 
 if TYPE_CHECKING:
-    from coatcheck.launcher.image.manifest import Manifest
+    from coatcheck.images.manifest import Manifest
 
 app = typer.Typer(
     name="image",
@@ -52,10 +52,10 @@ def build(
 
     Example: coatcheck image build --name node --node
     """
-    from coatcheck.launcher.image.build import build as make
-    from coatcheck.launcher.image.cache import DEFAULT
-    from coatcheck.launcher.image.parts import Source
-    from coatcheck.settings_problem import load_settings
+    from coatcheck.images.build import build as make
+    from coatcheck.images.cache import DEFAULT
+    from coatcheck.images.parts import Source
+    from coatcheck.settings.explained import load_settings
 
     packages = (*(package or ()), *(("nodejs",) if node else ()))
     if sum((bool(packages), from_dir is not None, from_oci_archive is not None)) > 1:
@@ -93,9 +93,9 @@ def list_(as_json: JsonOption = False) -> None:
 
     Example: coatcheck image list --json
     """
-    from coatcheck.launcher.image.cache import Cache
-    from coatcheck.launcher.image.manifest import sizes
-    from coatcheck.settings_problem import load_settings
+    from coatcheck.images.cache import Cache
+    from coatcheck.images.manifest import sizes
+    from coatcheck.settings.explained import load_settings
 
     images = Cache(load_settings().cache)
     found = [(name, images.find(name)) for name in images.names()]
@@ -116,8 +116,8 @@ def show(name: NameArgument = "default", as_json: JsonOption = False) -> None:
 
     Example: coatcheck image show default --json
     """
-    from coatcheck.launcher.image.cache import find
-    from coatcheck.settings_problem import load_settings
+    from coatcheck.images.cache import find
+    from coatcheck.settings.explained import load_settings
 
     path = find(load_settings().cache, name)
     if as_json:
@@ -134,8 +134,8 @@ def rm(name: NameArgument) -> None:
 
     Example: coatcheck image rm node
     """
-    from coatcheck.launcher.image.build import remove
-    from coatcheck.settings_problem import load_settings
+    from coatcheck.images.build import remove
+    from coatcheck.settings.explained import load_settings
 
     remove(load_settings().cache, name, _Progress(time.monotonic()))
 
@@ -158,14 +158,14 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 def _document(path: Path) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from coatcheck.launcher.image.manifest import sizes
+    from coatcheck.images.manifest import sizes
 
     files = {name: {"bytes": size, "on_disk": disk} for name, (size, disk) in sizes(path).items()}
     return {"path": str(path), **asdict(_manifest(path)), "files": files}
 
 
 def _show(name: str, path: Path) -> None:
-    from coatcheck.launcher.image.manifest import sizes
+    from coatcheck.images.manifest import sizes
 
     manifest = _manifest(path)
     typer.echo(f"image       {name} {manifest.id}, {_day(manifest.created)}, from {manifest.source}")
@@ -178,7 +178,7 @@ def _show(name: str, path: Path) -> None:
 
 
 def _manifest(path: Path) -> "Manifest":
-    from coatcheck.launcher.image.manifest import read
+    from coatcheck.images.manifest import read
 
     return read(path)
 

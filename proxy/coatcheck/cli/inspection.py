@@ -86,7 +86,7 @@ def _inspected(sandbox: str, socket: Path | None) -> dict[str, Any]:
 def _verified(path: Path, keys: list[Path]) -> dict[str, Any]:
     from coatcheck.inspection.statement import MOST_BYTES
     from coatcheck.inspection.statement import verify as verify_statement
-    from coatcheck.telemetry.checkpoint import load_public_key
+    from coatcheck.telemetry.audit.checkpoint import load_public_key
 
     if not keys:
         raise CommandError(

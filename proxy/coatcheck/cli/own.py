@@ -36,11 +36,11 @@ async def own_daemon_for(
 ) -> AsyncIterator[Own]:
     """`policy`: a file; default: the sample. `secrets`: credential -> value. `needs_secrets`: refuse to begin
     where there is nowhere to take one from."""
-    from coatcheck.own_daemon import own_daemon, private_directory, with_given
-    from coatcheck.policyfile.checking import load_file
-    from coatcheck.samples import POLICY
-    from coatcheck.settings_problem import load_settings
-    from coatcheck.stores.configured import make_stores
+    from coatcheck.local.in_process import own_daemon, private_directory, with_given
+    from coatcheck.policy.checking import load_file
+    from coatcheck.policy.shipped import POLICY
+    from coatcheck.secrets.configured import make_stores
+    from coatcheck.settings.explained import load_settings
 
     configure_log("human", "error")  # what a daemon warns of is not about this command
     file = policy or POLICY

@@ -53,7 +53,7 @@ def explain(
         emit_json(answer) if as_json else typer.echo(answer["text"], nl=False)
         allowed = bool(answer["allowed"])
     else:
-        from coatcheck.policyfile.checking import explain_request
+        from coatcheck.policy.checking import explain_request
 
         found = explain_request(_policy_file(policy or "default"), method, url, headers)
         emit_json(found.as_json()) if as_json else typer.echo(found.text, nl=False)
@@ -70,7 +70,7 @@ def schema(
 
     Example: coatcheck policy schema > policies/schema.json
     """
-    from coatcheck.policyfile.editor_schema import policy_schema, samples_schema
+    from coatcheck.policy.editor_schema import policy_schema, samples_schema
 
     typer.echo(json.dumps(samples_schema() if samples else policy_schema(), indent=2))
 

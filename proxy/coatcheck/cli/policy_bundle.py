@@ -10,7 +10,7 @@ from coatcheck.cli.control import JsonOption, SocketOption, client_for, configur
 from coatcheck.cli.errors import CommandError, ExitCode
 
 if TYPE_CHECKING:
-    from coatcheck.policyfile.bundle import Bundle
+    from coatcheck.policy.bundle.bundle import Bundle
 
 
 def key(
@@ -20,7 +20,7 @@ def key(
 
     Example: coatcheck policy key policy-key.pem
     """
-    from coatcheck.policyfile.signing_key import make_signing_key
+    from coatcheck.policy.bundle.signing_key import make_signing_key
 
     try:
         public, name = make_signing_key(path)
@@ -51,9 +51,9 @@ def bundle(
 
     Example: coatcheck policy bundle policies/ --version 12 --owner platform-security -o release.bundle
     """
-    from coatcheck.policyfile.bundle import build, decode
-    from coatcheck.policyfile.loading import policy_files, read_file
-    from coatcheck.private_files import write_atomically
+    from coatcheck.platform.private_files import write_atomically
+    from coatcheck.policy.bundle.bundle import build, decode
+    from coatcheck.policy.file.loading import policy_files, read_file
 
     files = policy_files(path) if path.is_dir() else [path]
     made = build(
@@ -74,11 +74,11 @@ def sign(
 
     Example: coatcheck policy sign release.bundle --key policy-key.pem
     """
-    from coatcheck.policyfile.bundle import MAX_BUNDLE_BYTES, decode
-    from coatcheck.policyfile.bundle import sign as signed_by
-    from coatcheck.policyfile.loading import read_file
-    from coatcheck.policyfile.signing_key import read_signing_key
-    from coatcheck.private_files import write_atomically
+    from coatcheck.platform.private_files import write_atomically
+    from coatcheck.policy.bundle.bundle import MAX_BUNDLE_BYTES, decode
+    from coatcheck.policy.bundle.bundle import sign as signed_by
+    from coatcheck.policy.bundle.signing_key import read_signing_key
+    from coatcheck.policy.file.loading import read_file
 
     signed = signed_by(read_file(path, 2 * MAX_BUNDLE_BYTES), read_signing_key(key))
     write_atomically(path, signed, mode=0o644, overwrite=True)
@@ -102,7 +102,7 @@ def verify(
 
     Example: coatcheck policy verify release.bundle --trust-root policy-keys.pem
     """
-    from coatcheck.policyfile.signed import SignedPolicies
+    from coatcheck.policy.bundle.signed import SignedPolicies
 
     root = trust_root or _configured_trust_root()
     where = path or configured_policy()
@@ -188,7 +188,7 @@ def _utc(at: datetime) -> str:
 
 
 def _configured_trust_root() -> Path:
-    from coatcheck.settings_problem import load_settings
+    from coatcheck.settings.explained import load_settings
 
     root = load_settings().policy_trust_root
     if root is None:

@@ -11,8 +11,8 @@ from coatcheck.cli.control import JsonOption, configured_policy, counted, emit_j
 from coatcheck.cli.errors import CommandError, ExitCode
 
 if TYPE_CHECKING:
-    from coatcheck.policyfile.lint import Linted
-    from coatcheck.policyfile.lint_files import FileCheck
+    from coatcheck.policy.lint.files import FileCheck
+    from coatcheck.policy.lint.lint import Linted
 
 
 def check(
@@ -40,8 +40,8 @@ def check(
 
     Example: coatcheck policy check policies/ --sarif findings.sarif
     """
-    from coatcheck.policyfile.lint_files import lint_path
-    from coatcheck.policyfile.problem import Level
+    from coatcheck.policy.file.problem import Level
+    from coatcheck.policy.lint.files import lint_path
 
     if fail_on not in set(Level):
         raise CommandError(f"there is no level {fail_on!r}", "write warning or error", ExitCode.USAGE)
@@ -69,7 +69,7 @@ def _day(text: str | None) -> date:
 
 def _write_sarif(file: Path, findings: "list[Linted]") -> None:
     from coatcheck import __version__
-    from coatcheck.policyfile.sarif import sarif
+    from coatcheck.policy.lint.sarif import sarif
 
     text = json.dumps(sarif(findings, __version__), indent=2)
     if str(file) == "-":
@@ -79,7 +79,7 @@ def _write_sarif(file: Path, findings: "list[Linted]") -> None:
 
 
 def _print(checked: "list[FileCheck]") -> None:
-    from coatcheck.policyfile.codes import EXPLANATIONS
+    from coatcheck.policy.file.codes import EXPLANATIONS
 
     told = []
     for result in checked:

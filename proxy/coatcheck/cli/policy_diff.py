@@ -31,9 +31,9 @@ def diff(
 
     Example: coatcheck policy diff before/policies policies --fail-on widen
     """
-    from coatcheck.policyfile.comparing import compare_paths
-    from coatcheck.policyfile.meaning.rendering import as_json as values
-    from coatcheck.policyfile.meaning.rendering import as_markdown, as_text
+    from coatcheck.policy.diff.comparing import compare_paths
+    from coatcheck.policy.diff.rendering import as_json as values
+    from coatcheck.policy.diff.rendering import as_markdown, as_text
 
     if fail_on not in FAIL_ON:
         hint = f"write one of: {', '.join(FAIL_ON)}"

@@ -45,9 +45,9 @@ def replay(
 
     Example: coatcheck policy replay audit.jsonl --policy policies/ --fail-on refuses
     """
-    from coatcheck.policyfile.checking import load_file
-    from coatcheck.policyfile.loading import load_directory
-    from coatcheck.replay import LACKING, replay_logs
+    from coatcheck.policy.checking import load_file
+    from coatcheck.policy.file.loading import load_directory
+    from coatcheck.policy.replay import LACKING, replay_logs
     from coatcheck.telemetry.redaction import printable
 
     if policy is None:
@@ -100,10 +100,10 @@ def learn(
 
     Example: coatcheck policy learn audit.jsonl --credentials policies/default.yaml > draft.yaml
     """
-    from coatcheck.learning import draft
-    from coatcheck.learning import learn as learn_from
-    from coatcheck.policyfile.loading import load_policy, read_file
-    from coatcheck.policyfile.problem import Wrong
+    from coatcheck.policy.file.loading import load_policy, read_file
+    from coatcheck.policy.file.problem import Wrong
+    from coatcheck.policy.learn import draft
+    from coatcheck.policy.learn import learn as learn_from
 
     defined = read_file(credentials) if credentials is not None else b""
     with progress("learning"):
@@ -120,6 +120,6 @@ def _logs(given: list[Path] | None) -> list[Path]:
     if given:
         return given
     from coatcheck.cli.audit import LOG
-    from coatcheck.settings_problem import load_settings
+    from coatcheck.settings.explained import load_settings
 
     return [load_settings().state_dir / LOG]

@@ -33,12 +33,12 @@ def try_out(
 
     Example: coatcheck policy test policies/ --coverage --junit samples.xml
     """
-    from coatcheck.policyfile.sample_files import try_path
+    from coatcheck.policy.samples.files import try_path
 
     tested = [result for path in paths or [configured_policy()] for result in try_path(path, samples)]
     quiet = junit is not None and str(junit) == "-"
     if junit is not None:
-        from coatcheck.policyfile.junit import junit as written
+        from coatcheck.policy.samples.junit import junit as written
 
         typer.echo(written(tested).decode(), nl=False) if quiet else junit.write_bytes(written(tested))
     if as_json and not quiet:

@@ -169,7 +169,7 @@ def _plans(
             ExitCode.USAGE,
         )
     if port is None:
-        from coatcheck.settings_problem import load_settings
+        from coatcheck.settings.explained import load_settings
 
         settings = load_settings()
         port = settings.transparent_port

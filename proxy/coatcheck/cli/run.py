@@ -13,7 +13,7 @@ from coatcheck.cli.own import own_daemon_for
 from coatcheck.cli.own import secret as read_secret
 
 if TYPE_CHECKING:
-    from coatcheck.running import Wanted
+    from coatcheck.local.run import Wanted
 
 FAILED = 125
 """We failed, not the command: as docker(1), env(1) and timeout(1) say it."""
@@ -63,8 +63,8 @@ def run(
       coatcheck run --secret openai=- -- python agent.py
       coatcheck run --policy mine.yaml --credential openai -- npm start
     """
-    from coatcheck.process_memory import hide_memory
-    from coatcheck.running import Wanted, policy_file
+    from coatcheck.local.run import Wanted, policy_file
+    from coatcheck.platform.process_memory import hide_memory
 
     hide_memory()  # the command is of our user, and we began with what it must not have
     own = policy_file(policy)
@@ -102,10 +102,10 @@ def run(
 def _with_daemon(wanted: "Wanted", socket: Path | None) -> int | None:
     """None when no daemon answers."""
     from coatcheck.cli.control import control_socket
-    from coatcheck.control_client import ControlClient
+    from coatcheck.client.control import ControlClient
     from coatcheck.doctor.control import daemon_pid
-    from coatcheck.running import run_in_session
-    from coatcheck.settings import process_environment
+    from coatcheck.local.run import run_in_session
+    from coatcheck.settings.daemon import process_environment
 
     path = control_socket(socket)
     if daemon_pid(path) is None:
@@ -118,9 +118,9 @@ async def _with_own_daemon(
 ) -> int:
     from dataclasses import replace
 
-    from coatcheck.control_client import ControlClient
-    from coatcheck.running import run_in_session
-    from coatcheck.settings import process_environment
+    from coatcheck.client.control import ControlClient
+    from coatcheck.local.run import run_in_session
+    from coatcheck.settings.daemon import process_environment
 
     async with own_daemon_for(policy, secrets, state_dir, needs_secrets=True) as own:
         variables = frozenset(each.env for each in own.policy.credentials.values() if each.env)

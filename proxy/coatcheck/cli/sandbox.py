@@ -109,8 +109,8 @@ def run(
       coatcheck sandbox run --volume work:/work --keep -- bash
     """
     from coatcheck.cli.sandbox_run import FAILED, Asked, environment_of
-    from coatcheck.running import policy_file
-    from coatcheck.settings import process_environment
+    from coatcheck.local.run import policy_file
+    from coatcheck.settings.daemon import process_environment
 
     own = policy_file(policy)
     wanted: dict[str, Any] = {
@@ -208,7 +208,7 @@ async def _with_own_daemon(
 ) -> int:
     from coatcheck.cli.own import own_daemon_for
     from coatcheck.cli.sandbox_run import run_in_new
-    from coatcheck.process_memory import hide_memory
+    from coatcheck.platform.process_memory import hide_memory
 
     hide_memory()
     async with own_daemon_for(policy, secrets, state_dir, needs_secrets=False) as own:
@@ -238,7 +238,7 @@ def execute(
     Example: coatcheck sandbox exec sbx_0123456789abcdef -- ls -l /home/agent
     """
     from coatcheck.cli.sandbox_run import FAILED, Asked, environment_of, run_in_old
-    from coatcheck.settings import process_environment
+    from coatcheck.settings.daemon import process_environment
 
     try:
         given = environment_of(env or (), process_environment())

@@ -18,7 +18,7 @@ from coatcheck.cli.errors import CommandError, ExitCode
 from coatcheck.cli.progress import progress
 
 if TYPE_CHECKING:
-    from coatcheck.launcher.snapshots.store import Store
+    from coatcheck.durable.snapshots.store import Store
 
 _ID = re.compile(r"sbx_[0-9a-f]{16}")
 SandboxArgument = Annotated[str, typer.Argument(metavar="SANDBOX", help="The sandbox's id.")]
@@ -41,8 +41,8 @@ def export(
 
     Example: coatcheck sandbox export sbx_0123456789abcdef before-the-upgrade up.ccs --passphrase ./passphrase
     """
-    from coatcheck.launcher.snapshots import archive
-    from coatcheck.launcher.snapshots.directory import Snapshot
+    from coatcheck.durable.snapshots import archive
+    from coatcheck.durable.snapshots.directory import Snapshot
 
     kept, key_file, _ = _kept(sandbox, state_dir)
     words = _passphrase(passphrase)
@@ -66,9 +66,9 @@ def import_(
 
     Example: coatcheck sandbox import sbx_fedcba9876543210 from-the-laptop up.ccs --passphrase ./passphrase
     """
-    from coatcheck.decision.keeping import PERIODIC
-    from coatcheck.launcher.snapshots import archive
-    from coatcheck.launcher.snapshots.manifest import open_key
+    from coatcheck.durable.durability import PERIODIC
+    from coatcheck.durable.snapshots import archive
+    from coatcheck.durable.snapshots.manifest import open_key
 
     if name.startswith(PERIODIC):
         raise CommandError(
@@ -94,9 +94,9 @@ COMMANDS = {"export": export, "import": import_}
 
 def _kept(sandbox: str, state_dir: Path | None) -> "tuple[Store, Path, int]":
     """The sandbox's snapshots, the file of the key that signs them, and MiB that stay free beside them."""
-    from coatcheck.launcher.keeping import KEY, SNAPSHOTS
-    from coatcheck.launcher.snapshots.store import Store
-    from coatcheck.settings_problem import load_settings
+    from coatcheck.durable.snapshots.store import Store
+    from coatcheck.durable.store import KEY, SNAPSHOTS
+    from coatcheck.settings.explained import load_settings
 
     if not _ID.fullmatch(sandbox):  # it becomes a path
         raise CommandError(
@@ -134,7 +134,7 @@ def _target(file: Path) -> Iterator[BinaryIO]:
 
 
 def _passphrase(file: Path) -> bytes:
-    from coatcheck.private_files import read_private
+    from coatcheck.platform.private_files import read_private
 
     lines = read_private(file).splitlines()
     if not lines:

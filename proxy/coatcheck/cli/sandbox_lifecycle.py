@@ -6,8 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from coatcheck.cli.errors import CommandError, ExitCode
-from coatcheck.decision.keeping import Lifecycle
-from coatcheck.decision.lifecycle import Recover
+from coatcheck.durable.durability import Lifecycle
+from coatcheck.durable.lifecycle import Recover
 
 LifecycleOption = Annotated[
     Lifecycle | None,

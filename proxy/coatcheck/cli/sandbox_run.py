@@ -10,8 +10,8 @@ from typing import Any, Final
 from coatcheck.cli.errors import note
 from coatcheck.cli.progress import progress
 from coatcheck.cli.terminal import Signals, attach, raw, size
-from coatcheck.control_client import ControlError
-from coatcheck.sandbox_client import Ended, Sandbox, SandboxClient
+from coatcheck.client.control import ControlError
+from coatcheck.client.sandbox import Ended, Sandbox, SandboxClient
 
 FAILED: Final = 125
 CANNOT_EXECUTE: Final = 126

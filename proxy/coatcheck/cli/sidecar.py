@@ -26,12 +26,12 @@ def sidecar(
     --workload-dir /run/coatcheck
     """
     from coatcheck.cli.daemon import configure_log, until_it_ends
-    from coatcheck.settings_problem import load_settings
+    from coatcheck.settings.explained import load_settings
 
     loaded = load_settings()
     configure_log(loaded.log_format, loaded.log_level)
-    from coatcheck.process_memory import hide_memory
-    from coatcheck.sidecar import Pod, serve_pod
+    from coatcheck.kubernetes.sidecar import Pod, serve_pod
+    from coatcheck.platform.process_memory import hide_memory
 
     hide_memory()
     until_it_ends(serve_pod(loaded, Pod(token_file, pod_uid, address, policy, workload_dir)))

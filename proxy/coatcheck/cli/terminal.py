@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
-from coatcheck.sandbox_client import Ended, Process
+from coatcheck.client.sandbox import Ended, Process
 
 CHUNK = 64 * 1024
 FORWARDED = (

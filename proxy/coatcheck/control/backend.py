@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, Protocol
 
-from coatcheck.approvals import Approvals
 from coatcheck.certificates.trust import TrustFiles
-from coatcheck.decision.elastic import By, Size
-from coatcheck.decision.keeping import Comeback, Keeping, Saved
-from coatcheck.decision.sandbox import (
+from coatcheck.durable.durability import Comeback, Keeping, Saved
+from coatcheck.durable.elastic import By, Size
+from coatcheck.inspection.inspector import Inspector
+from coatcheck.launcher.sandbox import (
     Admitted,
     Choice,
     Ending,
@@ -19,17 +19,17 @@ from coatcheck.decision.sandbox import (
     SandboxState,
     WantedSandbox,
 )
-from coatcheck.decision.sandbox import Backend as SandboxBackend
-from coatcheck.inspection.inspector import Inspector
-from coatcheck.policies import PoliciesInForce
-from coatcheck.settings import Settings
-from coatcheck.shadow import Shadow
+from coatcheck.launcher.sandbox import Backend as SandboxBackend
+from coatcheck.policy.in_force import PoliciesInForce
+from coatcheck.policy.shadow import Shadow
+from coatcheck.request.approvals import Approvals
+from coatcheck.settings.daemon import Settings
 from coatcheck.state.buckets import Buckets
 from coatcheck.state.database import Status
 from coatcheck.state.errors import Problem, StateError
 from coatcheck.state.state import State
 from coatcheck.telemetry.events import Event, SandboxChange, SandboxEvent
-from coatcheck.telemetry.metrics import CONTENT_TYPE, Metrics
+from coatcheck.telemetry.metrics.metrics import CONTENT_TYPE, Metrics
 from coatcheck.telemetry.recent import Recent
 from coatcheck.telemetry.sandbox_feed import SandboxFeed
 

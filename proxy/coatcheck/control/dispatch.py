@@ -14,24 +14,10 @@ from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import Response, StreamResponse
 from pydantic import BaseModel
 
-from coatcheck.control import (
-    approvals,
-    events,
-    handles,
-    health,
-    inspection,
-    policies,
-    revocations,
-    sandbox_keeping,
-    sandbox_returning,
-    sandbox_sizes,
-    sandbox_streams,
-    sandboxes,
-    sessions,
-)
+from coatcheck.control import sandbox_returning
 from coatcheck.control.caller import Caller
-from coatcheck.control.defence import check_request, check_upgrade, check_websocket
-from coatcheck.control.desk import Desk
+from coatcheck.control.context import Desk
+from coatcheck.control.forwarding import Passages
 from coatcheck.control.grants import Grants
 from coatcheck.control.identity import channel_of, identify
 from coatcheck.control.models import (
@@ -51,9 +37,23 @@ from coatcheck.control.page import links
 from coatcheck.control.page.browser import PREFIX, is_page
 from coatcheck.control.page.site import OPERATIONS as OF_THE_PAGE
 from coatcheck.control.page.site import OnBehalf, Site
-from coatcheck.control.passages import Passages
 from coatcheck.control.problem import ControlProblem, Refusal
 from coatcheck.control.reading import read_body, read_query
+from coatcheck.control.request_guards import check_request, check_upgrade, check_websocket
+from coatcheck.control.resources import (
+    approvals,
+    events,
+    handles,
+    health,
+    inspection,
+    policies,
+    revocations,
+    sandbox_sizes,
+    sandbox_streams,
+    sandboxes,
+    sessions,
+)
+from coatcheck.control.resources import sandbox_snapshots as sandbox_keeping
 
 logger = logging.getLogger(__name__)
 

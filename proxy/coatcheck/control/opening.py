@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from coatcheck.control import models
 from coatcheck.control.backend import Listen
-from coatcheck.control.desk import Desk
+from coatcheck.control.context import Desk
 from coatcheck.control.problem import ControlProblem, Refusal, from_state
 from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.session import Session

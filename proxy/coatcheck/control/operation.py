@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from coatcheck.control.caller import Action, Caller
-from coatcheck.control.desk import Desk
+from coatcheck.control.context import Desk
 from coatcheck.control.models import Nothing
 from coatcheck.control.problem import Reason
 

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from http import HTTPStatus
 
-from coatcheck.decision.sandbox import SandboxProblem, SandboxRefused
+from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
 from coatcheck.state.errors import Problem, StateError
 
 

@@ -13,19 +13,19 @@ from coatcheck.certificates.client_environment import environment, proxy_variabl
 from coatcheck.certificates.trust import TrustFiles
 from coatcheck.control import models
 from coatcheck.control.caller import Caller
-from coatcheck.control.desk import Desk
+from coatcheck.control.context import Desk
 from coatcheck.control.opening import Opened, open_session
 from coatcheck.control.problem import ControlProblem, from_sandbox
-from coatcheck.control.sandbox_models import NewSandbox
-from coatcheck.control.sessions import forbidden
+from coatcheck.control.resources.sandbox_models import NewSandbox
+from coatcheck.control.resources.sessions import forbidden
 from coatcheck.control.views import minted_view
-from coatcheck.decision.autoscale import Autoscale
-from coatcheck.decision.elastic import Growth
-from coatcheck.decision.keeping import Comeback, Keeping
-from coatcheck.decision.lifecycle import Asked, Contradiction, Settled, settle
 from coatcheck.decision.message import OriginClass
 from coatcheck.decision.policy import Policy
-from coatcheck.decision.sandbox import (
+from coatcheck.durable.autoscale import Autoscale
+from coatcheck.durable.durability import Comeback, Keeping
+from coatcheck.durable.elastic import Growth
+from coatcheck.durable.lifecycle import Asked, Contradiction, Settled, settle
+from coatcheck.launcher.sandbox import (
     Admitted,
     Backend,
     Choice,

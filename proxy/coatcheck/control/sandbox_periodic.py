@@ -6,12 +6,12 @@ import time
 from datetime import UTC, datetime
 from typing import Final
 
-from coatcheck.control.desk import Desk
+from coatcheck.control.context import Desk
 from coatcheck.control.problem import ControlProblem
-from coatcheck.control.sandbox_keeping import save, told
-from coatcheck.decision.keeping import PERIODIC, first_due
-from coatcheck.decision.lifecycle import MIN_SNAPSHOT_SECONDS
-from coatcheck.decision.sandbox import Sandbox, SandboxProblem, SandboxState
+from coatcheck.control.resources.sandbox_snapshots import save, told
+from coatcheck.durable.durability import PERIODIC, first_due
+from coatcheck.durable.lifecycle import MIN_SNAPSHOT_SECONDS
+from coatcheck.launcher.sandbox import Sandbox, SandboxProblem, SandboxState
 from coatcheck.telemetry.events import SandboxChange
 
 LOOK_SECONDS: Final = 1.0

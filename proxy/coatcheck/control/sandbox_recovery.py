@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Final
 
 from coatcheck.control.caller import Caller
-from coatcheck.control.desk import Desk
+from coatcheck.control.context import Desk
 from coatcheck.control.problem import ControlProblem
-from coatcheck.control.sandbox_keeping import told
+from coatcheck.control.resources.sandbox_snapshots import told
 from coatcheck.control.sandbox_returning import bring_back_unasked, revoked
-from coatcheck.decision.recovery import ATTEMPTS, WITHIN_SECONDS, Step, next_step
-from coatcheck.decision.sandbox import Ending, Sandbox
+from coatcheck.durable.recovery import ATTEMPTS, WITHIN_SECONDS, Step, next_step
+from coatcheck.launcher.sandbox import Ending, Sandbox
 from coatcheck.telemetry.events import SandboxChange
 
 LOOK_SECONDS: Final = 1.0

@@ -14,18 +14,19 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final, cast
 
-from coatcheck.control import sandbox_models as models
 from coatcheck.control.caller import Action, Caller
-from coatcheck.control.desk import Desk
+from coatcheck.control.context import Desk
 from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.problem import ControlProblem, Reason, Refusal, from_sandbox
-from coatcheck.control.sandbox_keeping import SAVE_SECONDS, SAVING, check_savable, told
+from coatcheck.control.resources import sandbox_models as models
+from coatcheck.control.resources.sandbox_snapshots import SAVE_SECONDS, SAVING, check_savable, told
+from coatcheck.control.resources.sandboxes import GONE_SECONDS, POLL_SECONDS, UNKNOWN, USING, find, use, view
+from coatcheck.control.resources.sessions import GIVING, caller_of, forbidden
 from coatcheck.control.sandbox_opening import Person, admit, begin
-from coatcheck.control.sandboxes import GONE_SECONDS, POLL_SECONDS, UNKNOWN, USING, find, use, view
-from coatcheck.control.sessions import GIVING, caller_of, forbidden
-from coatcheck.decision.keeping import Comeback
 from coatcheck.decision.message import OriginClass
-from coatcheck.decision.sandbox import (
+from coatcheck.decision.session import Session
+from coatcheck.durable.durability import Comeback
+from coatcheck.launcher.sandbox import (
     Admitted,
     Ending,
     Sandbox,
@@ -34,7 +35,6 @@ from coatcheck.decision.sandbox import (
     SandboxState,
     WantedSandbox,
 )
-from coatcheck.decision.session import Session
 from coatcheck.state.database import Status
 from coatcheck.state.errors import Problem
 

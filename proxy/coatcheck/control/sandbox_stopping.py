@@ -12,13 +12,13 @@ from functools import partial
 from typing import Final
 
 from coatcheck.control.caller import Caller
-from coatcheck.control.desk import Desk
+from coatcheck.control.context import Desk
 from coatcheck.control.problem import ControlProblem
-from coatcheck.control.sandbox_keeping import check_savable, told
+from coatcheck.control.resources.sandbox_snapshots import check_savable, told
+from coatcheck.control.resources.sandboxes import POLL_SECONDS
 from coatcheck.control.sandbox_returning import awake
-from coatcheck.control.sandboxes import POLL_SECONDS
-from coatcheck.decision.recovery import PAUSES
-from coatcheck.decision.sandbox import Ending, Sandbox, SandboxRefused, SandboxState
+from coatcheck.durable.recovery import PAUSES
+from coatcheck.launcher.sandbox import Ending, Sandbox, SandboxRefused, SandboxState
 from coatcheck.telemetry.events import SandboxChange
 
 AT_ONCE: Final = 2

@@ -16,14 +16,14 @@ from typing import Final
 
 from coatcheck.control.backend import Backend, Daemon
 from coatcheck.control.bridge import PlaneBridge
-from coatcheck.control.defence import LOOPBACK
-from coatcheck.control.desk import Desk
+from coatcheck.control.context import Desk
 from coatcheck.control.dispatch import Dispatcher, refused
-from coatcheck.control.door import Door, answer_bytes
 from coatcheck.control.grants import Grants, GrantsError, load_grants
 from coatcheck.control.identity import Channel, identify, uid_of
+from coatcheck.control.listener import Door, answer_bytes
 from coatcheck.control.page.openid_login import OpenIdLogins
 from coatcheck.control.problem import ControlProblem
+from coatcheck.control.request_guards import LOOPBACK
 from coatcheck.control.sandbox_periodic import PeriodicSnapshots
 from coatcheck.control.sandbox_recovery import Recovery
 from coatcheck.control.sandbox_stopping import Waking, put_to_sleep
@@ -35,8 +35,8 @@ from coatcheck.control.sockets import (
     load_certificates,
     tls_context,
 )
-from coatcheck.page_settings import OidcClient
-from coatcheck.settings import Settings
+from coatcheck.settings.daemon import Settings
+from coatcheck.settings.page import OidcClient
 
 logger = logging.getLogger(__name__)
 

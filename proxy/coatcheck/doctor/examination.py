@@ -5,8 +5,8 @@ from pathlib import Path
 from coatcheck.decision.policy import Policy
 from coatcheck.doctor import clients, control, files, fleet, machine, machines, network, secrets
 from coatcheck.doctor.finding import Check, Finding, Level, Subject, problem
-from coatcheck.settings import Settings, process_environment
-from coatcheck.settings_problem import SettingsProblem, load_settings
+from coatcheck.settings.daemon import Settings, process_environment
+from coatcheck.settings.explained import SettingsProblem, load_settings
 
 CHECKS: tuple[Check, ...] = (
     machine.versions,

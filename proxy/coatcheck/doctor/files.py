@@ -8,12 +8,12 @@ from pathlib import Path
 from coatcheck.certificates.authority import Authority, CertificateError
 from coatcheck.decision.policy import Policy
 from coatcheck.doctor.finding import Finding, Subject, ok, problem, warning
-from coatcheck.policyfile.problem import PolicyError
-from coatcheck.policyfile.public_suffix import list_written
-from coatcheck.policyfile.signed import SignedPolicies
-from coatcheck.policyfile.watch import PolicyWatch
-from coatcheck.private_files import PrivateFileError, check_private_directory
-from coatcheck.settings import Settings
+from coatcheck.platform.private_files import PrivateFileError, check_private_directory
+from coatcheck.policy.bundle.signed import SignedPolicies
+from coatcheck.policy.file.problem import PolicyError
+from coatcheck.policy.file.public_suffix import list_written
+from coatcheck.policy.watch import PolicyWatch
+from coatcheck.settings.daemon import Settings
 from coatcheck.state.opening import DATABASE_NAME
 
 CA_WARNING = timedelta(days=30)

@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from coatcheck.decision.policy import Policy
-from coatcheck.settings import Settings
+from coatcheck.settings.daemon import Settings
 
 
 class Level(StrEnum):

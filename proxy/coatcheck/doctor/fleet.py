@@ -7,7 +7,7 @@ from coatcheck.doctor.finding import Finding, Subject, ok, problem, warning
 from coatcheck.fleet.connection import Connector, SharedStateDown, explained
 from coatcheck.fleet.scripts import COMMANDS
 from coatcheck.fleet.seal import read_key
-from coatcheck.private_files import PrivateFileError
+from coatcheck.platform.private_files import PrivateFileError
 
 CHECK = "shared state"
 SECONDS = 3.0

@@ -4,9 +4,9 @@ import asyncio
 from pathlib import Path
 
 from coatcheck.doctor.finding import Finding, Subject, ok, warning
+from coatcheck.images.cache import find
+from coatcheck.images.problem import ImageError
 from coatcheck.launcher import accelerator
-from coatcheck.launcher.image.cache import find
-from coatcheck.launcher.image.problem import ImageError
 from coatcheck.launcher.jail import find_qemu
 from coatcheck.launcher.machine import MachineError
 

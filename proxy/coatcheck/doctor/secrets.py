@@ -13,14 +13,14 @@ from coatcheck.decision.policy import Credential, SigV4Injection
 from coatcheck.decision.substitute import check_secret
 from coatcheck.decision.verdict import Deny
 from coatcheck.doctor.finding import Finding, Subject, ok, problem, warning
-from coatcheck.settings import Settings
+from coatcheck.secrets import Secret, SecretMissing, SecretStore, SecretUnavailable
+from coatcheck.secrets.bounded_http import deadline_session, keeping
+from coatcheck.secrets.configured import make_stores
+from coatcheck.secrets.deadline import Deadline
+from coatcheck.secrets.router import Stores
+from coatcheck.secrets.vault import VaultStore
+from coatcheck.settings.daemon import Settings
 from coatcheck.sigv4.keys import parse_aws_keys
-from coatcheck.stores import Secret, SecretMissing, SecretStore, SecretUnavailable
-from coatcheck.stores.bounded_http import deadline_session, keeping
-from coatcheck.stores.configured import make_stores
-from coatcheck.stores.deadline import Deadline
-from coatcheck.stores.router import Stores
-from coatcheck.stores.vault import VaultStore
 
 SKEW_SECONDS = 30.0
 """A JWT login with a clock that far off is refused by Vault's own default leeway of 60 s soon after."""

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from coatcheck.approvals import Answer, Approvals, NotWaiting, Waiting
 from coatcheck.decision.approval import Asking, Question, Same, Whose
+from coatcheck.request.approvals import Answer, Approvals, NotWaiting, Waiting
 from coatcheck.state.asked import Allowed, Answered, Asked, AskedNoMore
 from coatcheck.state.changes import Change
 from coatcheck.state.errors import StateError

@@ -6,9 +6,9 @@ from concurrent.futures import Future, wait
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
-from coatcheck.shared_state_settings import SharedStateServer
-from coatcheck.stores import SecretUnavailable
-from coatcheck.stores.vault_login import read_material
+from coatcheck.secrets import SecretUnavailable
+from coatcheck.secrets.vault_login import read_material
+from coatcheck.settings.shared_state import SharedStateServer
 
 if TYPE_CHECKING:
     from redis import Redis

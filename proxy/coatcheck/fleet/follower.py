@@ -16,8 +16,8 @@ from coatcheck.fleet.seal import SealBroken
 from coatcheck.fleet.shared_log import AT_ONCE, Head, Heard, LogLost, SharedLog
 from coatcheck.state.changes import KeysChanged
 from coatcheck.state.errors import StateError
-from coatcheck.state.hearing import Hearing
 from coatcheck.state.replica import Replica
+from coatcheck.state.replication_health import Hearing
 from coatcheck.state.shared_database import START, Position
 from coatcheck.telemetry.events import DaemonEvent, Event
 

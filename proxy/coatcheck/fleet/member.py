@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from coatcheck.approvals import Approvals
 from coatcheck.fleet.approvals import SharedApprovals
 from coatcheck.fleet.boards import MOST, Board, SharedBoards
 from coatcheck.fleet.follower import Bounds, Follower
@@ -17,7 +16,8 @@ from coatcheck.fleet.limits import SharedLimits
 from coatcheck.fleet.publisher import RedisPublisher
 from coatcheck.fleet.seal import Seal, read_key
 from coatcheck.fleet.shared_log import SharedLog
-from coatcheck.settings import Settings
+from coatcheck.request.approvals import Approvals
+from coatcheck.settings.daemon import Settings
 from coatcheck.state.buckets import Buckets
 from coatcheck.state.levels import levels
 from coatcheck.state.sessions import StateSettings

@@ -11,8 +11,8 @@ from coatcheck.fleet.shared_log import LogLost, SharedLog
 from coatcheck.state.changes import Change, Closed, Opened, Renewed, conflict
 from coatcheck.state.database import Status
 from coatcheck.state.errors import Problem, StateError
-from coatcheck.state.hearing import Hearing
 from coatcheck.state.replica import Entry, Replica
+from coatcheck.state.replication_health import Hearing
 from coatcheck.state.shared_database import Position
 
 ATTEMPTS: Final = 50

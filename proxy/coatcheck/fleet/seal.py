@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from coatcheck.private_files import PrivateFileError
+from coatcheck.platform.private_files import PrivateFileError
 
 KEY_BYTES: Final = 32
 SALT_BYTES: Final = 16

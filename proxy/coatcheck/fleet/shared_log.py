@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from coatcheck.fleet import scripts
 from coatcheck.fleet.connection import IDLE_SECONDS, Connector, SharedStateDown, explained
 from coatcheck.fleet.seal import Seal, SealBroken
-from coatcheck.shared_state_settings import SharedStateServer
+from coatcheck.settings.shared_state import SharedStateServer
 from coatcheck.state.change_json import read, written
 from coatcheck.state.changes import Change, Closed, Renewed
 from coatcheck.state.replica import Entry

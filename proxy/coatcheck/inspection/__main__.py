@@ -12,12 +12,12 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
-from coatcheck.decision.residue import PAGE, Residues, Value
-from coatcheck.inspection.places import Place, PlaceKind, place_of
 from coatcheck.inspection.processes import descendants, ran, search_memory, search_nameless_files
 from coatcheck.inspection.region import BLOCK, Region, Scan
+from coatcheck.inspection.residue import PAGE, Residues, Value
+from coatcheck.inspection.scan_targets import Place, PlaceKind, place_of
 from coatcheck.inspection.trees import Mounts, search_path, search_tree
-from coatcheck.process_memory import die_with_parent, hide_memory
+from coatcheck.platform.process_memory import die_with_parent, hide_memory
 
 MOST_MEMORY: Final = 2 << 30
 """Bytes of address space: a directory with ten million names ends us, and not the host."""

@@ -8,7 +8,7 @@ from coatcheck.decision.policy import Policy
 from coatcheck.decision.session import Session
 from coatcheck.inspection.holdings import Holdings, Served, Store, collect
 from coatcheck.inspection.inspector import Inspector
-from coatcheck.telemetry.checkpoint import CheckpointSigner
+from coatcheck.telemetry.audit.checkpoint import CheckpointSigner
 from coatcheck.telemetry.events import Event
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from coatcheck.decision.policy import BasicInjection, Policy, SecretRef
-from coatcheck.decision.residue import SHORTEST, Value, forms_of
-from coatcheck.outgoing import secret_texts
-from coatcheck.stores import Secret, SecretMissing, SecretUnavailable
+from coatcheck.inspection.residue import SHORTEST, Value, forms_of
+from coatcheck.request.request_edits import secret_texts
+from coatcheck.secrets import Secret, SecretMissing, SecretUnavailable
 
 FETCH_SECONDS: Final = 4.0
 """For all of them together: what does not come in time is told as not checked."""

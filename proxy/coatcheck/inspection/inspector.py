@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from coatcheck.decision.sandbox import SandboxRefused
 from coatcheck.inspection.holdings import Holdings
-from coatcheck.inspection.places import Subject, place_of
+from coatcheck.inspection.scan_targets import Subject, place_of
 from coatcheck.inspection.scanner import ScanFailed, Scanned, Scanner
 from coatcheck.inspection.statement import compose, result_of, sign
-from coatcheck.telemetry.audit import AuditUnavailable
-from coatcheck.telemetry.checkpoint import CheckpointSigner
+from coatcheck.launcher.sandbox import SandboxRefused
+from coatcheck.telemetry.audit.checkpoint import CheckpointSigner
+from coatcheck.telemetry.audit.log import AuditUnavailable
 from coatcheck.telemetry.events import Event, Inspected
 
 logger = logging.getLogger("coatcheck.inspection")

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from coatcheck.decision.residue import PAGE
 from coatcheck.inspection.region import Region, Scan
+from coatcheck.inspection.residue import PAGE
 from coatcheck.inspection.trees import attributes
 
 MOST_PROCESSES: Final = 65_536

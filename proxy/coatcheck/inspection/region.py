@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from coatcheck.decision.residue import CHUNK, PAGE, Hit, Residues, Search
+from coatcheck.inspection.residue import CHUNK, PAGE, Hit, Residues, Search
 
 BLOCK: Final = 1024
 """Bytes: the smallest block of a guest's file system, and so where a file on its disk may be cut."""

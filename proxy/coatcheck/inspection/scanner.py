@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from coatcheck.decision.residue import Value
-from coatcheck.inspection.places import Place
+from coatcheck.inspection.residue import Value
+from coatcheck.inspection.scan_targets import Place
 
 READY_SECONDS: Final = 30.0
 """Until the child has compiled what it looks for; a tenth of a second, mostly."""

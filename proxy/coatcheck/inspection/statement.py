@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from coatcheck import __version__
 from coatcheck.inspection.holdings import Holdings
 from coatcheck.inspection.scanner import Scanned
-from coatcheck.telemetry.checkpoint import CheckpointSigner, key_id, signature_holds
+from coatcheck.telemetry.audit.checkpoint import CheckpointSigner, key_id, signature_holds
 
 MOST_BYTES: Final = 4 * 1024 * 1024
 """Of a statement's file: a thousand findings have 200 kB."""

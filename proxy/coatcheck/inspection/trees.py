@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from coatcheck.decision.residue import PAGE
 from coatcheck.inspection.region import Region, Scan
+from coatcheck.inspection.residue import PAGE
 
 _OWN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 """Whatever they hold was put there while the sandbox lived, also where they are read-only by now."""

@@ -16,7 +16,7 @@ from importlib import import_module
 
 from coatcheck.launcher.machines import make_machine
 from coatcheck.launcher.spec import MAX_BYTES, SupervisorSpec, loads
-from coatcheck.process_memory import hide_memory
+from coatcheck.platform.process_memory import hide_memory
 
 ANSWER_SECONDS = 10.0
 LATER = ("coatcheck.launcher.api", "coatcheck.launcher.metadata", "coatcheck.telemetry.log")
@@ -47,15 +47,15 @@ async def _supervise(spec: SupervisorSpec) -> None:
     starting = asyncio.create_task(machine.start())  # in this thread: its death signal comes with ours
     for name in LATER:
         await asyncio.to_thread(import_module, name)
-    from coatcheck.control_client import ControlClient
-    from coatcheck.decision.sandbox import Ending
+    from coatcheck.client.control import ControlClient
+    from coatcheck.durable.elasticity import Elasticity, Means, Resizable
+    from coatcheck.durable.snapshots.manifest import open_key
+    from coatcheck.durable.unbound import Unbound
     from coatcheck.launcher.api import serving
-    from coatcheck.launcher.elasticity import Elasticity, Means, Resizable
     from coatcheck.launcher.metadata import MetadataService
     from coatcheck.launcher.metadata_tokens import LastingTokens
-    from coatcheck.launcher.snapshots.manifest import open_key
+    from coatcheck.launcher.sandbox import Ending
     from coatcheck.launcher.supervisor import Supervisor
-    from coatcheck.launcher.unbound import Unbound
     from coatcheck.telemetry.log import LogFormat, configure
 
     configure(LogFormat.HUMAN, "warning")

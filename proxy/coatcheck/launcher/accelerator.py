@@ -21,7 +21,7 @@ from pathlib import Path
 
 from coatcheck.decision.session import Isolation
 from coatcheck.launcher.qmp import Qmp, QmpError
-from coatcheck.private_files import PrivateFileError, read_private, write_atomically
+from coatcheck.platform.private_files import PrivateFileError, read_private, write_atomically
 
 DEVICE = Path("/dev/kvm")
 LOOPS = 100_000

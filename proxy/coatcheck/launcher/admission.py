@@ -4,8 +4,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from coatcheck.decision.elastic import Elastic, Size
-from coatcheck.decision.sandbox import (
+from coatcheck.durable.elastic import Elastic, Size
+from coatcheck.durable.scaling import range_of
+from coatcheck.launcher.limits import LimitError, LimitName, Limits, choose
+from coatcheck.launcher.sandbox import (
     Backend,
     Sandbox,
     SandboxProblem,
@@ -13,8 +15,6 @@ from coatcheck.decision.sandbox import (
     SandboxState,
     WantedSandbox,
 )
-from coatcheck.decision.scaling import range_of
-from coatcheck.launcher.limits import LimitError, LimitName, Limits, choose
 
 SHARE: Final = 0.75
 """Of this machine's memory that sandboxes may be promised together, where no setting says how much."""

@@ -16,19 +16,19 @@ from aiohttp.web import (
 )
 from yarl import URL
 
-from coatcheck.decision.elastic import By
-from coatcheck.decision.sandbox import Ending, SandboxRefused, SandboxState
-from coatcheck.decision.sandbox import SandboxProblem as Problem
+from coatcheck.durable.elastic import By
+from coatcheck.durable.elasticity import STATUS as SCALE_STATUS
 from coatcheck.launcher.asking import SOCKET
 from coatcheck.launcher.channel import ChannelBroken, StreamReset
 from coatcheck.launcher.commands import serve_command
-from coatcheck.launcher.elasticity import STATUS as SCALE_STATUS
 from coatcheck.launcher.files import refused, send_file, take_file
 from coatcheck.launcher.machine import MachineError
 from coatcheck.launcher.ports import GuestConnector, serve_port
 from coatcheck.launcher.refusal import STATUS, of_agent
+from coatcheck.launcher.sandbox import Ending, SandboxRefused, SandboxState
+from coatcheck.launcher.sandbox import SandboxProblem as Problem
 from coatcheck.launcher.supervisor import Supervisor
-from coatcheck.relay import MAX_MESSAGE, NotReached, relay, session
+from coatcheck.platform.http_relay import MAX_MESSAGE, NotReached, relay, session
 
 STOP_SECONDS: Final = 1.0
 """For what still runs when the sandbox ends: it has been told."""

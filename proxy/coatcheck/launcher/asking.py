@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from coatcheck.decision.elastic import Size
-from coatcheck.decision.sandbox import SandboxProblem, SandboxRefused
+from coatcheck.durable.elastic import Size
+from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
 
 ANSWER_SECONDS: Final = 20.0
 """Pausing a guest waits for its hypervisor."""

@@ -7,7 +7,14 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from coatcheck.decision.sandbox import (
+from coatcheck.decision.session import Isolation
+from coatcheck.images.cache import find
+from coatcheck.images.guest_programs import CompileError, agent
+from coatcheck.images.problem import ImageError
+from coatcheck.launcher import accelerator
+from coatcheck.launcher.jail import find_qemu
+from coatcheck.launcher.machine import MachineError
+from coatcheck.launcher.sandbox import (
     AGENT,
     IDENTITIES,
     Backend,
@@ -15,14 +22,7 @@ from coatcheck.decision.sandbox import (
     SandboxProblem,
     SandboxRefused,
 )
-from coatcheck.decision.session import Isolation
-from coatcheck.launcher import accelerator
-from coatcheck.launcher.guest_programs import CompileError, agent
-from coatcheck.launcher.image.cache import find
-from coatcheck.launcher.image.problem import ImageError
-from coatcheck.launcher.jail import find_qemu
-from coatcheck.launcher.machine import MachineError
-from coatcheck.settings import Settings
+from coatcheck.settings.daemon import Settings
 
 DEFAULT_IMAGE: Final = "default"
 _MEANS: Final = {Isolation.HARDWARE: "KVM", Isolation.EMULATED: "TCG, which is no security boundary"}

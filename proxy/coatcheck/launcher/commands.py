@@ -19,11 +19,11 @@ from aiohttp import WSMsgType
 from aiohttp.web import WebSocketResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from coatcheck.decision.sandbox import SandboxProblem as Problem
 from coatcheck.launcher.channel import ChannelBroken, Note, Stream, StreamReset
 from coatcheck.launcher.filesystem import wrap
 from coatcheck.launcher.limits import LimitName, OutputBound, explain
 from coatcheck.launcher.refusal import of_agent, refusal
+from coatcheck.launcher.sandbox import SandboxProblem as Problem
 from coatcheck.launcher.supervisor import Notice, Supervisor
 
 STDOUT: Final = b"\x01"

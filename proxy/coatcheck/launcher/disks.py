@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 
 from coatcheck.launcher.machine import MachineError, Volume
-from coatcheck.private_files import (
+from coatcheck.platform.private_files import (
     PrivateFileError,
     check_private_directory,
     lock_directory,

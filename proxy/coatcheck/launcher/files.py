@@ -5,9 +5,9 @@ from typing import Final
 
 from aiohttp.web import Request, Response, StreamResponse, json_response
 
-from coatcheck.decision.sandbox import SandboxProblem as Problem
 from coatcheck.launcher.channel import ChannelBroken, Chunk, Note, StreamReset
 from coatcheck.launcher.refusal import STATUS, of_agent, refusal
+from coatcheck.launcher.sandbox import SandboxProblem as Problem
 from coatcheck.launcher.supervisor import Supervisor
 
 IDLE_SECONDS: Final = 60.0

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from coatcheck.settings import Settings  # a supervisor has none, and need not load what reads them
+    from coatcheck.settings.daemon import Settings  # a supervisor has none, and need not load what reads them
 
 MIB = 1024 * 1024
 KERNEL_MIB = 96

@@ -10,8 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from coatcheck.decision.elastic import Size
 from coatcheck.decision.session import Isolation
+from coatcheck.durable.elastic import Size
 
 
 class MachineError(Exception):

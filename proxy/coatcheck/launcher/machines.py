@@ -1,9 +1,9 @@
 """From a spec to the machine that it asks for. Imports little: a guest boots while the rest is loaded."""
 
-from coatcheck.decision.sandbox import Backend
 from coatcheck.launcher.machine import Machine, MachineError
 from coatcheck.launcher.microvm import MicroVM
 from coatcheck.launcher.namespace import NamespaceMachine
+from coatcheck.launcher.sandbox import Backend
 from coatcheck.launcher.spec import SupervisorSpec
 
 

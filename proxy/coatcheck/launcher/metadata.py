@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol
 from coatcheck.decision.policy import Limit, LimitKind, LimitScope
 from coatcheck.decision.ratelimit import spend
 from coatcheck.decision.verdict import Deny
+from coatcheck.durable.metadata_scale import SCALE, Scaler, ScaleResource
 from coatcheck.launcher.metadata_aws import (
     CONTAINER,
     ROLES,
@@ -33,7 +34,6 @@ from coatcheck.launcher.metadata_aws import (
 )
 from coatcheck.launcher.metadata_handles import Control, Handles
 from coatcheck.launcher.metadata_http import CONTAINER_HOST, Answer, Asked, Bytes, Refused, converse
-from coatcheck.launcher.metadata_scale import SCALE, Scaler, ScaleResource
 from coatcheck.launcher.metadata_tokens import MAX_TTL, LastingTokens, Tokens
 
 TOKEN_PATH: Final = "/latest/api/token"

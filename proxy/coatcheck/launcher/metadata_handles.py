@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from coatcheck.control_client import ControlError
+from coatcheck.client.control import ControlError
 from coatcheck.launcher.metadata_http import Refused
 
 HANDLE_SECONDS: Final = 600.0

@@ -13,15 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coatcheck.decision.session import Isolation
-from coatcheck.launcher import descriptors, device_state, disks, jail, paging
-from coatcheck.launcher.emulator import Emulator
-from coatcheck.launcher.limits import LimitName
-from coatcheck.launcher.machine import MachineError, MachineSpec, Remain, RemainKind
-from coatcheck.launcher.private_memory import copy_own
-from coatcheck.launcher.qmp import Qmp
-from coatcheck.launcher.sizing import Sizing
-from coatcheck.launcher.snapshots import surroundings
-from coatcheck.launcher.snapshots.directory import (
+from coatcheck.durable import device_state, paging
+from coatcheck.durable.private_memory import copy_own
+from coatcheck.durable.sizing import Sizing
+from coatcheck.durable.snapshots import surroundings
+from coatcheck.durable.snapshots.directory import (
     DEVICES,
     MEMORY,
     OVERLAY,
@@ -30,9 +26,14 @@ from coatcheck.launcher.snapshots.directory import (
     is_template,
     kept_in,
 )
-from coatcheck.launcher.snapshots.manifest import Manifest, Origin, Surroundings, open_key
+from coatcheck.durable.snapshots.manifest import Manifest, Origin, Surroundings, open_key
+from coatcheck.durable.time_stamp_counter import tsc_khz
+from coatcheck.launcher import descriptors, disks, jail
+from coatcheck.launcher.emulator import Emulator
+from coatcheck.launcher.limits import LimitName
+from coatcheck.launcher.machine import MachineError, MachineSpec, Remain, RemainKind
+from coatcheck.launcher.qmp import Qmp
 from coatcheck.launcher.tasks import in_thread, together
-from coatcheck.launcher.time_stamp_counter import tsc_khz
 
 MIB = 1024 * 1024
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -16,7 +16,6 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from coatcheck.decision.sandbox import IDENTITIES
 from coatcheck.decision.session import Isolation
 from coatcheck.launcher import processes, seccomp
 from coatcheck.launcher.bubblewrap import BLOCK, INFO, Bubblewrap, memory_file
@@ -34,6 +33,7 @@ from coatcheck.launcher.namespace_layout import (
     arguments,
     small_files,
 )
+from coatcheck.launcher.sandbox import IDENTITIES
 
 FIRST_HOST_UID = 0x60000000
 """Of the block from which root takes users for sandboxes: in what systemd leaves to containers, and above

@@ -14,11 +14,11 @@ from aiohttp import BaseConnector, ClientRequest, ClientTimeout, WSMsgType
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.web import WebSocketResponse
 
-from coatcheck.decision.sandbox import SandboxProblem as Problem
 from coatcheck.launcher.channel import Channel, ChannelBroken, Chunk, Stream, StreamReset
+from coatcheck.launcher.egress import splice
 from coatcheck.launcher.refusal import of_agent, refusal
+from coatcheck.launcher.sandbox import SandboxProblem as Problem
 from coatcheck.launcher.supervisor import Supervisor
-from coatcheck.launcher.ways_out import splice
 
 if TYPE_CHECKING:
     from aiohttp.tracing import Trace

@@ -4,10 +4,10 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from coatcheck.decision.sandbox import Backend
 from coatcheck.launcher.channel import Channel
 from coatcheck.launcher.limits import for_commands
 from coatcheck.launcher.metadata import MetadataService
+from coatcheck.launcher.sandbox import Backend
 from coatcheck.launcher.spec import Identity, SupervisorSpec
 
 logger = logging.getLogger("coatcheck.launcher")

@@ -7,7 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from coatcheck.decision.sandbox import (
+from coatcheck.durable.store import Keeper
+from coatcheck.launcher.admission import decide, too_many
+from coatcheck.launcher.backends import Backends
+from coatcheck.launcher.limits import ceilings
+from coatcheck.launcher.sandbox import (
     Admitted,
     Backend,
     Choice,
@@ -17,11 +21,7 @@ from coatcheck.decision.sandbox import (
     SandboxState,
     WantedSandbox,
 )
-from coatcheck.launcher.admission import decide, too_many
-from coatcheck.launcher.backends import Backends
-from coatcheck.launcher.keeping import Keeper
-from coatcheck.launcher.limits import ceilings
-from coatcheck.settings import Settings
+from coatcheck.settings.daemon import Settings
 from coatcheck.state.sessions import OWN_SANDBOX
 
 

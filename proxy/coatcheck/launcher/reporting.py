@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from coatcheck.control_client import ControlError
-from coatcheck.decision.sandbox import Ending, SandboxState
+from coatcheck.client.control import ControlError
+from coatcheck.launcher.sandbox import Ending, SandboxState
 from coatcheck.launcher.spec import SupervisorSpec
 
 logger = logging.getLogger("coatcheck.launcher")
@@ -17,7 +17,7 @@ RENEWALS_A_LEASE: Final = 3
 AGAIN_SECONDS: Final = 1.0
 """Until a change that no daemon heard of is told again: the next one is up in a few of these."""
 MAX_DETAIL: Final = 500
-"""Characters that a report may have (control/sandbox_models.py)."""
+"""Characters that a report may have (control/resources/sandbox_models.py)."""
 
 _OVER: Final = frozenset(
     {"session_closed", "unknown_session", "unknown_sandbox", "sandbox_ended", "forbidden"}

@@ -11,12 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from coatcheck.decision.autoscale import Autoscale
-from coatcheck.decision.elastic import Elastic, Scaling
-from coatcheck.decision.keeping import Keeping, Lifecycle
-from coatcheck.decision.sandbox import Backend, Sandbox, SandboxState
 from coatcheck.decision.session import Isolation
-from coatcheck.private_files import write_atomically
+from coatcheck.durable.autoscale import Autoscale
+from coatcheck.durable.durability import Keeping, Lifecycle
+from coatcheck.durable.elastic import Elastic, Scaling
+from coatcheck.launcher.sandbox import Backend, Sandbox, SandboxState
+from coatcheck.platform.private_files import write_atomically
 
 DESCRIPTION = "sandbox.json"
 LOCK = "lock"

@@ -16,16 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from coatcheck.certificates.trust import TrustFiles
-from coatcheck.decision.elastic import By, Size
-from coatcheck.decision.keeping import Comeback
-from coatcheck.decision.sandbox import (
-    Admitted,
-    ClaimFailed,
-    Ending,
-    Sandbox,
-    SandboxIdentity,
-    SandboxState,
-)
+from coatcheck.durable.durability import Comeback
+from coatcheck.durable.elastic import By, Size
+from coatcheck.durable.pool import Pool
+from coatcheck.durable.unclaimed import ClaimError, Unclaimed
 from coatcheck.launcher import run_directory
 from coatcheck.launcher.asking import (
     ANSWER_SECONDS,
@@ -35,12 +29,18 @@ from coatcheck.launcher.asking import (
     scale_supervisor,
 )
 from coatcheck.launcher.cgroup import remove as remove_cgroup
-from coatcheck.launcher.pool import Pool
 from coatcheck.launcher.register import Register
+from coatcheck.launcher.sandbox import (
+    Admitted,
+    ClaimFailed,
+    Ending,
+    Sandbox,
+    SandboxIdentity,
+    SandboxState,
+)
 from coatcheck.launcher.spawning import is_gone
 from coatcheck.launcher.starting import claim, event_of, first_event, sandbox_of, start
-from coatcheck.launcher.unclaimed import ClaimError, Unclaimed
-from coatcheck.settings import Settings
+from coatcheck.settings.daemon import Settings
 from coatcheck.telemetry.events import SandboxChange, SandboxEvent
 
 logger = logging.getLogger("coatcheck.launcher")

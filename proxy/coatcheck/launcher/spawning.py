@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from coatcheck.decision.sandbox import IDENTITIES, Admitted, Sandbox, SandboxIdentity
 from coatcheck.launcher.limits import Limits, ceilings
 from coatcheck.launcher.machine import MachineSpec, Volume
 from coatcheck.launcher.processes import has_ended
+from coatcheck.launcher.sandbox import IDENTITIES, Admitted, Sandbox, SandboxIdentity
 from coatcheck.launcher.spec import Identity, SupervisorSpec, dumps
-from coatcheck.settings import Settings, process_environment
+from coatcheck.settings.daemon import Settings, process_environment
 
 FIRST_UID: Final = 1000
 

@@ -7,13 +7,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from coatcheck.decision.elastic import Elastic, Size
 from coatcheck.decision.filesystem import Filesystem
-from coatcheck.decision.sandbox import Backend
 from coatcheck.decision.session import Isolation
+from coatcheck.durable.elastic import Elastic, Size
 from coatcheck.launcher.limits import Limits
 from coatcheck.launcher.machine import MachineSpec, Volume
 from coatcheck.launcher.run_directory import read_elastic
+from coatcheck.launcher.sandbox import Backend
 
 MAX_BYTES = 4 * 1024 * 1024
 """A thousand handles with their variables."""

@@ -8,21 +8,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from coatcheck.decision.keeping import Comeback
-from coatcheck.decision.sandbox import (
+from coatcheck.durable.durability import Comeback
+from coatcheck.durable.store import Keeper
+from coatcheck.durable.unclaimed import GENERATION, Unclaimed
+from coatcheck.launcher import run_directory
+from coatcheck.launcher.limits import Limits
+from coatcheck.launcher.sandbox import (
     Admitted,
     Sandbox,
     SandboxIdentity,
     SandboxProblem,
     SandboxRefused,
 )
-from coatcheck.launcher import run_directory
-from coatcheck.launcher.keeping import Keeper
-from coatcheck.launcher.limits import Limits
 from coatcheck.launcher.spawning import spawn, spec_of, volumes
-from coatcheck.launcher.unclaimed import GENERATION, Unclaimed
-from coatcheck.private_files import open_private_directory
-from coatcheck.settings import Settings
+from coatcheck.platform.private_files import open_private_directory
+from coatcheck.settings.daemon import Settings
 from coatcheck.telemetry.events import SandboxChange, SandboxEvent
 
 

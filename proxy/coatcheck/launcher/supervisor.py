@@ -15,9 +15,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Protocol, runtime_checkable
 
-from coatcheck.decision.sandbox import Ending, SandboxRefused, SandboxState
+from coatcheck.durable.elasticity import Elasticity
+from coatcheck.durable.freeze import Disobeyed, rebind, set_clock, thaw
+from coatcheck.durable.saving import ASLEEP, Durable, Saver, Turns
+from coatcheck.durable.sleeping import Sleeper
+from coatcheck.durable.snapshots.store import LIMIT
+from coatcheck.durable.unbound import Unbound
 from coatcheck.launcher.channel import Channel, ChannelBroken, StreamReset
-from coatcheck.launcher.elasticity import Elasticity
+from coatcheck.launcher.egress import WaysOut
 from coatcheck.launcher.limits import LimitName
 from coatcheck.launcher.machine import Machine, MachineError
 from coatcheck.launcher.metadata import MetadataService
@@ -25,14 +30,9 @@ from coatcheck.launcher.preparing import configure, environment, hello
 from coatcheck.launcher.presence import Presence
 from coatcheck.launcher.refusal import of_agent, refusal
 from coatcheck.launcher.reporting import Reporter, Reporting
-from coatcheck.launcher.saving import ASLEEP, Durable, Saver, Turns
-from coatcheck.launcher.sleeping import Sleeper
-from coatcheck.launcher.snapshots.store import LIMIT
+from coatcheck.launcher.sandbox import Ending, SandboxRefused, SandboxState
 from coatcheck.launcher.spec import IdleAction, SupervisorSpec
-from coatcheck.launcher.standing_still import Disobeyed, rebind, set_clock, thaw
 from coatcheck.launcher.trust import BrowserTrust, digest, for_browsers, provide
-from coatcheck.launcher.unbound import Unbound
-from coatcheck.launcher.ways_out import WaysOut
 
 logger = logging.getLogger("coatcheck.launcher")
 

@@ -11,8 +11,8 @@ from typing import Final
 
 from coatcheck.certificates.authority import CertificateError
 from coatcheck.certificates.trust import write_nss_database
-from coatcheck.decision.sandbox import trust_inside
 from coatcheck.launcher.channel import Channel, StreamReset
+from coatcheck.launcher.sandbox import trust_inside
 from coatcheck.launcher.spec import Identity
 from coatcheck.launcher.tasks import together
 

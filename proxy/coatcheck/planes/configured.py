@@ -7,11 +7,11 @@ from pathlib import Path
 
 from coatcheck.decision.address import parse_networks
 from coatcheck.decision.host import split_authority
-from coatcheck.planes.listener import TRANSPARENT_LISTENER, Listeners, SharedListener
-from coatcheck.planes.platform_token import PlatformTokens, read_jwks
-from coatcheck.planes.session_ca import SessionCas
-from coatcheck.planes.upstream import ParentProxy, UpstreamSettings
-from coatcheck.settings import Settings, parse_parent_proxy
+from coatcheck.planes.listeners.listener import TRANSPARENT_LISTENER, Listeners, SharedListener
+from coatcheck.planes.mitm.session_ca import SessionCas
+from coatcheck.planes.origins.platform_token import PlatformTokens, read_jwks
+from coatcheck.planes.upstream.upstream import ParentProxy, UpstreamSettings
+from coatcheck.settings.daemon import Settings, parse_parent_proxy
 
 type Address = tuple[str, int]
 

@@ -22,7 +22,7 @@ from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.policy import Shape
 from coatcheck.decision.session import Isolation, Now, Session
-from coatcheck.private_files import PrivateFileError, write_atomically
+from coatcheck.platform.private_files import PrivateFileError, write_atomically
 from coatcheck.state.errors import Problem, StateError
 
 _SCHEMA_VERSION: Final = 3

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from coatcheck.decision.session import Now
-from coatcheck.private_files import open_private_directory
+from coatcheck.platform.private_files import open_private_directory
 from coatcheck.state.clock import Clock
 from coatcheck.state.database import Database
 from coatcheck.state.journal import Journal

@@ -18,7 +18,7 @@ from coatcheck.state.errors import Problem, StateError
 from coatcheck.state.issued import IssuedHandles
 from coatcheck.state.journal import Journal
 from coatcheck.state.sessions import Sessions
-from coatcheck.telemetry.audit_file import AuditUnavailable
+from coatcheck.telemetry.audit.file import AuditUnavailable
 from coatcheck.telemetry.events import DaemonEvent, Event, Revocation, SessionChange, SessionEvent
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from coatcheck.decision.handle import Claims, HandleKeys, sign
-from coatcheck.private_files import read_private, write_atomically
+from coatcheck.platform.private_files import read_private, write_atomically
 from coatcheck.state.errors import Problem, StateError
 
 FILE_NAME: Final = "handle-keys.json"

@@ -28,12 +28,12 @@ from coatcheck.state.database import Database, IssuedHandle, Status
 from coatcheck.state.errors import Problem, StateError
 from coatcheck.state.fair_lock import FairLock
 from coatcheck.state.genuine import GenuineHandles
-from coatcheck.state.hearing import Hearing
 from coatcheck.state.issued import IssuedHandles, MintedHandle, mint
 from coatcheck.state.journal import Journal
 from coatcheck.state.opening import open_stored
 from coatcheck.state.registry import Registry, Revoked, status_of
 from coatcheck.state.replica import Replica
+from coatcheck.state.replication_health import Hearing
 from coatcheck.state.sessions import NewSession, Sessions, StateSettings, granted, new_session, renewed
 from coatcheck.state.shared_database import SharedDatabase
 from coatcheck.state.signing_keys import SigningKeys

@@ -3,11 +3,11 @@
 import logging
 from collections.abc import Callable
 
-from coatcheck.telemetry.audit import AuditLog, AuditUnavailable
+from coatcheck.telemetry.audit.log import AuditLog, AuditUnavailable
 from coatcheck.telemetry.events import ApprovalEvent, Event, Repeated, SandboxEvent
 from coatcheck.telemetry.log import log_event
-from coatcheck.telemetry.metrics import Metrics, Sink
-from coatcheck.telemetry.otel import OpenTelemetry
+from coatcheck.telemetry.metrics.metrics import Metrics, Sink
+from coatcheck.telemetry.otel.otel import OpenTelemetry
 from coatcheck.telemetry.recent import Recent
 from coatcheck.telemetry.repeats import Repeats
 from coatcheck.telemetry.usage import UsageLedger

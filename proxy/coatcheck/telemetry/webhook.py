@@ -18,7 +18,7 @@ from queue import Empty, Full, Queue
 from typing import Final
 from urllib.parse import urlsplit
 
-from coatcheck.private_files import PrivateFileError, read_private
+from coatcheck.platform.private_files import PrivateFileError, read_private
 from coatcheck.telemetry.bounded_post import Post, Unanswered
 from coatcheck.telemetry.events import ApprovalEvent, SandboxEvent
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from coatcheck.control.page.id_token import MAX_GROUPS, TOKEN_BYTES, Expected, Person, key_id, verify
 from coatcheck.control.page.openid_refusal import OpenIdRefused
-from coatcheck.signing_keys import parse_jwks
+from coatcheck.platform.jwks import parse_jwks
 from tests.control.page.provider import CLIENT, Provider
 
 ISSUER = "https://id.example"

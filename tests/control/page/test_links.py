@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from coatcheck.control_client import ControlError
+from coatcheck.client.control import ControlError
 from tests.control.conftest import Control
 from tests.control.page.conftest import headers
 from tests.daemon import TestDaemon
@@ -32,7 +32,7 @@ async def test_a_launcher_gets_none(control: Control) -> None:
 
 async def test_without_tcp_it_says_how_to_switch_the_page_on(daemon: TestDaemon) -> None:
     """A daemon on its socket alone serves none."""
-    from coatcheck.control_client import ControlClient
+    from coatcheck.client.control import ControlClient
 
     with pytest.raises(ControlError) as refused:
         await asyncio.to_thread(ControlClient(daemon.settings.control).page_link)

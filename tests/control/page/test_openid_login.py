@@ -14,7 +14,7 @@ import pytest
 from coatcheck.control.page import logins, openid_login
 from coatcheck.control.page.openid_login import MAX_OF_ADDRESS, PENDING_SECONDS, OpenIdLogins
 from coatcheck.control.page.openid_refusal import OpenIdRefused
-from coatcheck.page_settings import OidcClient
+from coatcheck.settings.page import OidcClient
 from tests.control.conftest import CALLERS, Answer, Control, grants_toml
 from tests.control.page.conftest import BY_OIDC, Window, headers, origin
 from tests.control.page.provider import CLIENT, Provider

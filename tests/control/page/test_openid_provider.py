@@ -20,7 +20,7 @@ from coatcheck.control.page.openid_provider import (
     OpenIdProvider,
 )
 from coatcheck.control.page.openid_refusal import OpenIdRefused
-from coatcheck.page_settings import OidcClient
+from coatcheck.settings.page import OidcClient
 from tests.control.page.provider import CLIENT, Break, Provider
 from tests.control.page.test_logins import Clock
 from tests.upstreams import UpstreamTls

@@ -11,10 +11,10 @@ import pytest
 from coatcheck.control.page import snapshot
 from coatcheck.decision.policy import Limit, LimitKind, LimitScope
 from coatcheck.decision.verdict import Reason
-from coatcheck.demo.server import TlsServer
-from coatcheck.policyfile import load_policy
+from coatcheck.policy import load_policy
 from coatcheck.state.levels import Level
 from coatcheck.telemetry.recent import AlarmGroup
+from demo.server import TlsServer
 from tests.control.conftest import Control
 from tests.control.page.conftest import log_in
 from tests.e2e.story import MODELS, bearer, policy

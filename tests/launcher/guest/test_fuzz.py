@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coatcheck.images.guest_programs import AGENT_SOURCE
 from coatcheck.launcher.frames import MAX_PAYLOAD, RESYNC, WINDOW, Kind, encode, encode_fields
-from coatcheck.launcher.guest_programs import AGENT_SOURCE
 from coatcheck.launcher.mux import Mux, Side
 from tests.fuzz.budget import budget
 from tests.launcher.guest.inhabited import IDENTITIES, SECONDS, started

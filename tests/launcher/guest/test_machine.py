@@ -10,14 +10,14 @@ import pytest
 import pytest_asyncio
 
 from coatcheck.decision.session import Isolation
+from coatcheck.images.build import build
+from coatcheck.images.cache import find
+from coatcheck.images.parts import Source
+from coatcheck.images.problem import ImageError
 from coatcheck.launcher.channel import ChannelBroken, Chunk, Stream
-from coatcheck.launcher.image.build import build
-from coatcheck.launcher.image.cache import find
-from coatcheck.launcher.image.parts import Source
-from coatcheck.launcher.image.problem import ImageError
 from coatcheck.launcher.machine import MachineSpec
 from coatcheck.launcher.microvm import MicroVM
-from coatcheck.settings import Settings
+from coatcheck.settings.daemon import Settings
 from tests.launcher.guest.inhabited import Inhabited, spoken_with
 
 pytestmark = [

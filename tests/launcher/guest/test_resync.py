@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from coatcheck.durable.freeze import freeze, thaw
 from coatcheck.launcher.channel import Channel, Chunk, Stream, StreamReset, fresh
 from coatcheck.launcher.frames import RESYNC, Kind, encode
 from coatcheck.launcher.mux import Mux, Side
-from coatcheck.launcher.standing_still import freeze, thaw
 from tests.launcher.guest.inhabited import (
     IDENTITIES,
     SECONDS,

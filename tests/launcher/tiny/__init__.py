@@ -7,10 +7,10 @@ import stat
 import subprocess
 from pathlib import Path
 
-from coatcheck.launcher.image.cache import Cache
-from coatcheck.launcher.image.initramfs import Entry, newc
-from coatcheck.launcher.image.parts import Parts
-from coatcheck.settings import Settings
+from coatcheck.images.cache import Cache
+from coatcheck.images.initramfs import Entry, newc
+from coatcheck.images.parts import Parts
+from coatcheck.settings.daemon import Settings
 
 ANSWER_SECONDS = 60.0
 _NEEDS = (

@@ -5,13 +5,13 @@ from http import HTTPStatus
 from pydantic import Field
 
 from coatcheck.control.caller import Action
-from coatcheck.control.desk import Desk
+from coatcheck.control.context import Desk
 from coatcheck.control.models import Answered
 from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.page.browser import PREFIX
 from coatcheck.control.page.logins import LINK_SECONDS
 from coatcheck.control.problem import ControlProblem, Refusal
-from coatcheck.control.sessions import caller_of
+from coatcheck.control.resources.sessions import caller_of
 
 
 class PageLink(Answered):

@@ -22,7 +22,7 @@ from coatcheck.control.page.id_token import Expected, Person
 from coatcheck.control.page.logins import digest
 from coatcheck.control.page.openid_provider import Grant, OpenIdProvider
 from coatcheck.control.page.openid_refusal import OpenIdRefusal, OpenIdRefused
-from coatcheck.page_settings import OidcClient
+from coatcheck.settings.page import OidcClient
 from coatcheck.state.clock import awake
 
 PENDING_SECONDS: Final = 300.0

@@ -16,12 +16,12 @@ import requests
 
 from coatcheck.control.page.id_token import Expected, Person, key_id, verify
 from coatcheck.control.page.openid_refusal import OpenIdRefusal, OpenIdRefused
-from coatcheck.page_settings import OidcClient
-from coatcheck.private_files import PrivateFileError, read_private
-from coatcheck.signing_keys import parse_jwks
-from coatcheck.stores.bounded_http import deadline_session, keeping
-from coatcheck.stores.deadline import Deadline
-from coatcheck.web_url import is_web_url
+from coatcheck.platform.jwks import parse_jwks
+from coatcheck.platform.private_files import PrivateFileError, read_private
+from coatcheck.platform.web_url import is_web_url
+from coatcheck.secrets.bounded_http import deadline_session, keeping
+from coatcheck.secrets.deadline import Deadline
+from coatcheck.settings.page import OidcClient
 
 SECONDS: Final = 10.0
 MAX_BYTES: Final = 256 * 1024

@@ -16,7 +16,7 @@ from aiohttp.web_response import Response, StreamResponse
 from pydantic import Field
 
 from coatcheck.control.caller import Caller
-from coatcheck.control.desk import Desk
+from coatcheck.control.context import Desk
 from coatcheck.control.grants import Grants
 from coatcheck.control.identity import Channel, identify
 from coatcheck.control.models import Asked, Nothing

@@ -9,7 +9,7 @@ import coatcheck
 from coatcheck.control.backend import Backend
 from coatcheck.control.bridge import STALLED_SECONDS
 from coatcheck.control.caller import EVERY, Caller
-from coatcheck.control.desk import Desk
+from coatcheck.control.context import Desk
 from coatcheck.control.page.told import shown_alarm
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.views import lease_expires_at

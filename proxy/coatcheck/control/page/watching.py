@@ -18,7 +18,7 @@ from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import StreamResponse
 
 from coatcheck.control.caller import Action, Caller
-from coatcheck.control.desk import Desk
+from coatcheck.control.context import Desk
 from coatcheck.control.page.browser import HEADERS
 from coatcheck.control.page.logins import Login
 from coatcheck.control.page.snapshot import Snapshots

@@ -1,0 +1,1 @@
+"""Clients of the control API: sessions, sandboxes, and adapters for agent frameworks."""

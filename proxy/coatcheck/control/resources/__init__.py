@@ -1,0 +1,1 @@
+"""The control API's operations, one file a resource."""

@@ -1,0 +1,151 @@
+"""/v1/approvals: requests that wait for somebody's word, and the word."""
+
+from typing import Annotated, Literal, cast
+
+from pydantic import Field
+
+from coatcheck.control.caller import Action
+from coatcheck.control.context import Desk
+from coatcheck.control.models import Answered, Asked, Name
+from coatcheck.control.operation import Answer, Ask, Operation
+from coatcheck.control.problem import ControlProblem, Refusal, from_state
+from coatcheck.control.resources.sessions import caller_of
+from coatcheck.request.approvals import Answer as Word
+from coatcheck.request.approvals import NotWaiting, Waiting
+from coatcheck.state.errors import Problem, StateError
+from coatcheck.telemetry.audit.log import AuditUnavailable
+
+
+class AnswerToApproval(Asked):
+    """What somebody says about one request."""
+
+    answer: Literal["yes", "no"]
+    remember_seconds: float = Field(
+        0.0,
+        ge=0,
+        le=43_200,
+        description="How long a yes counts for the same again; never longer than the rule says.",
+    )
+    person: Name | None = Field(
+        None, description="On whose word, where a program answers for people. Stands in the audit log."
+    )
+
+
+class ApprovalView(Answered):
+    """One request that waits."""
+
+    id: str
+    asked_at: float
+    until: float = Field(description="When silence becomes no.")
+    request_id: str
+    session: str
+    tenant: str
+    subject: str
+    policy: str
+    rule: str
+    credentials: list[str]
+    method: str
+    destination: str
+    path: str = Field(description="With the names of a query's parameters, without their values.")
+    remember_seconds: float = Field(description="The longest that a yes may be remembered; 0: not at all.")
+    same: Annotated[str, Field(description="What a remembered yes covers: `request` or `rule`.")]
+    whose: Annotated[str, Field(description="For whom: `session`, `subject` or `tenant`.")]
+
+
+class ApprovalList(Answered):
+    approvals: list[ApprovalView]
+
+
+class ApprovalAnswered(Answered):
+    approval: ApprovalView
+    approver: str
+
+
+async def list_waiting(desk: Desk, ask: Ask) -> Answer:
+    caller = caller_of(ask)
+
+    async def found() -> tuple[Waiting, ...]:
+        return desk.backend.approvals.waiting()
+
+    waiting = await desk.bridge.call(found)
+    return ApprovalList(approvals=[_view(each) for each in waiting if caller.sees(each.session)])
+
+
+async def answer(desk: Desk, ask: Ask) -> Answer:
+    caller, said, approval = caller_of(ask), cast(AnswerToApproval, ask.body), ask.path["approval"]
+    approver = f"{caller.name} for {said.person}" if said.person else caller.name
+    word = Word(said.answer == "yes", approver, said.remember_seconds)
+
+    async def tell() -> Waiting:
+        approvals = desk.backend.approvals
+        theirs = next((each for each in approvals.waiting() if each.id == approval), None)
+        if theirs is not None and not caller.sees(theirs.session):
+            raise NotWaiting("nothing of this id was asked, or it is long over")
+        return await approvals.answer_anywhere(approval, word)
+
+    try:
+        waiting = await desk.bridge.call(tell)
+    except NotWaiting as why:
+        raise ControlProblem(
+            Refusal.NOT_WAITING,
+            f"{approval} does not wait for an answer: {why}",
+            "See `coatcheck approval list`.",
+        ) from None
+    except StateError as error:  # it waits at another daemon, which cannot be told
+        raise from_state(error) from None
+    except AuditUnavailable as unavailable:
+        raise ControlProblem(
+            Problem.NOT_RECORDED,
+            f"the answer could not be recorded, so it does not count: {unavailable}",
+            "See /readyz.",
+        ) from None
+    return ApprovalAnswered(approval=_view(waiting), approver=approver)
+
+
+def _view(waiting: Waiting) -> ApprovalView:
+    session = waiting.session
+    return ApprovalView(
+        id=waiting.id,
+        asked_at=waiting.asked_at,
+        until=waiting.until,
+        request_id=waiting.request_id,
+        session=session.id,
+        tenant=session.tenant,
+        subject=session.subject,
+        policy=session.policy,
+        rule=waiting.rule,
+        credentials=list(waiting.credentials),
+        method=waiting.method,
+        destination=waiting.destination,
+        path=waiting.path,
+        remember_seconds=waiting.asking.remember,
+        same=waiting.asking.same,
+        whose=waiting.asking.whose,
+    )
+
+
+OPERATIONS = (
+    Operation(
+        "list_approvals",
+        "GET",
+        "/v1/approvals",
+        Action.SEE,
+        "Requests that wait for somebody's answer, the longest first",
+        list_waiting,
+        ApprovalList,
+        reasons=frozenset({Refusal.PLANE_STALLED}),
+    ),
+    Operation(
+        "answer_approval",
+        "POST",
+        "/v1/approvals/{approval}",
+        Action.APPROVE,
+        "Say yes or no to one of them; the first word counts, and it is recorded before it does",
+        answer,
+        ApprovalAnswered,
+        body=AnswerToApproval,
+        reasons=frozenset(
+            {Refusal.NOT_WAITING, Refusal.PLANE_STALLED, Problem.NOT_RECORDED, Problem.NOT_DURABLE}
+        ),
+    ),
+)

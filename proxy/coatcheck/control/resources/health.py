@@ -1,0 +1,68 @@
+"""/healthz, /readyz and /metrics.
+
+The first two need no caller over TCP, because what asks (a kubelet, a load balancer) holds no token, and
+they tell nothing about anybody. /metrics counts requests by policy and reason, so it is for callers.
+"""
+
+from http import HTTPStatus
+
+from coatcheck.control import models
+from coatcheck.control.bridge import DEAD_SECONDS, STALLED_SECONDS
+from coatcheck.control.caller import Action
+from coatcheck.control.context import Desk
+from coatcheck.control.operation import Answer, Ask, Operation, Text
+
+
+async def alive(desk: Desk, ask: Ask) -> Answer:
+    age = desk.bridge.age
+    health = models.Health(
+        status="stalled" if age > STALLED_SECONDS else "ok", plane_age_seconds=round(age, 3)
+    )
+    # A stall that ends by itself must not get the daemon killed; one that does not end, must.
+    return HTTPStatus.SERVICE_UNAVAILABLE if age > DEAD_SECONDS else HTTPStatus.OK, health
+
+
+async def ready(desk: Desk, ask: Ask) -> Answer:
+    missing = [*desk.backend.missing()]
+    if desk.bridge.age > STALLED_SECONDS:
+        missing.append("plane")
+    readiness = models.Readiness(ready=not missing, missing=missing)
+    return HTTPStatus.SERVICE_UNAVAILABLE if missing else HTTPStatus.OK, readiness
+
+
+async def metrics(desk: Desk, ask: Ask) -> Answer:
+    return Text(*await desk.read(desk.backend.render_metrics))
+
+
+OPERATIONS = (
+    Operation(
+        "alive",
+        "GET",
+        "/healthz",
+        None,
+        "Whether the daemon lives, its plane included",
+        alive,
+        models.Health,
+        also=HTTPStatus.SERVICE_UNAVAILABLE,
+    ),
+    Operation(
+        "ready",
+        "GET",
+        "/readyz",
+        None,
+        "Whether the daemon can serve, and what is missing",
+        ready,
+        models.Readiness,
+        also=HTTPStatus.SERVICE_UNAVAILABLE,
+    ),
+    Operation(
+        "metrics",
+        "GET",
+        "/metrics",
+        Action.MEASURE,
+        "Metrics in Prometheus' text format",
+        metrics,
+        None,
+        content_type="text/plain",
+    ),
+)

@@ -1,0 +1,84 @@
+"""/v1/sandboxes/{sandbox}/scale: another size while it runs; and its supervisor's question for room."""
+
+import asyncio
+from typing import Final, cast
+
+from coatcheck.control.caller import Action, Role
+from coatcheck.control.context import Desk
+from coatcheck.control.operation import Answer, Ask, Operation
+from coatcheck.control.problem import ControlProblem, Reason, from_sandbox
+from coatcheck.control.resources import sandbox_models as models
+from coatcheck.control.resources.sandboxes import USING, find, use, view
+from coatcheck.control.resources.sessions import caller_of, forbidden
+from coatcheck.durable.elastic import Size
+from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
+from coatcheck.telemetry.events import SandboxChange
+
+SCALING: Final[frozenset[Reason]] = USING | {
+    SandboxProblem.NOT_ELASTIC,
+    SandboxProblem.BEYOND_LIMIT,
+    SandboxProblem.OOM_FLOOR,
+    SandboxProblem.NO_ROOM,
+    SandboxProblem.NOT_STARTED,
+}
+
+
+async def scale(desk: Desk, ask: Ask) -> Answer:
+    """Its supervisor decides: it knows what is in use."""
+    sandbox = use(desk, ask)
+    asked = cast(models.Scale, ask.body)
+    sandboxes = desk.backend.sandboxes
+    try:
+        size = await asyncio.to_thread(sandboxes.scale, sandbox.id, asked.memory_mib, asked.cpus)
+    except SandboxRefused as error:
+        raise from_sandbox(error) from None
+    now = sandboxes.get(sandbox.id) or sandbox
+    return models.Scaled(sandbox=view(now), memory_mib=size.memory_mib, cpus=size.cpus)
+
+
+async def count(desk: Desk, ask: Ask) -> Answer:
+    """What a sandbox counts for from now on; before it grows, and after it has shrunk."""
+    sandbox = find(desk, ask)
+    if caller_of(ask).role is not Role.OWNER:
+        raise forbidden("this: only the daemon's own supervisors say what their sandboxes have")
+    said = cast(models.Sized, ask.body)
+    sandboxes = desk.backend.sandboxes
+    size = Size(said.memory_mib, said.cpus)
+    try:
+        now = await asyncio.to_thread(sandboxes.resized, sandbox.id, size, said.by)
+    except SandboxRefused as error:
+        sandboxes.noted(
+            sandbox.id, SandboxChange.REFUSED, f"{size.memory_mib} MiB by {said.by}: {error.message}"
+        )
+        raise from_sandbox(error) from None
+    if now is None:
+        raise ControlProblem(
+            SandboxProblem.SANDBOX_ENDED, "the sandbox has ended", "Nothing of it can be resized."
+        )
+    return models.SandboxShown(sandbox=view(now))
+
+
+OPERATIONS = (
+    Operation(
+        "scale_sandbox",
+        "POST",
+        "/v1/sandboxes/{sandbox}/scale",
+        Action.OPEN,
+        "More or less memory and CPUs, within the sandbox's range, while it runs",
+        scale,
+        models.Scaled,
+        body=models.Scale,
+        reasons=SCALING,
+    ),
+    Operation(
+        "size_sandbox",
+        "POST",
+        "/v1/sandboxes/{sandbox}/size",
+        Action.OPEN,
+        "From the sandbox's supervisor: what it is to count for, if this machine has room for it",
+        count,
+        models.SandboxShown,
+        body=models.Sized,
+        reasons=USING | {SandboxProblem.NO_ROOM},
+    ),
+)

@@ -1,0 +1,206 @@
+"""/v1/sandboxes/{sandbox}/snapshots, sleep: what is saved of a sandbox that runs."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from http import HTTPStatus
+from typing import Final, cast
+
+from coatcheck.control.caller import Action, Role
+from coatcheck.control.context import Desk
+from coatcheck.control.operation import Answer, Ask, Operation
+from coatcheck.control.problem import ControlProblem, Reason, from_sandbox
+from coatcheck.control.resources import sandbox_models as models
+from coatcheck.control.resources.sandboxes import UNKNOWN, USING, find, use, view
+from coatcheck.control.resources.sessions import caller_of, forbidden
+from coatcheck.control.sandbox_opening import held_back
+from coatcheck.durable.durability import PERIODIC, Saved
+from coatcheck.launcher.sandbox import (
+    Sandbox,
+    SandboxProblem,
+    SandboxRefused,
+    SandboxState,
+)
+from coatcheck.state.errors import Problem
+from coatcheck.telemetry.events import SandboxChange
+
+SAVE_SECONDS: Final = 240.0
+"""For memory to be written: 16 GiB at 100 MB/s, and half as long again."""
+
+SAVING: Final[frozenset[Reason]] = USING | {
+    SandboxProblem.NOT_STARTED,
+    SandboxProblem.UNSAVABLE,
+    SandboxProblem.NOT_SAVED,
+    SandboxProblem.SANDBOX_BUSY,
+}
+
+
+async def told[T](work: Callable[[], T]) -> T:
+    """What `work` answers, in a thread. ControlProblem for its refusal."""
+    try:
+        return await asyncio.to_thread(work)
+    except SandboxRefused as error:
+        raise from_sandbox(error) from None
+
+
+# --- saving ------------------------------------------------------------------------------------------------
+
+
+def check_savable(desk: Desk, sandbox: Sandbox) -> None:
+    """Policy may have changed since it was made: what it says now counts."""
+    state = desk.backend.state
+    policy = state.policies.get(sandbox.policy)
+    sessions = [state.sessions.by_id.get(each) for each in sandbox.sessions.values()]
+    never = held_back(policy, [each.credentials for each in sessions if each is not None])
+    if never:
+        raise ControlProblem(
+            SandboxProblem.UNSAVABLE,
+            f"it holds handles that must not be in a snapshot: of {', '.join(never)} (inherit: false)",
+            "Make a sandbox without these credentials, or have the policy's owner let them be inherited.",
+        )
+
+
+async def save(desk: Desk, sandbox: Sandbox, name: str) -> None:
+    """It is saved as `name` when this returns; the oldest periodic snapshots make room where they may.
+    ControlProblem."""
+    check_savable(desk, sandbox)
+    sandboxes = desk.backend.sandboxes
+    kept = sandboxes.kept
+    room = kept.making_room(sandbox.id, sandbox.keeping)
+    replaced = await told(room.__enter__)
+    try:
+        asked = {"name": name, "replaces": next(iter(replaced), None), "limit": kept.limit}
+        await told(lambda: sandboxes.ask(sandbox.id, "POST", "/snapshot", asked, SAVE_SECONDS))
+        sandboxes.noted(sandbox.id, SandboxChange.SNAPSHOT, name)
+        for each in replaced[1:]:  # as many as may be were fewer than before
+            await told(partial(kept.remove, sandbox.id, each))
+        for each in replaced:
+            sandboxes.noted(sandbox.id, SandboxChange.SNAPSHOT_REMOVED, f"{each}: {name} has its place")
+    finally:
+        room.__exit__(None, None, None)
+
+
+async def take(desk: Desk, ask: Ask) -> Answer:
+    sandbox = use(desk, ask)
+    name = cast(models.NewSnapshot, ask.body).name
+    if name.startswith(PERIODIC):
+        raise ControlProblem(
+            Problem.BAD_VALUE,
+            f"names that begin with {PERIODIC} are of periodic snapshots, which are replaced",
+            "Use another name.",
+        )
+    sandboxes = desk.backend.sandboxes
+    if sandboxes.is_down(sandbox.id):
+        raise ControlProblem(
+            SandboxProblem.NOT_RUNNING, "it sleeps, and is saved already", "Wake it, or fork it as it is."
+        )
+    await save(desk, sandbox, name)
+    found = await told(lambda: sandboxes.kept.snapshots(sandbox.id))
+    for each in found:
+        if each.name == name:
+            return HTTPStatus.CREATED, models.SnapshotShown(snapshot=_view(each))
+    raise ControlProblem(
+        SandboxProblem.NOT_SAVED, f"the snapshot {name} was taken, and is gone again", "Take another one."
+    )
+
+
+async def list_all(desk: Desk, ask: Ask) -> Answer:
+    sandbox = find(desk, ask)
+    kept = desk.backend.sandboxes.kept
+    return models.SnapshotList(
+        snapshots=[_view(each) for each in await told(lambda: kept.snapshots(sandbox.id))]
+    )
+
+
+async def remove(desk: Desk, ask: Ask) -> Answer:
+    sandbox = find(desk, ask)
+    kept, name = desk.backend.sandboxes.kept, ask.path["snapshot"]
+    await told(lambda: kept.remove(sandbox.id, name))
+    return await list_all(desk, ask)
+
+
+async def sleep(desk: Desk, ask: Ask) -> Answer:
+    sandbox = use(desk, ask)
+    sandboxes = desk.backend.sandboxes
+    if sandbox.state is not SandboxState.SLEEPING:
+        check_savable(desk, sandbox)
+        await told(lambda: sandboxes.ask(sandbox.id, "POST", "/sleep", {}, SAVE_SECONDS))
+        sandboxes.reported(sandbox.id, SandboxState.SLEEPING, None, "")
+    return models.SandboxShown(sandbox=view(sandboxes.settle(sandbox.id) or sandbox))
+
+
+async def may_save(desk: Desk, ask: Ask) -> Answer:
+    """An idle one falls asleep by its supervisor, which knows no policy."""
+    sandbox = find(desk, ask)
+    if caller_of(ask).role is not Role.OWNER:
+        raise forbidden("this: only the daemon's own supervisors ask it")
+    check_savable(desk, sandbox)
+    return models.SandboxShown(sandbox=view(sandbox))
+
+
+def _view(saved: Saved) -> models.SnapshotView:
+    return models.SnapshotView(
+        name=saved.name,
+        created_at=saved.created_at,
+        generation=saved.generation,
+        bytes_on_disk=saved.bytes_on_disk,
+    )
+
+
+OPERATIONS = (
+    Operation(
+        "take_snapshot",
+        "POST",
+        "/v1/sandboxes/{sandbox}/snapshots",
+        Action.OPEN,
+        "Save its memory, devices and disk under a name; it stands still for a moment, and goes on",
+        take,
+        models.SnapshotShown,
+        body=models.NewSnapshot,
+        status=HTTPStatus.CREATED,
+        reasons=SAVING | {Problem.BAD_VALUE},
+        seconds=SAVE_SECONDS,
+    ),
+    Operation(
+        "list_snapshots",
+        "GET",
+        "/v1/sandboxes/{sandbox}/snapshots",
+        Action.SEE,
+        "What was saved of it, the oldest first",
+        list_all,
+        models.SnapshotList,
+        reasons=UNKNOWN | {SandboxProblem.NOT_SAVED},
+    ),
+    Operation(
+        "remove_snapshot",
+        "DELETE",
+        "/v1/sandboxes/{sandbox}/snapshots/{snapshot}",
+        Action.END,
+        "Remove one; the others are answered",
+        remove,
+        models.SnapshotList,
+        reasons=UNKNOWN
+        | {SandboxProblem.UNKNOWN_SNAPSHOT, SandboxProblem.NOT_SAVED, SandboxProblem.SANDBOX_BUSY},
+    ),
+    Operation(
+        "sleep_sandbox",
+        "POST",
+        "/v1/sandboxes/{sandbox}/sleep",
+        Action.OPEN,
+        "Saved to disk; it takes no memory until it wakes",
+        sleep,
+        models.SandboxShown,
+        reasons=SAVING,
+        seconds=SAVE_SECONDS,
+    ),
+    Operation(
+        "may_save_sandbox",
+        "POST",
+        "/v1/sandboxes/{sandbox}/may-save",
+        Action.OPEN,
+        "From the sandbox's supervisor: whether policy lets it be saved, now that it is idle",
+        may_save,
+        models.SandboxShown,
+        reasons=UNKNOWN | {SandboxProblem.UNSAVABLE},
+    ),
+)

@@ -1,0 +1,1 @@
+"""What outlives one boot of a sandbox: snapshots, sleep, forks, restores, the warm pool, sizing."""

@@ -1,0 +1,87 @@
+"""`/v1/scale` of the metadata service: another size for the sandbox, asked for by a program in it."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from coatcheck.decision.policy import Limit, LimitKind, LimitScope
+from coatcheck.decision.ratelimit import spend
+from coatcheck.decision.verdict import Deny
+from coatcheck.durable.elastic import By, Size
+from coatcheck.durable.elasticity import STATUS
+from coatcheck.launcher.metadata_http import Answer, Asked, Refused
+from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
+
+SCALE: Final = "/v1/scale"
+RATE: Final = Limit(LimitKind.REQUESTS, count=12, period=60.0, burst=6, per=LimitScope.SESSION)
+"""Each change is one line in the audit log and minutes of work for nobody; a build asks twice."""
+MOST: Final = 1 << 31
+"""MiB. Beyond it is no size of anything."""
+
+
+class Scaler(Protocol):
+    """A `launcher.elasticity.Elasticity`, as far as it is used here."""
+
+    async def scale(self, memory_mib: int | None, cpus: int | None, by: By) -> Size: ...
+
+
+class ScaleResource:
+    """Of one sandbox. Belongs to the supervisor's event loop."""
+
+    def __init__(
+        self, scaler: Scaler | None, owner: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`owner`: the identity that may; the others are its tools, and the machine is not theirs."""
+        self._scaler = scaler
+        self._owner = owner
+        self._clock = clock
+        self._spent = 0.0
+
+    async def answer(self, asked: Asked, identity: str) -> Answer:
+        """The size that it has from now on. Refused when it cannot have it."""
+        memory_mib, cpus = _read(asked.body)
+        if identity != self._owner:
+            raise Refused(403, "scaling_locked", f"only the identity {self._owner} may change the size")
+        if self._scaler is None:
+            raise Refused(409, "not_elastic", "this sandbox has one size")
+        spent = spend(RATE, self._spent, self._clock())
+        if isinstance(spent, Deny):
+            seconds = int(spent.retry_after or 0) + 1
+            raise Refused(
+                429, "too_many_requests", "wait before the next change", ("Retry-After", str(seconds))
+            )
+        self._spent = spent.tat
+        try:
+            size = await self._scaler.scale(memory_mib, cpus, By.INSIDE)
+        except SandboxRefused as error:
+            raise _refused(error) from None
+        return Answer(200, json.dumps({"memory_mib": size.memory_mib, "cpus": size.cpus}).encode())
+
+
+def _refused(error: SandboxRefused) -> Refused:
+    status = STATUS[error.problem]
+    if error.problem is SandboxProblem.NO_ROOM:  # its hint is for whoever runs the host
+        return Refused(status, error.problem, "there is no room for that now", ("Retry-After", "60"))
+    return Refused(status, error.problem, f"{error.message}. {error.hint}")
+
+
+def _read(body: bytes) -> tuple[int | None, int | None]:
+    """`{"memory_mib": …, "cpus": …}`, either or both, and nothing else."""
+    try:
+        given: Any = json.loads(body, object_pairs_hook=_once)
+    except (ValueError, RecursionError):
+        given = None
+    if not isinstance(given, dict) or not given or not given.keys() <= {"memory_mib", "cpus"}:
+        raise Refused(400, "malformed", 'send {"memory_mib": 2048, "cpus": 2}, or one of the two')
+    for value in given.values():
+        if type(value) is not int or not 0 < value < MOST:  # not `True`
+            raise Refused(400, "malformed", "memory_mib and cpus are whole numbers above 0")
+    return given.get("memory_mib"), given.get("cpus")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands twice")
+    return found

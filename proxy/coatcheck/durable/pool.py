@@ -1,0 +1,221 @@
+"""The warm pool: machines that have booted and are nobody's, for whoever asks for one of their shape.
+
+Filled by a thread of its own, one at a time, and only while nobody's sandbox is starting. Each is handed out
+once. What is too old, of another shape than what is wanted now, or dead, is replaced.
+"""
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from coatcheck.certificates.trust import TrustFiles
+from coatcheck.durable.elastic import Size
+from coatcheck.durable.unclaimed import Shape, State, Unclaimed, shape_of, wanted_shape
+from coatcheck.launcher.admission import check_room, has_room
+from coatcheck.launcher.limits import LimitError, LimitName, ceilings, choose
+from coatcheck.launcher.sandbox import Admitted, Backend, Choice, Sandbox, SandboxRefused, SandboxState
+from coatcheck.settings.daemon import Settings
+
+TEND_SECONDS: Final = 0.5
+"""How often it is looked after; at once when one was claimed."""
+WORST_WAIT: Final = 300.0
+"""Seconds between tries when none comes up; from a second on, twice as long each time."""
+GAVE_WAY_SECONDS: Final = 60.0
+"""For which it stays empty when its memory was wanted for a sandbox that somebody has."""
+
+FROM_POOL: Final = "from the warm pool"
+EMPTY: Final = "the warm pool is empty: it boots"
+OTHER_SHAPE: Final = "the warm pool has none of its shape: it boots"
+
+_DOWN: Final = (SandboxState.SLEEPING, SandboxState.ENDED)
+
+logger = logging.getLogger("coatcheck.launcher")
+
+
+class Pool:
+    """Thread-safe. `choose` says what a sandbox is made of here, and may measure for seconds."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        trust: TrustFiles | None,
+        root: Path,
+        choose: Callable[[Backend | None, str | None], Choice],
+        sandboxes: Callable[[], Sequence[Sandbox]],
+    ) -> None:
+        """`root`: of all sandboxes' directories; `sandboxes`: those that are somebody's."""
+        self._settings = settings
+        self._size = settings.warm_pool if trust is not None else 0
+        self._trust = trust
+        self._root = root
+        self._choose = choose
+        self._sandboxes = sandboxes
+        self._lock = threading.Lock()
+        self._standing_by: list[Unclaimed] = []
+        self._ending: list[Unclaimed] = []
+        self._failures = 0
+        self._not_before = 0.0
+        self._complaint = ""
+        self._closing = False
+        self._due = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="warm-pool", daemon=True)
+
+    def begin(self) -> None:
+        """From now on it fills. Nothing happens where its size is 0."""
+        if self._size:
+            self._thread.start()
+
+    def take(self, admitted: Admitted, names: tuple[str, ...]) -> tuple[Unclaimed | None, str]:
+        """One that is ready, its receiver's alone; or None. And a word on it, none where there is no pool."""
+        if not self._size:
+            return None, ""
+        shape = wanted_shape(admitted, names)
+        with self._lock:
+            for each in [] if self._closing else self._standing_by:
+                if each.look() is State.READY and each.shape == shape and not self._is_old(each):
+                    self._standing_by.remove(each)
+                    self._due.set()
+                    return each, FROM_POOL
+            same = self._closing or any(each.shape == shape for each in self._standing_by)
+        if same or (shape is not None and shape == self._wanted_shape()):
+            return None, EMPTY
+        return None, OTHER_SHAPE
+
+    def end(self, unclaimed: Unclaimed) -> None:
+        """One that was taken and came to nothing."""
+        unclaimed.end()
+        with self._lock:
+            self._ending.append(unclaimed)
+
+    def give_way(self) -> None:
+        """Somebody's sandbox wants the memory: all end, and none comes for a while."""
+        with self._lock:
+            self._not_before = time.monotonic() + GAVE_WAY_SECONDS
+            self._dismiss(lambda each: True)
+
+    def check_room(self, others: Iterable[Sandbox], sandbox: Sandbox, size: Size) -> None:
+        """`admission.check_room`, with what the pool holds. It gives way to whoever is refused: the next time
+        there is room."""
+        try:
+            check_room(others, sandbox, size, self._settings.sandbox_total_memory, self.memory_mib)
+        except SandboxRefused:
+            self.give_way()
+            raise
+
+    @property
+    def memory_mib(self) -> int:
+        """What all of them hold, or are about to."""
+        return sum(each.shape.memory_mib for each in (*self._standing_by, *self._ending))
+
+    def counts(self) -> dict[str, float]:
+        """How many there are, by `starting` and `ready`; nothing where there is no pool."""
+        if not self._size:
+            return {}
+        with self._lock:
+            states = [each.look() for each in self._standing_by]
+        return {state.value: float(states.count(state)) for state in (State.STARTING, State.READY)}
+
+    def close(self) -> None:
+        """All of them are gone when this returns."""
+        with self._lock:
+            self._closing = True
+            self._dismiss(lambda each: True)
+        self._due.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    # --- its thread ------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closing or self._ending:
+            try:
+                self._tend()
+            except Exception:
+                logger.exception("the warm pool could not be tended; it will be tried again")
+            self._due.wait(TEND_SECONDS if not self._ending else TEND_SECONDS / 10)
+            self._due.clear()
+
+    def _tend(self) -> None:
+        shape = None if self._closing else self._wanted_shape()
+        with self._lock:
+            for each in self._standing_by:
+                before = each.state
+                if before is State.STARTING and (now := each.look()) is not before:
+                    self._came_up(now is State.READY)
+                else:
+                    each.look()
+            self._dismiss(lambda each: each.state is State.GONE or each.shape != shape or self._is_old(each))
+            leaving = list(self._ending)
+            starting = any(each.state is State.STARTING for each in self._standing_by)
+            full = starting or len(self._standing_by) >= self._size
+        gone = [each for each in leaving if each.is_gone()]
+        with self._lock:
+            self._ending = [each for each in self._ending if each not in gone]
+        if shape is not None and not full and time.monotonic() >= self._not_before:
+            self._add(shape)
+
+    def _add(self, shape: Shape) -> None:
+        if self._trust is None or not self._is_room(shape.memory_mib):
+            return
+        sandbox_id = f"sbx_{secrets.token_hex(8)}"
+        directory = self._root / sandbox_id.removeprefix("sbx_")
+        try:
+            made = Unclaimed(sandbox_id, shape, directory, self._settings, self._trust)
+        except OSError as error:
+            self._complain(f"no supervisor can be started: {error}")
+            self._came_up(False)
+            return
+        with self._lock:
+            self._standing_by.append(made)
+            if self._closing:
+                self._dismiss(lambda each: True)
+
+    def _is_room(self, more: int) -> bool:
+        """For one that nobody asked for: whoever did goes first."""
+        alive = [each for each in self._sandboxes() if each.state not in _DOWN]
+        if any(each.state is SandboxState.STARTING for each in alive):
+            return False
+        if len(alive) + len(self._standing_by) >= self._settings.max_sandboxes:
+            return False
+        return has_room(alive, self.memory_mib, more, self._settings.sandbox_total_memory)
+
+    def _wanted_shape(self) -> Shape | None:
+        """None: this machine cannot make one."""
+        settings = self._settings
+        asked = {
+            LimitName.MEMORY: settings.warm_pool_memory,
+            LimitName.CPUS: settings.warm_pool_cpus,
+            LimitName.DISK: settings.warm_pool_disk,
+        }
+        try:
+            limits = choose({name: n for name, n in asked.items() if n is not None}, ceilings(settings))
+            backend = Backend(settings.warm_pool_backend) if settings.warm_pool_backend else None
+            return shape_of(self._choose(backend, settings.warm_pool_image), limits)
+        except (LimitError, SandboxRefused) as error:
+            self._complain(f"{error} ({error.hint})")
+            return None
+
+    def _came_up(self, ready: bool) -> None:
+        self._failures = 0 if ready else self._failures + 1
+        if self._failures:
+            self._not_before = time.monotonic() + min(WORST_WAIT, 2.0 ** (self._failures - 1))
+            self._complain("a machine ended before it was ready; see above")
+
+    def _dismiss(self, which: Callable[[Unclaimed], bool]) -> None:
+        """With the lock held."""
+        for each in [each for each in self._standing_by if which(each)]:
+            self._standing_by.remove(each)
+            each.end()
+            self._ending.append(each)
+
+    def _is_old(self, each: Unclaimed) -> bool:
+        return time.monotonic() - each.born > self._settings.warm_pool_age
+
+    def _complain(self, why: str) -> None:
+        if why != self._complaint:  # told once, not twice a second
+            logger.warning("the warm pool cannot be filled: %s", why)
+        self._complaint = why

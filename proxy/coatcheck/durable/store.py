@@ -1,0 +1,375 @@
+"""What of a sandbox outlives its supervisor and its daemon: its record, its snapshots, its sleep.
+
+In the state directory, one place a sandbox, 0700. A record says what must be known to bring it back; no
+handle and no secret is in it. Thread-safe; reading a snapshot's manifest blocks for a moment.
+"""
+
+import contextlib
+import os
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from coatcheck.durable.durability import (
+    Comeback,
+    Keeping,
+    Life,
+    Saved,
+    line_of,
+    sessions_of,
+    still_needed,
+    to_replace,
+)
+from coatcheck.durable.recovery import ATTEMPTS
+from coatcheck.durable.snapshots import manifest
+from coatcheck.durable.snapshots.directory import Snapshot
+from coatcheck.durable.snapshots.manifest import SnapshotError
+from coatcheck.durable.snapshots.store import Entry, Store
+from coatcheck.launcher.sandbox import (
+    Backend,
+    Sandbox,
+    SandboxIdentity,
+    SandboxProblem,
+    SandboxRefused,
+    WantedSandbox,
+)
+from coatcheck.launcher.spec import IdleAction, SupervisorSpec
+from coatcheck.platform.private_files import open_private_directory, write_atomically
+from coatcheck.settings.daemon import Settings
+
+RECORD: Final = "sandbox.json"
+SNAPSHOTS: Final = "snapshots"
+FORKS: Final = "forks"
+ASLEEP: Final = "asleep"
+KEY: Final = "snapshots.key"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """All that is known of a sandbox beside what was saved of it."""
+
+    sandbox: Sandbox
+    """As it was when its last life began; or as it ended, once it did and can be restored."""
+    wanted: WantedSandbox
+    lives: tuple[Life, ...]
+    recoveries: tuple[float, ...] = ()
+    """When it was last brought back by itself, Unix seconds."""
+    interrupted: bool = False
+    """It ran when its daemon stopped, and was put to sleep: the next daemon wakes it."""
+
+    @property
+    def generation(self) -> int:
+        return max(each.generation for each in self.lives)
+
+
+_RECORDS: Final = TypeAdapter(Record)
+
+
+class Keeper:
+    """The places of all sandboxes that can be kept."""
+
+    def __init__(self, settings: Settings) -> None:
+        state = settings.state_dir.absolute()
+        self._root = state / "sandboxes"
+        self.key_file = state / KEY
+        self._most = settings.max_kept_sandboxes
+        self.limit = settings.max_snapshots
+        """Of snapshots of one sandbox."""
+        self._reserve_mib = settings.snapshot_reserve
+        self._used: Counter[Path] = Counter()
+        """Snapshots from which somebody begins just now."""
+        self._going: Counter[Path] = Counter()
+        """Those that are removed just now, or that another one takes the place of."""
+        self._marks = threading.Lock()
+        """Of both; nobody reads a disk under it."""
+        self._lock = threading.RLock()
+        self._records: dict[str, Record] = {}
+        self._read = False
+
+    # --- places ------------------------------------------------------------------------------------------
+
+    def place(self, sandbox_id: str) -> Path:
+        return self._root / sandbox_id.removeprefix("sbx_")
+
+    def record(self, sandbox_id: str) -> Record | None:
+        return self._records.get(sandbox_id)
+
+    def _store(self, sandbox_id: str) -> Store:
+        return Store(self.place(sandbox_id) / SNAPSHOTS, self.limit)
+
+    def asleep(self, sandbox_id: str) -> Path | None:
+        """What it fell asleep as, if that was finished."""
+        directory = self.place(sandbox_id) / ASLEEP
+        return directory if (directory / manifest.NAME).is_file() else None
+
+    def is_saved(self, sandbox_id: str) -> bool:
+        """Whether it can be brought back."""
+        return self.asleep(sandbox_id) is not None or any(self.snapshots(sandbox_id))
+
+    def held(self) -> frozenset[str] | None:
+        """Sessions, over or not, whose handles are in a sandbox or in what was saved of one. None: nobody has
+        looked yet."""
+        if not self._read:
+            return None
+        # Without the lock, which is held while disks are waited for: a revocation asks, and waits for none.
+        return sessions_of(life for record in tuple(self._records.values()) for life in record.lives)
+
+    # --- lives -------------------------------------------------------------------------------------------
+
+    def check_room(self, beginning: Iterable[str] = ()) -> None:
+        """SandboxRefused when there is none for one more beside those that begin, kept by now or not."""
+        with self._lock:
+            if len(self._records.keys() | set(beginning)) >= self._most:
+                raise SandboxRefused(
+                    SandboxProblem.TOO_MANY_SANDBOXES,
+                    f"{self._most} sandboxes are kept already, running, asleep or as snapshots",
+                    "Remove one (`coatcheck sandbox rm`), or have COATCHECK_MAX_KEPT_SANDBOXES raised.",
+                )
+
+    def begin(
+        self,
+        sandbox: Sandbox,
+        wanted: WantedSandbox,
+        identities: Sequence[SandboxIdentity],
+        back: Comeback | None,
+        born: int = 0,
+    ) -> Record | None:
+        """A new life of `sandbox` is about to start: on disk when this returns. None: it is no microVM, and
+        cannot be kept. SandboxRefused when too many are; OSError. `born`: the generation of its machine, if
+        that was there before it was anybody's."""
+        if wanted.choice.backend is not Backend.MICROVM:
+            return None
+        with self._lock:
+            before = self._records.get(sandbox.id)
+            if before is None:
+                self.check_room()
+            lives = before.lives if before is not None else ()
+            if back is not None and back.sandbox != sandbox.id:
+                lives = line_of(back.lives, back.generation)
+            saved = [each.generation for each in self.snapshots(sandbox.id) if each.generation is not None]
+            latest = max([born, *(each.generation for each in lives), *saved, back.generation if back else 0])
+            life = Life(
+                generation=latest + 1,
+                sessions={each.name: each.session for each in identities},
+                credentials={each.name: each.credentials for each in identities},
+                after=back.generation if back is not None and back.last is not None else None,
+            )
+            needed = still_needed((*lives, life), (life.generation, *saved))
+            record = Record(sandbox, wanted, needed, before.recoveries if before is not None else ())
+            place = self.place(sandbox.id)
+            open_private_directory(self._root)
+            for directory in (place, place / SNAPSHOTS, place / FORKS):
+                open_private_directory(directory)
+            self._write(record)
+            return record
+
+    def _write(self, record: Record) -> None:
+        place = self.place(record.sandbox.id)
+        write_atomically(place / RECORD, _RECORDS.dump_json(record), overwrite=True)
+        self._records[record.sandbox.id] = record
+
+    def ended(self, sandbox: Sandbox) -> None:
+        """How it ended is known to the next daemon, too: what somebody ended must not come back by itself."""
+        with self._lock, contextlib.suppress(OSError):  # a disk that is full is no reason not to end
+            if (record := self._records.get(sandbox.id)) is not None:
+                self._write(replace(record, sandbox=sandbox))
+
+    def recovering(self, sandbox_id: str, now: float) -> None:
+        """It is about to be brought back by itself: on disk first, so that no crash forgets how often.
+        OSError."""
+        with self._lock:
+            if (record := self._records.get(sandbox_id)) is not None:
+                self._write(replace(record, recoveries=(*record.recoveries, now)[-ATTEMPTS:]))
+
+    def recoveries(self, sandbox_id: str) -> tuple[float, ...]:
+        record = self._records.get(sandbox_id)
+        return record.recoveries if record is not None else ()
+
+    def interrupt(self, sandbox_id: str) -> None:
+        """It sleeps because its daemon stops: on disk when this returns. OSError."""
+        with self._lock:
+            if (record := self._records.get(sandbox_id)) is not None:
+                self._write(replace(record, interrupted=True))
+
+    def interrupted(self) -> tuple[str, ...]:
+        """Sandboxes that no daemon has woken since one put them to sleep as it stopped."""
+        with self._lock:
+            return tuple(each for each, record in self._records.items() if record.interrupted)
+
+    def spec(self, spec: SupervisorSpec, record: Record, back: Comeback | None) -> SupervisorSpec:
+        """What its supervisor is told beside all else."""
+        line = line_of(record.lives, record.generation)
+        place = self.place(spec.id)
+        keeping, savable = record.wanted.keeping, record.wanted.savable
+        machine = replace(
+            spec.machine,
+            generation=record.generation,
+            snapshot_key=self.key_file,
+            snapshots=place,
+            restore=Path(back.snapshot) if back is not None else None,
+            template=back.template if back is not None else None,
+            reserve_mib=self._reserve_mib,
+        )
+        return replace(
+            spec,
+            machine=machine,
+            store=place if savable else None,
+            ancestors=tuple(sorted(sessions_of(line[1:]))),
+            idle_action=IdleAction.SLEEP if keeping.sleeps and savable else IdleAction.END,
+        )
+
+    def awake(self, sandbox_id: str) -> None:
+        """It runs again: what it fell asleep as is of the past."""
+        shutil.rmtree(self.place(sandbox_id) / ASLEEP, ignore_errors=True)
+
+    def forget(self, sandbox_id: str) -> None:
+        """All of it is gone, snapshots too."""
+        with self._lock:
+            self._records.pop(sandbox_id, None)
+            shutil.rmtree(self.place(sandbox_id), ignore_errors=True)
+
+    def read_all(self) -> tuple[Record, ...]:
+        """At the daemon's start: every sandbox that was kept. What a crash left half made is removed."""
+        with self._lock:
+            for place in sorted(self._root.iterdir()) if self._root.is_dir() else ():
+                if not (place / RECORD).exists():  # which is written before anything is saved
+                    shutil.rmtree(place, ignore_errors=True)
+                    continue
+                with contextlib.suppress(OSError, ValidationError):
+                    record = _RECORDS.validate_json((place / RECORD).read_bytes())
+                    if self.place(record.sandbox.id) == place:
+                        self._records[record.sandbox.id] = record
+                for point in (place / FORKS).glob("*"):  # whoever wanted to begin from it is gone
+                    shutil.rmtree(point, ignore_errors=True)
+            self._read = True
+            return tuple(self._records.values())
+
+    # --- snapshots ---------------------------------------------------------------------------------------
+
+    def snapshots(self, sandbox_id: str) -> tuple[Saved, ...]:
+        """The oldest first. SandboxRefused when they cannot be read at all."""
+        store = self._store(sandbox_id)
+        if not store.directory.is_dir() or not any(store.directory.iterdir()):
+            return ()
+        with _told():
+            found = store.list(manifest.open_key(self.key_file))
+        return tuple(_saved(each) for each in found)
+
+    def remove(self, sandbox_id: str, name: str) -> None:
+        """SandboxRefused when there is none of that name, or somebody begins from it."""
+        store = self._store(sandbox_id)
+        with _told(SandboxProblem.UNKNOWN_SNAPSHOT):
+            with self._marks:
+                if self._used[found := store.find(name)]:
+                    raise SandboxRefused(
+                        SandboxProblem.SANDBOX_BUSY,
+                        f"a sandbox begins from the snapshot {name} just now",
+                        "Remove it in a moment.",
+                    )
+                self._going[found] += 1
+            try:
+                store.remove(name)
+            finally:
+                self._unmark(self._going, found)
+
+    @contextlib.contextmanager
+    def making_room(self, sandbox_id: str, keeping: Keeping) -> Iterator[tuple[str, ...]]:
+        """Names of the snapshots that another one of this sandbox takes the place of; meanwhile nobody begins
+        from them. Blocks at the beginning. SandboxRefused."""
+        saved, directory = self.snapshots(sandbox_id), self._store(sandbox_id).directory
+        with self._marks:
+            used = [each.name for each in (*self._used, *self._going) if each.parent == directory]
+            names = to_replace(saved, self.limit, keeping, used)
+            self._going.update(going := [directory / each for each in names])
+        try:
+            yield names
+        finally:
+            self._unmark(self._going, *going)
+
+    @contextlib.contextmanager
+    def using(self, saved: Path) -> Iterator[None]:
+        """Somebody begins from it: it stays for as long as the block lasts. SandboxRefused when it goes just
+        now."""
+        with self._marks:
+            if saved in self._going:
+                raise SandboxRefused(
+                    SandboxProblem.UNKNOWN_SNAPSHOT,
+                    f"the snapshot {saved.name} is being removed, or replaced by a newer one",
+                    "Use another one: `coatcheck sandbox snapshots` lists them.",
+                )
+            self._used[saved] += 1
+        try:
+            yield
+        finally:
+            self._unmark(self._used, saved)
+
+    def _unmark(self, marks: Counter[Path], *snapshots: Path) -> None:
+        with self._marks:
+            marks.subtract(snapshots)
+            for each in snapshots:
+                if not marks[each]:
+                    del marks[each]
+
+    @contextlib.contextmanager
+    def shared(self, back: Comeback) -> Iterator[Comeback]:
+        """Its memory read once, for several that begin from it. Blocks at the beginning. SandboxRefused."""
+        with _told(SandboxProblem.NOT_SAVED):
+            template = Snapshot.open(Path(back.snapshot), self.key_file).template()
+        try:
+            yield replace(back, template=template)
+        finally:
+            os.close(template)
+
+    def drop(self, fork_point: Path) -> None:
+        """What clones were made from is not needed any more."""
+        if fork_point.parent.name == FORKS and fork_point.parent.parent.parent == self._root:
+            shutil.rmtree(fork_point, ignore_errors=True)
+
+    def saved(self, sandbox_id: str, name: str | None) -> Path:
+        """A snapshot's directory; without a name that of its sleep, else of the newest. SandboxRefused."""
+        if name is not None:
+            with _told(SandboxProblem.UNKNOWN_SNAPSHOT):
+                return self._store(sandbox_id).find(name)
+        asleep = self.asleep(sandbox_id)
+        if asleep is not None:
+            return asleep
+        whole = [each for each in self.snapshots(sandbox_id) if each.generation is not None]
+        if not whole:
+            raise SandboxRefused(
+                SandboxProblem.UNKNOWN_SNAPSHOT,
+                f"nothing was saved of {sandbox_id}",
+                "Take a snapshot while it runs: coatcheck sandbox snapshot.",
+            )
+        return self._store(sandbox_id).directory / whole[-1].name
+
+    def comeback(self, sandbox_id: str, directory: Path) -> Comeback:
+        """What a life begins from that `directory` holds. SandboxRefused when it is not whole and genuine."""
+        record = self._records.get(sandbox_id)
+        with _told(SandboxProblem.NOT_SAVED):
+            found = manifest.read(directory, manifest.open_key(self.key_file))
+        lives = record.lives if record is not None else ()
+        return Comeback(str(directory), found.generation, lives, sandbox_id)
+
+
+def _saved(entry: Entry) -> Saved:
+    found = entry.manifest
+    return Saved(
+        entry.name,
+        found.origin.created_at if found is not None else None,
+        found.generation if found is not None else None,
+        entry.bytes_on_disk,
+    )
+
+
+@contextlib.contextmanager
+def _told(problem: SandboxProblem = SandboxProblem.NOT_SAVED) -> Iterator[None]:
+    try:
+        yield
+    except SnapshotError as error:
+        raise SandboxRefused(problem, str(error), error.hint) from None

@@ -1,0 +1,128 @@
+"""A machine that has booted and is nobody's yet: no session, no handle, no way out; it stands still.
+
+It waits for one line of its daemon, on the socket that is our standard input: the spec of whoever claims it.
+An end of file there is the daemon's end, or its word that nobody will: nothing of it is left then. Nobody
+else has the other end, and no other door is open before it is somebody's.
+"""
+
+import asyncio
+import logging
+import shutil
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol, runtime_checkable
+
+from coatcheck.durable.freeze import Disobeyed, freeze
+from coatcheck.launcher.channel import Channel, ChannelBroken, Stream, StreamReset
+from coatcheck.launcher.machine import Machine, MachineError, MachineSpec
+from coatcheck.launcher.preparing import configure, hello
+from coatcheck.launcher.spec import SupervisorSpec, loads
+from coatcheck.launcher.trust import digest, for_browsers, provide
+
+READY: Final = b"ready\n"
+CLAIMED: Final = b"claimed\n"
+"""What the daemon hears: it may be claimed; it is somebody's, and its commands may run."""
+PREPARE_SECONDS: Final = 30.0
+
+logger = logging.getLogger("coatcheck.launcher")
+
+
+@runtime_checkable
+class Savable(Protocol):
+    """A machine that is saved as somebody's: `microvm.MicroVM`."""
+
+    def bind(self, spec: MachineSpec) -> None: ...
+    async def pause(self) -> None: ...
+
+
+class Unbound:
+    """`wait` for its owner, then `take` what was waited with. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        spec: SupervisorSpec,
+        machine: Machine,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        """`reader`, `writer`: the daemon."""
+        self.trusts = ""
+        """`trust.digest` of what it was given to trust."""
+        self._spec = spec
+        self._machine = machine
+        self._reader, self._writer = reader, writer
+        self._accept: Callable[[Stream], Awaitable[None]] = _refuse
+        self._channel: Channel | None = None
+        self._talking: asyncio.Task[None] | None = None
+
+    async def wait(self, starting: "asyncio.Task[socket.socket]") -> SupervisorSpec | None:
+        """Whose it is; None: nobody's, and nothing is left of it. `starting`: its machine's start."""
+        said = asyncio.create_task(self._reader.readline())
+        parking = asyncio.create_task(self._park(starting))
+        claimed: SupervisorSpec | None = None
+        try:
+            await asyncio.wait({said, parking}, return_when=asyncio.FIRST_COMPLETED)
+            if not said.done():
+                talking = await parking
+                self._writer.write(READY)
+                await asyncio.wait({said, talking}, return_when=asyncio.FIRST_COMPLETED)
+                # A line that was cut off is no word: the daemon died while it said it.
+                if said.done() and (line := said.result()).endswith(b"\n") and not talking.done():
+                    claimed = loads(line)
+        except _FAILURES as error:
+            logger.warning("a sandbox of the warm pool did not come up: %s", error)
+        finally:
+            if claimed is None:
+                await self._end(starting, said, parking)
+        if claimed is not None and isinstance(self._machine, Savable):
+            self._machine.bind(claimed.machine)
+        return claimed
+
+    def take(self, accept: Callable[[Stream], Awaitable[None]]) -> "tuple[Channel, asyncio.Task[None]]":
+        """Its channel and the task that serves it; from now on `accept` decides what its streams reach.
+        MachineError when it was lost."""
+        if self._channel is None or self._talking is None or self._talking.done():
+            raise MachineError("the machine that was claimed is gone")
+        self._accept = accept
+        self._channel.go_on()  # it still stands still; what it is given to trust is no order
+        return self._channel, self._talking
+
+    def acknowledge(self) -> None:
+        """It is somebody's, and its commands may run."""
+        self._writer.write(CLAIMED)
+        self._writer.close()
+
+    async def _park(self, starting: "asyncio.Task[socket.socket]") -> "asyncio.Task[None]":
+        spec = self._spec
+        browsers = asyncio.create_task(for_browsers(spec.identities, ()))
+        self.trusts = await asyncio.to_thread(digest, spec.identities)
+        sock = await starting
+        channel = self._channel = Channel(sock, lambda stream: self._accept(stream), hello(spec))
+        talking = self._talking = asyncio.create_task(channel.run())
+        await channel.ready(spec.machine.boot_seconds)
+        async with asyncio.timeout(PREPARE_SECONDS):
+            await configure(channel, spec)
+            await provide(channel, spec.identities, await browsers)
+            await freeze(channel)
+        if isinstance(self._machine, Savable):  # a kernel of its own would have something to do
+            await self._machine.pause()
+        return talking
+
+    async def _end(self, *tasks: "asyncio.Task[Any]") -> None:
+        everything = [*tasks, *([self._talking] if self._talking is not None else [])]
+        for task in everything:
+            task.cancel()
+        await asyncio.gather(*everything, return_exceptions=True)
+        try:
+            await self._machine.stop()
+        except MachineError as error:
+            logger.error("a sandbox of the warm pool did not stop: %s", error)
+        await asyncio.to_thread(shutil.rmtree, self._spec.directory, ignore_errors=True)
+        self._writer.close()
+
+
+async def _refuse(stream: Stream) -> None:
+    stream.reset("frozen", "it reaches nothing before it is somebody's")
+
+
+_FAILURES = (MachineError, ChannelBroken, StreamReset, Disobeyed, TimeoutError, OSError)

@@ -1,0 +1,201 @@
+"""One machine of the warm pool as the daemon sees it: its supervisor, and the socket by which it is claimed.
+
+That socket is the supervisor's standard input, and nobody else has the other end. When it closes, because we
+are gone or want the machine no longer, the supervisor ends and takes all of it away.
+"""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from coatcheck.certificates.trust import TrustFiles
+from coatcheck.decision.session import Isolation
+from coatcheck.durable.unbound import CLAIMED, READY
+from coatcheck.launcher import run_directory
+from coatcheck.launcher.cgroup import remove as remove_cgroup
+from coatcheck.launcher.limits import Limits, ceilings
+from coatcheck.launcher.machine import MachineSpec
+from coatcheck.launcher.sandbox import AGENT, Admitted, Backend, Choice
+from coatcheck.launcher.spawning import FIRST_UID, is_gone, spawn
+from coatcheck.launcher.spec import Identity, SupervisorSpec, dumps
+from coatcheck.platform.private_files import open_private_directory
+from coatcheck.settings.daemon import Settings
+
+GENERATION: Final = 1
+"""Of a machine that is nobody's. Its owner's is a later one, as a rebind demands."""
+CLAIM_SECONDS: Final = 20.0
+"""For it to be somebody's; it takes 50 ms, and one that boots instead takes 4 s."""
+GIVE_UP_SECONDS: Final = 10.0
+"""For a supervisor to end when it is told to, before it is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What cannot be changed of a machine that has booted."""
+
+    backend: Backend
+    isolation: Isolation
+    image: str | None
+    agent: str | None
+    memory_mib: int
+    cpus: int
+    disk_mib: int
+    processes: int
+
+
+def shape_of(choice: Choice, limits: Limits) -> Shape:
+    return Shape(
+        choice.backend,
+        choice.isolation,
+        choice.image,
+        choice.agent,
+        limits.memory_mib,
+        limits.cpus,
+        limits.disk_mib,
+        limits.processes,
+    )
+
+
+def wanted_shape(admitted: Admitted, names: tuple[str, ...]) -> Shape | None:
+    """None: what is wanted needs a machine that is built for it: volumes, a balloon, several users told apart
+    from the beginning, or a layout that policy chooses. `names`: of its identities."""
+    wanted = admitted.wanted
+    laid_out = wanted.filesystem is not None and wanted.choice.backend is Backend.NAMESPACE
+    if wanted.volumes or wanted.growth is not None or laid_out or names != (AGENT,):
+        return None
+    return shape_of(wanted.choice, Limits(**admitted.limits))
+
+
+class State(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    GONE = "gone"
+    """Or about to be: nobody gets it any more."""
+
+
+class ClaimError(Exception):
+    """It did not become somebody's, and is gone."""
+
+
+class Unclaimed:
+    """Not thread-safe: whoever has it, the pool or its claimer, has it alone."""
+
+    def __init__(
+        self, sandbox_id: str, shape: Shape, directory: Path, settings: Settings, trust: TrustFiles
+    ) -> None:
+        """Its supervisor is started. OSError, with nothing left of it, when that cannot be."""
+        self.id = sandbox_id
+        self.shape = shape
+        self.directory = directory
+        self.born = time.monotonic()
+        self.state = State.STARTING
+        self._told_to_end = 0.0
+        open_private_directory(directory.parent)
+        directory.mkdir(mode=0o700)
+        try:
+            lock = run_directory.lock(directory)
+            try:
+                self.lock = lock
+                self._line, theirs = socket.socketpair()
+                with theirs:
+                    spec = _spec(self, settings, trust)
+                    self.process: subprocess.Popen[bytes] = spawn(spec, theirs)
+            finally:
+                os.close(lock)  # the supervisor has its own, of the same number
+        except OSError:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+        with contextlib.suppress(OSError):  # it is gone already: `look` finds that
+            self._line.sendall(dumps(spec))
+
+    def look(self) -> State:
+        """What it has said meanwhile. Never waits."""
+        if self.state is not State.GONE:
+            try:
+                said = self._line.recv(len(READY), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return self.state
+            except OSError:
+                said = b""
+            self.state = State.READY if said == READY else State.GONE
+        return self.state
+
+    def claim(self, spec: SupervisorSpec) -> None:
+        """It is whose `spec` says, and runs, when this returns. ClaimError; then it was killed."""
+        try:
+            self._line.settimeout(CLAIM_SECONDS)
+            self._line.sendall(dumps(spec))
+            said = self._line.recv(len(CLAIMED))
+        except OSError as error:
+            said = b""
+            why = "it took too long" if isinstance(error, TimeoutError) else type(error).__name__
+        else:
+            why = "its supervisor or its machine ended"
+        self._line.close()
+        self.state = State.GONE
+        if said != CLAIMED:
+            self.process.kill()
+            raise ClaimError(f"a machine of the warm pool could not be claimed: {why}")
+
+    def end(self) -> None:
+        """Nobody wants it. It ends by itself; `is_gone` tells when."""
+        self.state = State.GONE
+        self._line.close()
+        self._told_to_end = time.monotonic()
+
+    def is_gone(self) -> bool:
+        """Whether nothing is left of it, once it was told to end: one that does not is killed."""
+        if time.monotonic() - self._told_to_end > GIVE_UP_SECONDS:
+            self.process.kill()
+        if not is_gone(self.process):
+            return False
+        remove_cgroup(f"coatcheck-{self.directory.name}")
+        shutil.rmtree(self.directory, ignore_errors=True)
+        return True
+
+
+def _spec(machine: Unclaimed, settings: Settings, trust: TrustFiles) -> SupervisorSpec:
+    """Of a sandbox that has no session, no handle and no time limit."""
+    shape = machine.shape
+    nobody = Identity(
+        name=AGENT,
+        uid=FIRST_UID,
+        session="",
+        socket=machine.directory / "none",
+        environment={},
+        ca=trust.ca.absolute(),
+        bundle=trust.bundle.absolute(),
+        java_truststore=trust.java_truststore.absolute(),
+    )
+    return SupervisorSpec(
+        id=machine.id,
+        directory=machine.directory,
+        lock=machine.lock,
+        control=settings.control.absolute(),
+        backend=shape.backend,
+        machine=MachineSpec(
+            isolation=shape.isolation,
+            image=Path(shape.image) if shape.image is not None else None,
+            memory_mib=shape.memory_mib,
+            cpus=shape.cpus,
+            disk_mib=shape.disk_mib,
+            processes=shape.processes,
+            generation=GENERATION,
+        ),
+        identities=(nobody,),
+        lease_seconds=0,
+        expires_at=0,
+        idle_seconds=None,
+        limits=Limits(memory_mib=shape.memory_mib, cpus=shape.cpus, processes=shape.processes),
+        ceiling=ceilings(settings),
+        agent=Path(shape.agent) if shape.agent is not None else None,
+        filesystem=None,
+        unbound=True,
+    )

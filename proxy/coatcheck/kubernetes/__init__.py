@@ -1,0 +1,1 @@
+"""Coatcheck inside Kubernetes: the sidecar, and the admission webhook that injects it."""

@@ -1,0 +1,1 @@
+"""Coatcheck on one machine: `run`, `dev`, and a daemon inside the command's own process."""

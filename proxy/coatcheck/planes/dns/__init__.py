@@ -1,0 +1,1 @@
+"""DNS for sandboxes: synthetic addresses only, nothing is forwarded."""

@@ -1,0 +1,1 @@
+"""Listening sockets, and the first bytes of a connection."""

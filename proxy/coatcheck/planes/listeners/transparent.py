@@ -1,0 +1,113 @@
+"""The first bytes of a redirected connection, whose client knows of no proxy: where is it going?
+
+A ClientHello says so by its server name, plain HTTP by its Host. From there on it is a tunnel as after a
+CONNECT that was allowed: the same policy, equalities, certificates and limits. What is refused is told in
+the client's own words: TLS is completed with a certificate for the name that was asked for, and each request
+in it gets the refusal.
+"""
+
+from typing import TYPE_CHECKING, override
+
+from mitmproxy.connection import ConnectionState
+from mitmproxy.proxy import commands, events, layer
+from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.layers.http import HTTPMode
+from mitmproxy.proxy.layers.modes import HttpProxy
+from mitmproxy.proxy.layers.tls import parse_client_hello
+
+from coatcheck.decision.host import HostRefused
+from coatcheck.decision.message import Peer
+from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.planes.listeners.client_hello import is_whole, server_name
+from coatcheck.planes.mitm.layers import EgressHttpLayer
+from coatcheck.planes.mitm.refusal import refusal_bytes
+from coatcheck.planes.mitm.tls_layers import EgressClientTls
+from coatcheck.planes.mitm.tunnel import OpaqueTunnel
+
+if TYPE_CHECKING:
+    from coatcheck.planes.mitm.connection import EgressConnection
+
+type Generator = layer.CommandGenerator[None]
+
+HANDSHAKE = 0x16
+"""The first byte of a ClientHello's record (RFC 8446 5.1)."""
+_ALERT = b"\x15\x03\x03\x00\x02\x02"
+"""A fatal alert; what it says follows (RFC 8446 6)."""
+_DECODE_ERROR, _UNRECOGNIZED_NAME = b"\x32", b"\x70"
+
+
+def first_layer(context: Context, link: "EgressConnection", peer: Peer) -> layer.Layer:
+    """What reads a new connection: a client that knows of its proxy asks it, the others are listened to."""
+    return HttpProxy(context) if peer.original is None else Listening(context, link)
+
+
+class Listening(layer.Layer):
+    """Collects the first bytes, decides by them, and gives way to the layer that fits."""
+
+    def __init__(self, context: Context, link: "EgressConnection") -> None:
+        super().__init__(context)
+        self._link = link
+        self._first = bytearray()
+
+    @override
+    def _handle_event(self, event: events.Event) -> Generator:
+        if isinstance(event, events.DataReceived):
+            self._first += event.data
+            yield from self._read()
+        elif isinstance(event, events.ConnectionClosed):
+            yield commands.CloseConnection(self.context.client)
+
+    def _read(self) -> Generator:
+        first = self._first[0]
+        if first == HANDSHAKE:
+            yield from self._read_hello()
+        elif 0x41 <= first <= 0x5A or 0x61 <= first <= 0x7A:
+            # The Host comes with the head; `destination` takes it from there.
+            yield from self._give_way(EgressHttpLayer(self.context, HTTPMode.transparent, self._link))
+        else:
+            denial = Deny(Reason.PROTOCOL_REFUSED, "a redirected connection that is neither TLS nor HTTP")
+            request_id = self._link.plane.refuse_connection(self._link, denial)
+            yield from self._end(refusal_bytes(denial, request_id))
+
+    def _read_hello(self) -> Generator:
+        try:
+            hello = parse_client_hello(bytes(self._first)) if is_whole(self._first) else None
+            name = server_name(hello) if hello is not None else None
+        except HostRefused as refused:
+            yield from self._refuse_hello(Deny(Reason.HOST_FORM_REFUSED, str(refused)), _UNRECOGNIZED_NAME)
+            return
+        except ValueError:
+            yield from self._refuse_hello(Deny(Reason.PROTOCOL_REFUSED, "malformed or endless ClientHello"))
+            return
+        if hello is not None:
+            yield from self._enter(name)
+
+    def _enter(self, name: str | None) -> Generator:
+        link, original = self._link, self._link.peer.original
+        assert original is not None
+        if name is None:
+            denial = Deny(Reason.AUTHORITY_MISMATCH, "no TLS server name, so that nothing says who is meant")
+            link.tunnel = (original.address, original.port)
+            link.plane.refuse_connection(link, denial)
+        else:
+            link.tunnel = (name, original.port)
+            link.plane.open_tunnel(link, link.tunnel)
+        if link.opaque is not None:
+            yield from self._give_way(OpaqueTunnel(self.context, link, link.opaque))
+        else:
+            yield from self._give_way(EgressClientTls(self.context))
+
+    def _give_way(self, to: layer.Layer) -> Generator:
+        self._link.layer = to
+        self._link.await_head()
+        yield from to.handle_event(events.Start())
+        yield from to.handle_event(events.DataReceived(self.context.client, bytes(self._first)))
+
+    def _refuse_hello(self, denial: Deny, alert: bytes = _DECODE_ERROR) -> Generator:
+        self._link.plane.refuse_connection(self._link, denial)
+        yield from self._end(_ALERT + alert)
+
+    def _end(self, answer: bytes) -> Generator:
+        if self.context.client.state & ConnectionState.CAN_WRITE:
+            yield commands.SendData(self.context.client, answer)
+        yield commands.CloseConnection(self.context.client)

@@ -1,0 +1,1 @@
+"""What proves which sandbox a connection belongs to, beyond its listener."""

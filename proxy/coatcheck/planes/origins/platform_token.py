@@ -1,0 +1,159 @@
+"""Origin class `token`: a platform's signed word for which pod is talking (Kubernetes projected tokens).
+
+The token is bound to our audience and to its pod's UID, so that it proves one sandbox to us and nothing to
+anybody else; a token for several audiences could be replayed to us by the others, and is refused.
+"""
+
+import hashlib
+import logging
+import math
+import os
+import re
+import stat
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jwt
+
+from coatcheck.decision.message import Origin, OriginClass
+from coatcheck.platform.jwks import JWKS_BYTES, parse_jwks
+
+logger = logging.getLogger(__name__)
+
+TOKEN_BYTES = 8192
+"""Kubernetes' own have about 1.2 KiB."""
+CACHED = 4096
+"""Verified tokens remembered, about 300 bytes each: a signature check costs more than the rest of CONNECT."""
+SKEW_SECONDS = 10.0
+"""How far the issuer's clock may run ahead of ours, for `nbf`. `exp` gets nothing."""
+
+_POD_UID = re.compile("[0-9a-zA-Z-]{1,64}")
+_NAME = re.compile("[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+"""Of a namespace or a pod (RFC 1123 subdomain): they stand in audit records."""
+_JWT = re.compile(r"[\w-]+\.[\w-]+\.[\w-]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenProof:
+    """What a token proved. It counts until `expires_at` (Unix seconds), on a kept connection too."""
+
+    origin: Origin
+    expires_at: float
+    namespace: str = ""
+    """The pod's, as the platform says it; empty where it does not."""
+    pod: str = ""
+    """The pod's name, likewise."""
+
+
+class PlatformTokens:
+    """Verifies tokens of one issuer for one audience. Belongs to the plane's loop."""
+
+    def __init__(self, jwks_file: Path, issuer: str, audience: str) -> None:
+        self._file = jwks_file
+        self._issuer = issuer
+        self._audience = audience
+        self._stamp: object = None
+        self._keys: Mapping[str, jwt.PyJWK] = {}
+        self._proofs: OrderedDict[str, TokenProof] = OrderedDict()
+
+    def proof(self, token: str, now: float) -> TokenProof | None:
+        """What `token` proves at `now` (Unix seconds), or None. Nothing of a token is ever logged."""
+        if len(token) > TOKEN_BYTES or _JWT.fullmatch(token) is None:
+            return None
+        self._read_keys()
+        digest = hashlib.sha256(token.encode()).hexdigest()
+        known = self._proofs.get(digest)
+        if known is None:
+            known = self._verify(token, now)
+            if known is None:
+                return None
+            self._proofs[digest] = known
+            if len(self._proofs) > CACHED:
+                self._proofs.popitem(last=False)
+        elif now >= known.expires_at:
+            del self._proofs[digest]
+            return None
+        else:
+            self._proofs.move_to_end(digest)
+        return known
+
+    def _verify(self, token: str, now: float) -> TokenProof | None:
+        try:
+            header = jwt.get_unverified_header(token)
+            key = self._keys.get(header.get("kid", ""))
+            if key is None:
+                return None
+            claims = jwt.decode(
+                token,
+                key,
+                algorithms=[key.algorithm_name],
+                issuer=self._issuer,
+                # Times are checked below, against the daemon's clock, which never goes back.
+                options={
+                    "verify_exp": False,
+                    "verify_nbf": False,
+                    "verify_iat": False,
+                    "verify_aud": False,
+                    "require": ["exp", "iss", "aud"],
+                },
+            )
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
+            return None
+        return self._judge(claims, now)
+
+    def _judge(self, claims: Mapping[str, Any], now: float) -> TokenProof | None:
+        if claims.get("aud") not in (self._audience, [self._audience]):
+            return None
+        expires, begins = _time(claims.get("exp")), _time(claims.get("nbf", 0))
+        if expires is None or begins is None:
+            return None
+        if now >= expires or now + SKEW_SECONDS < begins:
+            return None
+        platform = claims.get("kubernetes.io")
+        if not isinstance(platform, dict) or not isinstance(pod := platform.get("pod"), dict):
+            return None
+        uid = pod.get("uid")
+        if not isinstance(uid, str) or _POD_UID.fullmatch(uid) is None:
+            return None
+        origin = Origin(OriginClass.TOKEN, f"{self._issuer}|{uid}")
+        return TokenProof(origin, expires, _name(platform.get("namespace")), _name(pod.get("name")))
+
+    def _read_keys(self) -> None:
+        """Read the file again when it changed. A key that is gone takes its tokens with it, and a file that
+        cannot be read takes all: whoever could break it must not keep an old key alive."""
+        try:
+            status = self._file.stat()
+            stamp: object = (status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode)
+        except OSError as error:
+            stamp = error.errno
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        self._proofs.clear()
+        self._keys = {}
+        try:
+            self._keys = read_jwks(self._file)
+        except (OSError, ValueError) as error:
+            logger.error("no platform token counts until %s can be read: %s", self._file, error)
+
+
+def read_jwks(path: Path) -> dict[str, jwt.PyJWK]:
+    """The signature keys in a JWKS file (RFC 7517) by key id. OSError or ValueError says what is wrong."""
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_mode & stat.S_IWOTH:
+            raise ValueError("anybody may write to it: chmod o-w")
+        content = file.read(JWKS_BYTES + 1)
+    return parse_jwks(content)
+
+
+def _name(value: object) -> str:
+    return value if isinstance(value, str) and _NAME.fullmatch(value) else ""
+
+
+def _time(value: object) -> float | None:
+    """A NumericDate (RFC 7519 2), in Unix seconds."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if number and math.isfinite(value) else None  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""The compatibility mode for a stock `mitmdump -s`."""

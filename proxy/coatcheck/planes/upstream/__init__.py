@@ -1,0 +1,1 @@
+"""Dialling upstreams: names resolved and screened here, TLS verified, parent proxies."""

@@ -1,0 +1,1 @@
+"""What the operating system and the network give: private files, processes, systemd, bounded HTTP."""

@@ -1,0 +1,1 @@
+"""Signed policy bundles and the keys that they are checked with."""

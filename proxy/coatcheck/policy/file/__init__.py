@@ -1,0 +1,1 @@
+"""A policy file: read strictly, validated, reviewed and compiled."""

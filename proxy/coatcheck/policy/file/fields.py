@@ -1,0 +1,230 @@
+"""One text of a policy file -> one value, or `Wrong`: what is the matter and what to write instead."""
+
+import re
+from datetime import date
+from difflib import get_close_matches
+
+from coatcheck.decision.host import HostRefused, canonical_host
+from coatcheck.decision.observing import OBSERVED
+from coatcheck.decision.path import ambiguous, canonical_path, check_target
+from coatcheck.decision.policy import HostPattern, PathPattern, SecretRef
+from coatcheck.policy.file.problem import Wrong
+from coatcheck.policy.file.public_suffix import SuffixKind, public_suffix
+
+METHODS = (
+    *("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "QUERY"),
+    *("PROPFIND", "PROPPATCH", "MKCOL", "COPY", "MOVE", "LOCK", "UNLOCK", "REPORT", "SEARCH"),
+)
+STORES = ("vault", "file", "memory")
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_SECRET = re.compile(r"([a-z]+):([A-Za-z0-9_.@-]+)/([A-Za-z0-9_.@/ -]*[A-Za-z0-9_.@-])#([A-Za-z0-9_.@-]+)")
+_PREFIX = re.compile(r"[A-Za-z0-9_.~-]{1,32}")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_WORD = re.compile(r"[A-Za-z0-9_.~-]{1,64}")
+
+
+def closest(word: str, known: tuple[str, ...] | list[str]) -> str:
+    """`write "known"` for the known word that `word` looks like, else the list of them."""
+    near = get_close_matches(word.lower(), [name.lower() for name in known], n=1, cutoff=0.6)
+    for name in known:
+        if near and name.lower() == near[0]:
+            return f'write "{name}"'
+    return "write one of: " + ", ".join(known)
+
+
+def name(text: str) -> str:
+    """A credential's name: it becomes part of handles, URLs and audit records."""
+    if not _NAME.fullmatch(text):
+        if _NAME.fullmatch(text.lower()):
+            raise Wrong(f'"{text}" is not a name', f'write "{text.lower()}"')
+        raise Wrong(
+            f'"{text}" is not a name', "write 1 to 63 of a-z, 0-9, - and _, beginning with a letter or digit"
+        )
+    return text
+
+
+def line_of_text(text: str) -> str:
+    """A title or owner: one printable line of at most 120 characters."""
+    if not text.strip() or text != text.strip() or len(text) > 120 or not text.isprintable():
+        raise Wrong(
+            "this is not one line of text", "write 1 to 120 printable characters without space around them"
+        )
+    return text
+
+
+def rule_name(text: str) -> str:
+    """As `line_of_text`; what we write into records ourselves is no name for a rule."""
+    if text == OBSERVED:
+        raise Wrong(f'"{OBSERVED}" is how records call what no rule allowed', "write another name")
+    return line_of_text(text)
+
+
+def host_pattern(text: str) -> HostPattern:
+    """`api.example.org`, or `*.example.org` for every name below it."""
+    wildcard = text.startswith("*.")
+    host = text[2:] if wildcard else text
+    if host == "*" or text == "*":
+        raise Wrong("a star alone would allow every host", "write each host that is needed")
+    if "*" in host:
+        raise Wrong(
+            f'"{text}": a star stands only for whole labels at the front', 'write "*.suffix" or exact hosts'
+        )
+    canonical = _canonical(host, "*." if wildcard else "")
+    if wildcard:
+        _check_wildcard(canonical)
+    return HostPattern(canonical, wildcard)
+
+
+def _canonical(host: str, star: str) -> str:
+    try:
+        canonical = canonical_host(host)
+    except HostRefused as refused:
+        within = "" if refused.instead else _host_in(host)
+        meant = refused.instead or within
+        message = "this is more than a host name" if within else str(refused)
+        instead = f"write {star}{meant}" if meant else "write the plain host name"
+        raise Wrong(f'"{star}{host}": {message}', instead) from None
+    if canonical != host:
+        raise Wrong(f'"{star}{host}" is not in canonical form', f"write {star}{canonical}")
+    return canonical
+
+
+def _host_in(text: str) -> str:
+    """The host that stands in a URL or an authority, for a hint."""
+    bare = text.partition("://")[2] or text
+    bare = re.split(r"[/?#]", bare, maxsplit=1)[0].rpartition("@")[2]
+    try:
+        return canonical_host(re.sub(r":\d+$", "", bare))
+    except HostRefused:
+        return ""
+
+
+def _check_wildcard(suffix: str) -> None:
+    if suffix.rpartition(".")[2].isdigit() or ":" in suffix:
+        raise Wrong(f'"*.{suffix}": addresses have no names below them', "write each address")
+    if "." not in suffix:
+        raise Wrong(f'"*.{suffix}" would allow a whole top-level domain', f'write "*.example.{suffix}"')
+    if public_suffix(suffix) is SuffixKind.REGISTRY:
+        raise Wrong(
+            f'"*.{suffix}" would allow names that anybody can register', f'write "*.example.{suffix}"'
+        )
+
+
+def path_pattern(text: str) -> PathPattern:
+    """An exact path, `*` for one whole segment, or `/**` at the end for everything below."""
+    if not text.startswith("/"):
+        raise Wrong(f'"{text}" does not begin with a slash', f'write "/{text}"')
+    if "?" in text:
+        raise Wrong("queries are not matched", f'write "{text.partition("?")[0]}"')
+    refused = check_target(text)
+    if refused is not None or ambiguous(text):
+        raise Wrong(
+            f'"{text}": {refused.detail if refused else "empty segments and ; never match"}',
+            "write the plain path",
+        )
+    if canonical_path(text) != text:
+        raise Wrong(f'"{text}" is not in canonical form', f'write "{canonical_path(text)}"')
+    segments = text[1:].split("/")
+    prefix = segments[-1] == "**"
+    if prefix:
+        segments.pop()
+    for segment in segments:
+        if "*" in segment and segment != "*":
+            whole = text.partition(segment)[0]
+            raise Wrong(
+                f'"{segment}": a star stands for one whole segment',
+                f'write "{whole}*" or "{whole}**" at the end',
+            )
+    return PathPattern(tuple(segments), prefix)
+
+
+def sandbox_path(text: str) -> str:
+    """A place in a sandbox's file system: absolute, canonical, itself and not a pattern."""
+    if text.startswith("~"):
+        raise Wrong(f'"{text}": whose home it is depends on who runs', f'write "/home/agent{text[1:]}"')
+    if not text.startswith("/"):
+        raise Wrong(f'"{text}" does not begin with a slash', f'write "/{text}"')
+    if any(character in text for character in "*?[]{}$"):
+        raise Wrong(f'"{text}" looks like a pattern, and places are no patterns', "write each place")
+    if not text.isprintable() or len(text) > 1024:
+        raise Wrong("this is not a path of 1 to 1024 printable characters", "write the plain path")
+    canonical = "/" + "/".join(part for part in text.split("/") if part not in {"", "."})
+    if ".." in canonical.split("/"):
+        raise Wrong(f'"{text}" goes back up', "write where it leads")
+    if canonical != text:
+        raise Wrong(f'"{text}" is not in canonical form', f'write "{canonical}"')
+    return text
+
+
+def method(text: str) -> str:
+    """An HTTP method, in the upper case that HTTP compares."""
+    if text in {"TRACE", "CONNECT"}:
+        why = (
+            "sends the request, credentials included, back"
+            if text == "TRACE"
+            else "opens a tunnel that nobody reads"
+        )
+        raise Wrong(f"{text} {why}", "leave it out")
+    if text == "*":
+        raise Wrong(
+            "a star would allow every method", "list the methods that are needed, such as [GET, HEAD]"
+        )
+    if text not in METHODS:
+        raise Wrong(f'"{text}" is not a method that can be allowed', closest(text, METHODS))
+    return text
+
+
+def secret_ref(text: str) -> SecretRef:
+    """`store:mount/path#field`."""
+    found = _SECRET.fullmatch(text)
+    if not found or any(part in {"", ".", ".."} for part in found[3].split("/")):
+        raise Wrong(
+            "this does not name a secret", "write store:mount/path#field, such as vault:secret/openai#api_key"
+        )
+    store, mount, path, field = found.groups()
+    if store not in STORES:
+        raise Wrong(f'there is no secret store "{store}"', closest(store, STORES))
+    if store == "vault" and path.startswith("data/"):
+        fixed = path.removeprefix("data/")
+        raise Wrong("KV version 2 adds data/ by itself", f"write {store}:{mount}/{fixed}#{field}")
+    return SecretRef(store, mount, path, field)
+
+
+def handle_prefix(text: str) -> str:
+    """What clients check that a key begins with, e.g. `sk-ant-`."""
+    if not _PREFIX.fullmatch(text):
+        raise Wrong("this cannot begin a handle", "write 1 to 32 of A-Z, a-z, 0-9 and -_.~, such as sk-ant-")
+    return text
+
+
+def path_prefix(text: str) -> str:
+    """What stands before the handle in its path segment, e.g. `bot`."""
+    return handle_prefix(text) if text else text
+
+
+def parameter(text: str) -> str:
+    """The name of a query parameter, a SigV4 service or region: unreserved characters only."""
+    if not _WORD.fullmatch(text):
+        raise Wrong(f'"{text}" is not a plain name', "write 1 to 64 of A-Z, a-z, 0-9 and -_.~")
+    return text
+
+
+def one_token(text: str) -> str:
+    """Printable ASCII without space or colon: a user name of Basic (RFC 7617 forbids the colon)."""
+    if not text or len(text) > 128 or not (text.isascii() and text.isprintable()) or set(' :"') & set(text):
+        raise Wrong(
+            f'"{text}" cannot stand here',
+            "write up to 128 printable ASCII characters without space, quote or colon",
+        )
+    return text
+
+
+def calendar_date(text: str) -> date:
+    """`2027-03-31`."""
+    try:
+        if not _DATE.fullmatch(text):
+            raise ValueError
+        return date.fromisoformat(text)
+    except ValueError:
+        raise Wrong(f'"{text}" is not a date', "write year-month-day, such as 2027-03-31") from None

@@ -1,0 +1,1 @@
+"""Sample requests with expected verdicts: the tests of a policy."""

@@ -1,0 +1,1 @@
+"""One request from its head to its last byte: decided, recorded, its secrets injected and redacted."""

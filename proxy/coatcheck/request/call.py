@@ -1,0 +1,405 @@
+"""One request's life after the verdict: the last look, the secrets put in, every chunk, the end."""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Container
+from typing import TYPE_CHECKING
+
+from coatcheck.decision.body_search import BodySearch
+from coatcheck.decision.decide import NeedBody, World
+from coatcheck.decision.handle import Claims
+from coatcheck.decision.message import Destination, Edits, Peer, RequestHead, ResponseHead
+from coatcheck.decision.policy import Credential, HandlesInBody, LimitKind, Rule
+from coatcheck.decision.response import ResponsePlan
+from coatcheck.decision.session import Session, alive
+from coatcheck.decision.substitute import check_secret
+from coatcheck.decision.verdict import Deny, Inject, Pass, Reason
+from coatcheck.request.handle_use import ancestor_shown, counts_until, foreign, one_revoked
+from coatcheck.request.request_edits import (
+    credential_edits,
+    secret_travels,
+    values_to_scrub,
+    with_connection_edits,
+)
+from coatcheck.request.response import Answer
+from coatcheck.request.revalidate import denial_of, still_allowed
+from coatcheck.secrets import Secret
+from coatcheck.telemetry.events import Alarm, Completion
+
+if TYPE_CHECKING:
+    from coatcheck.request.exchange import Exchange
+
+logger = logging.getLogger(__name__)
+
+
+class Call:
+    """One request. Planes call its methods in the order of the request; each may answer with a Deny."""
+
+    def __init__(
+        self, exchange: "Exchange", request_id: str, peer: Peer, destination: Destination, head: RequestHead
+    ) -> None:
+        self.request_id = request_id
+        self.peer = peer
+        self.destination = destination
+        self.head = head
+        self.started = time.perf_counter()
+        self.session: Session | None = None
+        self.rule: Rule | None = None
+        self.verdict: Pass | Inject | None = None
+        self.need: NeedBody | None = None
+        self.denial: Deny | None = None
+        self.credentials: tuple[str, ...] = ()
+        self.approved_by = ""
+        """Who said that it may leave, where the rule asks."""
+        self.hashes_body = 0
+        """Bytes of body to buffer because its hash is signed (SigV4)."""
+        self.entered = False
+        """The limits have counted this call in; `complete` counts it out."""
+        self.told = self.left = False
+        """The verdict is in the audit log, without which nothing leaves (I8); something was written to the
+        upstream, so that it can only be broken off (I3)."""
+        self.committed = False
+        """The head with its secrets was handed to the plane."""
+        self.status = 0
+        self._exchange = exchange
+        self._secrets: dict[str, Secret] = {}
+        self._epoch = -1
+        self._policy: object = None
+        self._sent = 0
+        self._received = 0
+        self.buffered = 0
+        """Bytes kept until the body is whole."""
+        self._search: BodySearch | None = None
+        self._answer: Answer | None = None
+        self._handle_until = math.inf
+        """When the first of the handles expires."""
+        self._travels = True
+        """False for SigV4 without a session token: no secret is in the request, so ranges are harmless
+        (s3transfer downloads in parts)."""
+        self._ended = False
+        self._on_end: Callable[[Call], None] | None = None
+
+    def on_end(self, callback: "Callable[[Call], None]") -> None:
+        """Call `callback` once the request has ended, however."""
+        self._on_end = callback
+
+    # --- before the request leaves ------------------------------------------------------------------
+
+    @property
+    def body_limit(self) -> int:
+        """Bytes of body to buffer before `receive_body`; 0: stream it."""
+        return self.need.limit if self.need is not None else self.hashes_body
+
+    @property
+    def injected(self) -> bool:
+        """Whether a secret stands in the request, so that an answer could echo it."""
+        return isinstance(self.verdict, Inject) and self._travels
+
+    def deny(self, denial: Deny) -> None:
+        """Refuse; a refusal that stands is never replaced by a milder one."""
+        self.denial = self.denial or denial_of(denial)
+        self._leave()
+
+    def client_left(self) -> None:
+        """Nobody waits for the answer: whoever is asked whether it may leave need not say."""
+        self._exchange.approvals.forget_request(self.request_id)
+
+    def hold(self, credential: Credential, secret: Secret) -> None:
+        self._secrets[credential.name] = secret
+
+    def foreign_claims(self, world: World) -> tuple[Claims, ...]:
+        """The genuine handles in this head of sessions that are neither this one nor its ancestors."""
+        return foreign(self.session, self.head, world)
+
+    def inherited_from(self) -> str:
+        """The ancestor whose string was shown and counted; empty for a session's own, and for none."""
+        return ancestor_shown(self.session, self.verdict, self._exchange.state.genuine)
+
+    def permitted(self) -> Deny | None:
+        """Whether the verdict still holds now: the lease, revocations, and the policy as it is (I5).
+
+        Looked at before the first upstream byte and at each chunk (TOCTOU: OpenShell PR 2510; decisions
+        frozen for the life of a tunnel: OneCLI #178).
+        """
+        session, rule = self.session, self.rule
+        if session is None or rule is None or self._ended:
+            return Deny(Reason.INTERNAL_ERROR, "no verdict")
+        state = self._exchange.state
+        sessions = state.sessions
+        current = sessions.by_id.get(session.id)
+        if current is None or current.generation != session.generation:
+            return Deny(Reason.SESSION_REVOKED, "the session has ended")
+        now = state.clock.now()
+        dead = alive(current, now) or state.deaf(now)
+        if dead is not None:
+            return dead
+        if now.wall >= self._handle_until:
+            return Deny(Reason.HANDLE_EXPIRED, "while the request ran")
+        if sessions.epoch == self._epoch:
+            return None
+        if self._handle_revoked(current):
+            return Deny(Reason.HANDLE_REVOKED, "while the request ran")
+        policy = state.policies.get(session.policy)
+        if policy is not self._policy:
+            still = still_allowed(policy, self.destination, self.head, self.verdict, now.wall)
+            if not isinstance(still, Rule):
+                return denial_of(still)
+            self._policy = policy
+        self._epoch = sessions.epoch
+        return None
+
+    def commit_tunnel(self) -> Deny | None:
+        """The last look before a tunnel's first byte leaves."""
+        denial = self.denial or self.permitted() or self._untold()
+        self.committed = denial is None
+        return denial
+
+    @property
+    def refusal(self) -> Deny | None:
+        """Why it may not go on, once judged; None, too, while the verdict waits for the body."""
+        waits = self.need is not None and self.verdict is None
+        return self.denial or (None if waits else self._untold())
+
+    def _untold(self) -> Deny | None:
+        return None if self.told else Deny(Reason.INTERNAL_ERROR, "the verdict was not recorded")
+
+    def _handle_revoked(self, session: Session) -> bool:
+        """By itself, or because its credential was taken from the session."""
+        state = self._exchange.state
+        if not session.credentials.issuperset(self.credentials):
+            return True
+        return one_revoked(session, self.verdict, state.genuine, state.sessions.by_id)
+
+    def commit(self, body: bytes) -> Edits | Deny:
+        """The last look and the edits, secrets included. The plane sends them without another await."""
+        denial = self.denial or self.permitted() or self._untold()
+        if denial is not None:
+            return denial
+        refused = self._judge_whole(body) if body else None
+        if refused is not None:
+            return refused
+        edits = self._edits(body)
+        if isinstance(edits, Deny):
+            return edits
+        if not body and (not self.head.end_stream or self.head.get("upgrade") is not None):
+            self._search = self._body_search()  # what a WebSocket's client says is a body, too (I4)
+        if self.session is not None:
+            session_id, secrets = self.session.id, self._exchange.secrets
+            self._answer = Answer(self.head, session_id, secrets, self._host_gets_secrets)
+        until = counts_until(self.session, self.verdict, self._exchange.state.genuine)
+        if until is None:
+            return Deny(Reason.INTERNAL_ERROR, "a handle that was judged can no longer be read")
+        self._handle_until = until
+        self.committed = True
+        return edits
+
+    def _host_gets_secrets(self) -> bool:
+        """Whether any credential of the session's policy may go to this request's host."""
+        policy = self._exchange.state.policies.get(self.session.policy) if self.session else None
+        hosts = [host for c in policy.credentials.values() for host in c.hosts] if policy else []
+        return policy is None or any(host.matches(self.destination.host) for host in hosts)
+
+    def _forbids_ranges(self) -> bool:
+        """A range may begin inside an echo, also an earlier one. Signatures echo nothing (s3transfer)."""
+        if isinstance(self.verdict, Inject) or self.session is None:
+            return self.injected
+        served = self._exchange.secrets.patterns(self.session.id) is not None
+        return served and self._host_gets_secrets()
+
+    def _edits(self, body: bytes) -> Edits | Deny:
+        verdict = self.verdict
+        if verdict is None:
+            return Deny(Reason.INTERNAL_ERROR, "no verdict")
+        credentials = Edits()
+        if isinstance(verdict, Inject):
+            whole = body if self.body_limit else None
+            now = self._exchange.state.clock.now().wall
+            put_in = credential_edits(self.head, self.destination, verdict, self._secrets, whole, now)
+            if isinstance(put_in, Deny):
+                return put_in
+            credentials = put_in
+            self._travels = secret_travels(verdict, self._secrets)
+            for credential, value, username in values_to_scrub(verdict, self._secrets):
+                if isinstance(check_secret(credential, value), Deny):
+                    continue  # refused by the substitution, or signed with and never sent
+                if not self._exchange.secrets.add(verdict.session.id, value, username):
+                    return Deny(Reason.CAPACITY, "the session was served too many different secrets")
+        scrub = self._exchange.secrets.patterns(verdict.session.id) is not None
+        return with_connection_edits(self.head, credentials, injected=self._forbids_ranges(), scrub=scrub)
+
+    def buffer(self, count: int) -> Deny | None:
+        """So many more bytes of a body are to be kept until it is whole."""
+        self.buffered += count
+        crowded = self._exchange.places.keep(self, count)
+        return Deny(Reason.BODY_TOO_LARGE) if self.buffered > self.body_limit else crowded
+
+    # --- the body on its way up ---------------------------------------------------------------------
+
+    def upload(self, chunk: bytes) -> bytes | Deny:
+        """One chunk of body, as it may leave."""
+        denial = self.sent(len(chunk))
+        if denial is not None:
+            return denial
+        if self._search is None:
+            return chunk
+        out = self._search.feed(chunk)
+        return self._seen_in_body(self._search) or out
+
+    def sent(self, count: int) -> Deny | None:
+        """So many bytes of the request are to leave: whether they may."""
+        denial = self.permitted() or self._charge(LimitKind.BYTES_UP, count)
+        if denial is not None:
+            return denial
+        self._sent += count
+        limit = self.rule.max_request_bytes if self.rule else 0
+        return Deny(Reason.BODY_TOO_LARGE) if limit and self._sent > limit else None
+
+    def upload_end(self) -> bytes | Deny:
+        denial = self.permitted()
+        if denial is not None or self._search is None:
+            return denial or b""
+        rest = self._search.close()
+        return self._seen_in_body(self._search) or rest
+
+    def _judge_whole(self, body: bytes) -> Deny | None:
+        """A buffered body is counted and searched like one that streams. What is signed, or gets a
+        credential, cannot be masked beside: there `mask` refuses."""
+        denial = self.sent(len(body))
+        if denial is not None:
+            return denial
+        state = self._exchange.state
+        search = BodySearch(state.genuine.references, state.genuine.is_reference)
+        search.feed(body)
+        search.close()
+        injections = self.verdict.injections if isinstance(self.verdict, Inject) else ()
+        return self._seen_in_body(search, declared={injection.handle for injection in injections})
+
+    def _body_search(self) -> BodySearch:
+        state = self._exchange.state
+        masking = self.rule is not None and self.rule.handles_in_body is HandlesInBody.MASK
+        return BodySearch(state.genuine.references, state.genuine.is_reference, masking=masking)
+
+    def _seen_in_body(self, search: BodySearch, declared: Container[str | None] = ()) -> Deny | None:
+        """A handle in a body is inert: told once a session and credential, refused only where policy says."""
+        for text in search.take():
+            claims = self._exchange.state.genuine.claims_of(text)
+            if not isinstance(claims, Claims) or self.session is None or self.rule is None:
+                continue
+            if text in declared:
+                continue
+            if self._exchange.first_report(self.session.id, claims.cred):
+                self._exchange.emit(
+                    Alarm(
+                        at=self._exchange.state.clock.now().wall,
+                        reason=Reason.HANDLE_MISPLACED,
+                        session=self.session.id,
+                        tenant=self.session.tenant,
+                        credential=claims.cred,
+                        detail=f"handle {claims.jti} in a body to {self.destination.url}",
+                    )
+                )
+            unmasked = self._search is None and self.rule.handles_in_body is HandlesInBody.MASK
+            if unmasked or self.rule.handles_in_body is HandlesInBody.REFUSE:
+                return Deny(Reason.HANDLE_MISPLACED, f"credential {claims.cred} in a body", alarm=True)
+        return None
+
+    def _charge(self, kind: LimitKind, count: int) -> Deny | None:
+        if self.session is None or self.rule is None or not self.rule.limits:
+            return None
+        now = self._exchange.state.clock.now().monotonic
+        return self._exchange.buckets.charge(self.session, self.rule, self.credentials, kind, count, now)
+
+    # --- the answer ---------------------------------------------------------------------------------
+
+    @property
+    def answer(self) -> Answer:
+        """What comes back. There is one once the request was committed."""
+        if self._answer is None:
+            raise RuntimeError("an answer to a request that never left")
+        return self._answer
+
+    def respond(self, response: ResponseHead, *, end_stream: bool) -> ResponsePlan | Deny:
+        """What must happen to the answer."""
+        self.status = response.status
+        denial = self.permitted()
+        if denial is not None:
+            return denial
+        assert self.rule is not None  # noqa: S101 - permitted() saw it
+        if response.status == 206 and self._forbids_ranges():
+            return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, "a part of an answer that was not asked for")
+        return self.answer.begin(
+            response,
+            injected=self.injected,
+            keep_set_cookie=self._keeps_cookies(),
+            websocket=self.rule.websocket,
+            end_stream=end_stream,
+        )
+
+    def _keeps_cookies(self) -> bool:
+        if not isinstance(self.verdict, Inject):
+            return True
+        return all(injection.credential.keep_set_cookie for injection in self.verdict.injections)
+
+    def download(self, chunk: bytes) -> list[bytes] | Deny:
+        """One chunk of the answer, as the sandbox may see it."""
+        return self.received(len(chunk)) or self.answer.feed(chunk)
+
+    def received(self, count: int) -> Deny | None:
+        """So many bytes of the answer came in: whether they, and more, may go on."""
+        denial = self.permitted() or self._charge(LimitKind.BYTES_DOWN, count)
+        if denial is not None:
+            return denial
+        self._received += count
+        limit = self.rule.max_response_bytes if self.rule else 0
+        return Deny(Reason.BODY_TOO_LARGE, "the answer") if limit and self._received > limit else None
+
+    def download_end(self) -> list[bytes] | Deny:
+        return self.permitted() or self.answer.finish()
+
+    def websocket_control(self, payload: bytes, *, from_client: bool) -> bytes | Deny:
+        """A ping's payload or a close reason: at most 125 bytes (RFC 6455 5.5), scrubbed like the rest."""
+        denial = self.sent(len(payload)) if from_client else self.received(len(payload))
+        if denial is not None:
+            return denial
+        return payload if from_client else self.answer.whole(payload)
+
+    # --- the end ------------------------------------------------------------------------------------
+
+    def complete(self, aborted: Reason | None) -> None:
+        """Counted once, whatever comes after. Later calls answer Deny. Never raises."""
+        if self._ended:
+            return
+        self._ended = True
+        for step in (self._leave, self._vacate, lambda: self._tell(aborted)):
+            try:
+                step()
+            except Exception:
+                logger.exception("request %s did not end in order", self.request_id)
+
+    def _vacate(self) -> None:
+        if self._on_end is not None:
+            self._on_end(self)
+        self._exchange.places.leave(self)
+
+    def _tell(self, aborted: Reason | None) -> None:
+        if not self.committed or self.session is None:
+            return
+        self._exchange.tell(
+            Completion(
+                at=self._exchange.state.clock.now().wall,
+                request_id=self.request_id,
+                session=self.session.id,
+                status=self.status,
+                bytes_up=self._sent,
+                bytes_down=self._received,
+                seconds=time.perf_counter() - self.started,
+                scrubbed=self._answer.hits if self._answer is not None else 0,
+                aborted=aborted,
+            )
+        )
+
+    def _leave(self) -> None:
+        if self.entered and self.session is not None and self.rule is not None:
+            self.entered = False
+            self._exchange.buckets.leave(self.session, self.rule, self.credentials)

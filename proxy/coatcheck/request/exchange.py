@@ -1,0 +1,391 @@
+"""One request, as a straight line: who, may it, is it genuine, how often, secret, put in, take out, tell.
+
+    receive -> decide -> limits -> (await secrets) -> audit -> commit -> ... -> respond -> ... -> complete
+
+Every plane calls this and nothing else of ours; it knows no proxy's types. Whatever goes wrong in here
+becomes a Deny: the absence of a verdict is Deny (I3).
+"""
+
+import asyncio
+import logging
+import secrets as random
+from collections.abc import Callable, Coroutine
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from coatcheck.decision.decide import Identified, NeedBody, World, decide, decide_body, decide_connect
+from coatcheck.decision.head import check_head
+from coatcheck.decision.message import Destination, Peer, RequestHead
+from coatcheck.decision.policy import SecretRef, SigV4Injection
+from coatcheck.decision.session import Session, alive
+from coatcheck.decision.verdict import EXPLANATIONS, Deny, Inject, Pass, Reason, Verdict
+from coatcheck.policy.shadow import Shadow
+from coatcheck.request import audit_records as verdict_record
+from coatcheck.request.approvals import Approvals
+from coatcheck.request.call import Call
+from coatcheck.request.capacity import Places
+from coatcheck.request.revalidate import denial_of
+from coatcheck.request.served_secrets import SessionSecrets
+from coatcheck.secrets import Secret, SecretMissing, SecretUnavailable
+from coatcheck.sigv4.covered import LARGEST_HASHED_BODY, needs_body_hash
+from coatcheck.state.buckets import Buckets, ShareAwaited
+from coatcheck.state.state import State
+from coatcheck.telemetry.audit.log import AuditUnavailable
+from coatcheck.telemetry.events import Event
+
+logger = logging.getLogger(__name__)
+
+type Waiting = Coroutine[Any, Any, None] | None
+"""What must be awaited before it is known whether a request may go on, if anything."""
+MAX_REPORTED = 100_000
+"""(session, credential) pairs remembered as reported: ten times the sessions a daemon may hold."""
+
+
+class CachedSecrets(Protocol):
+    """A store with a fast path: `peek` never waits."""
+
+    def peek(self, ref: SecretRef) -> Secret | None: ...
+
+    async def fetch(self, ref: SecretRef) -> Secret: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeSettings:
+    """Bounds of the request path; seconds and bytes."""
+
+    secret_timeout: float = 10.0
+    """How long a request waits for the store before it is refused."""
+    share_timeout: float = 1.0
+    """How long a request waits to hear what the fleet has used of a limit before it is refused."""
+    max_waiting: int = 1000
+    """Requests that may wait for the store at once; each holds its head and up to 256 KiB of body."""
+
+
+class Exchange:
+    """The request path of one plane. Belongs to the plane's event loop."""
+
+    def __init__(
+        self,
+        state: State,
+        store: CachedSecrets,
+        emit: Callable[[Event], None],
+        settings: ExchangeSettings | None = None,
+    ) -> None:
+        self.state = state
+        self.emit = emit
+        self.draining = False
+        self.buckets = Buckets()
+        self.places: Places[Call] = Places()
+        self.secrets = SessionSecrets()
+        self.shadow: Shadow | None = None
+        self.approvals = Approvals(lambda event: self.emit(event), state.clock.now)
+        self.revoke_for_theft: Callable[[str, str], None] = lambda session_id, why: None
+        self._store = store
+        self._settings = settings or ExchangeSettings()
+        self._waiting = 0
+        self._reported: set[tuple[str, str]] = set()
+        self._boot = random.token_hex(4)
+        self._count = 0
+
+    # --- the way in ---------------------------------------------------------------------------------
+
+    def receive(
+        self, peer: Peer, destination: Destination, head: RequestHead, *, http2: bool
+    ) -> tuple[Call, Waiting]:
+        """Judge a request's head. The Call says `denial` or may go on; a coroutine, when there is one,
+        must be awaited first (the store has to be asked)."""
+        call = self._call(peer, destination, head)
+        try:
+            world = self.world()
+            refused = self._shut(peer, world) or self._identified(peer, check_head(head, http2=http2))
+            if refused is not None:
+                return call, self._proceed(call, refused)
+            verdict = decide(peer, destination, head, world)
+            if self.shadow is not None:
+                self.shadow.request(peer, destination, head, world, verdict)
+            return call, self._proceed(call, verdict)
+        except Exception:
+            logger.exception("request %s: no verdict", call.request_id)
+            self._failed(call)
+            return call, None
+
+    def receive_body(self, call: Call, body: bytes) -> Waiting:
+        """The second half of the verdict, for a call whose `need` asked for the body."""
+        assert call.need is not None  # noqa: S101 - a plane's bug, not the world's
+        try:
+            verdict = decide_body(call.need, body, self.world())
+            return self._proceed(
+                call, Identified(call.need.session, verdict) if isinstance(verdict, Deny) else verdict
+            )
+        except Exception:
+            logger.exception("request %s: no verdict on its body", call.request_id)
+            self._failed(call)
+            return None
+
+    def connect(self, peer: Peer, host: str, port: int) -> Session | Call:
+        """Whether a tunnel may be opened. A Call with a `denial`: no, and that is recorded. What is allowed
+        is recorded with the requests inside. A Call without: its TLS passes unopened, and the Call counts
+        and may end it."""
+        destination = Destination("https", host, port)
+        call = self._call(peer, destination, RequestHead("CONNECT", "", ()))
+        try:
+            world = self.world()
+            shut = self._shut(peer, world)
+            verdict = shut or decide_connect(peer, host, port, world)
+            if self.shadow is not None and shut is None:
+                self.shadow.connect(peer, destination, world, verdict)
+            if isinstance(verdict, Session):
+                return verdict
+            if (waiting := self._proceed(call, verdict)) is not None:
+                waiting.close()  # nothing of a tunnel waits
+                call.deny(Deny(Reason.RATE_LIMITED, "the fleet's share is used up", retry_after=1.0))
+                self._tell(call)
+        except Exception:
+            logger.exception("tunnel %s: no verdict", call.request_id)
+            self._failed(call)
+        if call.denial is not None:
+            call.complete(call.denial.reason)
+        return call
+
+    def refused(self, peer: Peer, destination: Destination, head: RequestHead, denial: Deny) -> Call:
+        """Record a refusal that a plane made before there was a call (say, SNI differs from CONNECT)."""
+        call = self._call(peer, destination, head)
+        call.session = self.session_of(peer)
+        call.deny(denial)
+        self._tell(call)
+        return call
+
+    def late_refusal(self, call: Call, denial: Deny) -> None:
+        """A request that was allowed, and recorded so, was refused before its first upstream byte."""
+        call.deny(denial)
+        self._tell(call)
+
+    # --- the straight line --------------------------------------------------------------------------
+
+    def _proceed(self, call: Call, verdict: Deny | Identified | Pass | Inject | NeedBody) -> Waiting:
+        if isinstance(verdict, Deny | Identified):
+            if isinstance(verdict, Identified):
+                call.session, verdict = verdict.session, verdict.denial
+            call.deny(verdict)
+            self._tell(call)
+            return None
+        call.session, call.rule = verdict.session, verdict.rule
+        if isinstance(verdict, NeedBody):
+            call.need = verdict
+            crowded = self.places.enter(call, verdict.session.id)
+            if crowded is not None:
+                call.deny(crowded)
+                self._tell(call)
+            return None
+        call.verdict = verdict
+        crowded = self.places.enter(call, verdict.session.id) if call not in self.calls else None
+        if crowded is not None:
+            call.deny(crowded)
+            self._tell(call)
+            return None
+        if isinstance(verdict, Inject) and isinstance(
+            verdict.injections[0].credential.inject, SigV4Injection
+        ):
+            call.hashes_body = LARGEST_HASHED_BODY if needs_body_hash(call.head) else 0
+        call.credentials = (
+            tuple(i.credential.name for i in verdict.injections) if isinstance(verdict, Inject) else ()
+        )
+        taken = self._take(call, verdict)
+        if isinstance(taken, ShareAwaited):
+            return self._await_share(call, verdict, taken)
+        return self._admitted(call, verdict, taken)
+
+    def _take(self, call: Call, verdict: Pass | Inject) -> Deny | ShareAwaited | None:
+        now = self.state.clock.now().monotonic
+        taken = self.buckets.take(verdict.session, verdict.rule, call.credentials, now)
+        call.entered = taken is None
+        return taken
+
+    def _admitted(self, call: Call, verdict: Pass | Inject, refused: Deny | ShareAwaited | None) -> Waiting:
+        if refused is not None:
+            call.deny(denial_of(refused))
+            self._tell(call)
+            return None
+        if verdict.rule.asking is not None:
+            return self._ask(call, verdict)
+        return self._secrets(call, verdict)
+
+    async def _await_share(self, call: Call, verdict: Pass | Inject, awaited: ShareAwaited) -> None:
+        """This daemon ran ahead of what its fleet knows of a limit: it asks, and goes on if it may."""
+        taken: Deny | ShareAwaited | None = awaited
+        try:
+            async with asyncio.timeout(self._settings.share_timeout):
+                while isinstance(taken, ShareAwaited):
+                    await asyncio.shield(taken.future)
+                    taken = self._take(call, verdict)
+        except TimeoutError:
+            taken = Deny(Reason.RATE_LIMITED, "no word of the fleet's limit in time", retry_after=1.0)
+        except Exception:
+            logger.exception("request %s: the fleet could not be asked", call.request_id)
+            taken = Deny(Reason.INTERNAL_ERROR, "the fleet could not be asked")
+        if call not in self.calls:
+            taken = Deny(Reason.CLIENT_GONE, "while the fleet was asked")
+        waiting = self._admitted(call, verdict, taken)
+        if waiting is not None:
+            await waiting
+
+    async def _ask(self, call: Call, verdict: Pass | Inject) -> None:
+        """A rule wants somebody to say yes first. The secret is fetched after that, not held meanwhile."""
+        try:
+            answer = await self.approvals.ask(call, verdict, self.state)
+        except AuditUnavailable as unavailable:
+            answer = Deny(Reason.AUDIT_UNAVAILABLE, str(unavailable))
+        except Exception:
+            logger.exception("request %s: nobody could be asked", call.request_id)
+            answer = Deny(Reason.INTERNAL_ERROR, "nobody could be asked")
+        if not isinstance(answer, str):
+            call.deny(answer)
+            self._tell(call)
+            return
+        call.approved_by = answer
+        fetching = self._secrets(call, verdict)
+        if fetching is not None:
+            await fetching
+
+    def _secrets(self, call: Call, verdict: Pass | Inject) -> Waiting:
+        if isinstance(verdict, Pass):
+            self._tell(call)
+            return None
+        for injection in verdict.injections:
+            secret = self._store.peek(injection.credential.secret)
+            if secret is None:
+                return self._fetch(call, verdict)
+            call.hold(injection.credential, secret)
+        self._tell(call)
+        return None
+
+    async def _fetch(self, call: Call, verdict: Inject) -> None:
+        """The only await of a request: ask the store for what is not at hand."""
+        if self._waiting >= self._settings.max_waiting:
+            call.deny(
+                Deny(Reason.SECRET_UNAVAILABLE, "too many requests wait for the store", retry_after=1.0)
+            )
+            self._tell(call)
+            return
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(self._settings.secret_timeout):
+                for injection in verdict.injections:
+                    call.hold(injection.credential, await self._store.fetch(injection.credential.secret))
+        except SecretMissing as missing:
+            call.deny(Deny(Reason.SECRET_MISSING, str(missing)))
+        except TimeoutError:
+            call.deny(Deny(Reason.SECRET_UNAVAILABLE, "the store took too long", retry_after=2.0))
+        except SecretUnavailable as unavailable:
+            call.deny(Deny(Reason.SECRET_UNAVAILABLE, str(unavailable), retry_after=2.0))
+        except Exception:
+            logger.exception("request %s: the store failed", call.request_id)
+            call.deny(Deny(Reason.INTERNAL_ERROR, "the secret store failed"))
+        finally:
+            self._waiting -= 1
+        self._tell(call)
+
+    def _tell(self, call: Call) -> None:
+        """The audit record, before the first upstream byte; what cannot be recorded does not leave (I8)."""
+        try:
+            self.emit(verdict_record.decision(call, self.state))
+            call.told = True
+        except AuditUnavailable as unavailable:
+            call.deny(Deny(Reason.AUDIT_UNAVAILABLE, str(unavailable)))
+        except Exception:
+            logger.exception("request %s could not be recorded", call.request_id)
+            call.deny(Deny(Reason.AUDIT_UNAVAILABLE, "the record could not be made"))
+        if call.denial is not None and call.denial.alarm:
+            self._alarm(call, call.denial)
+
+    def _alarm(self, call: Call, denial: Deny) -> None:
+        self.tell(verdict_record.alarm(call, denial, self.state))
+        if denial.reason is Reason.HANDLE_STOLEN:
+            self._theft(call)
+
+    def _theft(self, call: Call) -> None:
+        """A handle of one sandbox shown by another: the policy may end the victim's session."""
+        for claims in call.foreign_claims(self.world()):
+            victim = self.state.sessions.by_id.get(claims.sid)
+            policy = self.state.policies.get(victim.policy) if victim else None
+            credential = policy.credentials.get(claims.cred) if policy else None
+            if credential is not None and credential.revoke_on_theft:
+                self.revoke_for_theft(claims.sid, f"handle {claims.jti} was used by another sandbox")
+
+    def tell(self, event: Event) -> None:
+        """Record something that has happened already: failing to must not undo it."""
+        try:
+            self.emit(event)
+        except Exception:
+            logger.exception("%s could not be recorded", type(event).__name__)
+
+    def first_report(self, session_id: str, credential: str) -> bool:
+        """True once a session and credential: a handle in a body is reported, not shouted (I4)."""
+        key = (session_id, credential)
+        if key in self._reported:
+            return False
+        if len(self._reported) >= MAX_REPORTED:
+            self._reported.clear()  # rather tell twice than never
+        self._reported.add(key)
+        return True
+
+    def is_over(self, session_id: str) -> bool:
+        """Whether a session may do nothing any more."""
+        session = self.state.sessions.by_id.get(session_id)
+        return session is None or alive(session, self.state.clock.now()) is not None
+
+    def session_ended(self, session_id: str) -> None:
+        """Forget what was kept for a session."""
+        self.secrets.forget(session_id)
+        self.approvals.forget_session(session_id)
+
+    # --- small things -------------------------------------------------------------------------------
+
+    @property
+    def calls(self) -> AbstractSet[Call]:
+        """What runs."""
+        return self.places.calls
+
+    def world(self) -> World:
+        state = self.state
+        sessions = state.sessions
+        return World(
+            now=state.clock.now(),
+            by_origin=sessions.by_origin,
+            policies=state.policies,
+            claims_of=state.genuine.claims_of,
+            references=state.genuine.references,
+            known=state.genuine.is_reference,
+            by_id=sessions.by_id,
+        )
+
+    def _call(self, peer: Peer, destination: Destination, head: RequestHead) -> Call:
+        self._count += 1
+        return Call(self, f"{self._boot}-{self._count:x}", peer, destination, head)
+
+    def session_of(self, peer: Peer) -> Session | None:
+        """Whose connection it is, dead or alive: for records and look-ups, never for a verdict."""
+        by_origin = self.state.sessions.by_origin
+        return next((by_origin[origin] for origin in peer.origins if origin in by_origin), None)
+
+    def _identified(self, peer: Peer, denial: Deny | None) -> Deny | Identified | None:
+        session = self.session_of(peer) if denial is not None else None
+        return denial if denial is None or session is None else Identified(session, denial)
+
+    def _shut(self, peer: Peer, world: World) -> Deny | Identified | None:
+        """Why nothing is judged now, whoever asks: no candidate policy is compared with that."""
+        stopping = Deny(Reason.DRAINING, retry_after=5.0) if self.draining else None
+        return self._identified(peer, stopping or self.state.deaf(world.now))
+
+    def _failed(self, call: Call) -> None:
+        call.deny(Deny(Reason.INTERNAL_ERROR, "the decision failed"))
+        self._tell(call)
+
+
+def status_of(denial: Deny) -> int:
+    """The HTTP status that a Deny is answered with."""
+    return 401 if denial.challenge is not None else EXPLANATIONS[denial.reason].status
+
+
+__all__ = ["Call", "Exchange", "ExchangeSettings", "Verdict", "status_of"]

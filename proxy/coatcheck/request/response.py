@@ -1,0 +1,139 @@
+"""What comes back for one request: every secret that its session was served is taken out (I1)."""
+
+from collections.abc import Callable
+
+from coatcheck.decision.body_scrubber import BodyScrubber
+from coatcheck.decision.content_coding import CodingRefused
+from coatcheck.decision.message import Headers, RequestHead, ResponseHead
+from coatcheck.decision.response import (
+    Framing,
+    ResponsePlan,
+    plan_response,
+    plan_trailers,
+    readable_charset,
+)
+from coatcheck.decision.scrub import Patterns, scrub_bytes
+from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.request.served_secrets import SessionSecrets
+
+
+class Answer:
+    """Feed it an answer's head, its body's chunks and its end, in order. `hits` counts what was masked."""
+
+    def __init__(
+        self,
+        head: RequestHead,
+        session_id: str,
+        secrets: SessionSecrets,
+        host_gets_secrets: Callable[[], bool],
+    ) -> None:
+        """`host_gets_secrets`: whether any credential of the session's policy may go to this host."""
+        self._head = head
+        self._secrets = secrets
+        self._session = session_id
+        self._host_gets_secrets = host_gets_secrets
+        self._patterns: Patterns | None = None
+        self._scrubber: BodyScrubber | None = None
+        self._media = ""
+        self._coded = False
+        self._bodiless = False
+        self._hits = 0
+
+    @property
+    def hits(self) -> int:
+        return self._hits + (self._scrubber.hits if self._scrubber is not None else 0)
+
+    @property
+    def patterns(self) -> Patterns | None:
+        """What must not come back, as of now: requests beside this one may have fetched more."""
+        return self._secrets.patterns(self._session)
+
+    def count_hits(self, hits: int) -> None:
+        """Masked by somebody who searched for `patterns`."""
+        self._hits += hits
+
+    def begin(
+        self,
+        response: ResponseHead,
+        *,
+        injected: bool,
+        keep_set_cookie: bool,
+        websocket: bool,
+        end_stream: bool,
+    ) -> ResponsePlan | Deny:
+        """What must happen to the answer."""
+        self._patterns = self.patterns
+        plan = plan_response(
+            self._head,
+            response,
+            injected=injected,
+            patterns=self._patterns,
+            keep_set_cookie=keep_set_cookie,
+            websocket=websocket,
+        )
+        if isinstance(plan, Deny):
+            return plan
+        self._hits += plan.hits
+        self._coded = response.get("content-encoding") is not None or not readable_charset(response)
+        self._media = response.get("content-type") or ""
+        self._bodiless = plan.framing is Framing.NONE and response.status != 101
+        if plan.scrub_body and self._patterns is not None and not end_stream:
+            self._scrubber = BodyScrubber(self._patterns, plan.codings, content_type=self._media)
+        return plan
+
+    def feed(self, chunk: bytes) -> list[bytes] | Deny:
+        """One chunk of body, as the sandbox may see it."""
+        if self._bodiless and chunk:
+            return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, "a body where there is none")
+        late = self._look_for_new_secrets()
+        if late is not None:
+            return late
+        if self._scrubber is None:
+            return [chunk]
+        try:
+            return self._scrubber.feed(chunk)
+        except CodingRefused as refused:
+            return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, str(refused))
+
+    def finish(self) -> list[bytes] | Deny:
+        """The rest, once the body ended cleanly."""
+        try:
+            return [] if self._scrubber is None else self._scrubber.finish()
+        except CodingRefused as refused:
+            return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, str(refused))
+
+    def _look_for_new_secrets(self) -> Deny | None:
+        """A stream that was open before the session's first use of a credential must not echo it either
+        (an upstream may show one client's requests to another)."""
+        patterns = self.patterns
+        if patterns is self._patterns or patterns is None:
+            return None
+        if self._scrubber is not None:
+            self._scrubber.look_for(patterns)
+        elif not self._coded:
+            self._scrubber = BodyScrubber(patterns, content_type=self._media)
+        elif self._host_gets_secrets():
+            detail = "a coded answer from before the session's first use of a credential"
+            return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, detail)
+        else:
+            return None
+        self._patterns = patterns
+        return None
+
+    def trailers(self, trailers: Headers) -> Headers | Deny:
+        """gRPC's status travels in trailers: they lose secrets as headers do."""
+        planned = plan_trailers(trailers, self.patterns)
+        if isinstance(planned, Deny):
+            return planned
+        clean, hits = planned
+        self._hits += hits
+        return clean
+
+    def whole(self, payload: bytes) -> bytes:
+        """A piece that nothing follows, such as a ping's payload."""
+        patterns = self.patterns
+        if patterns is None:
+            return payload
+        clean, hits = scrub_bytes(patterns, payload)
+        self._hits += hits
+        return clean

@@ -1,0 +1,85 @@
+"""The stores that a deployment's settings name; `serve` and the compatibility mode build theirs here."""
+
+from pathlib import Path
+from typing import Literal, Protocol
+
+from pydantic import SecretStr
+
+from coatcheck.secrets import SecretStore
+from coatcheck.secrets.file import FileStore
+from coatcheck.secrets.vault import VaultConfig, VaultStore
+from coatcheck.secrets.vault_login import AppRoleLogin, JwtLogin, KubernetesLogin, Login, TokenLogin
+
+
+class StoreSettings(Protocol):
+    """What of `settings.Settings` is about stores; the settings themselves are no concern of this layer."""
+
+    @property
+    def vault_url(self) -> str | None: ...
+    @property
+    def vault_ca_file(self) -> Path | None: ...
+    @property
+    def vault_namespace(self) -> str | None: ...
+    @property
+    def vault_login(self) -> Literal["token", "approle", "jwt", "kubernetes"]: ...
+    @property
+    def vault_token(self) -> SecretStr | None: ...
+    @property
+    def vault_token_file(self) -> Path | None: ...
+    @property
+    def vault_role(self) -> str: ...
+    @property
+    def vault_role_id(self) -> str: ...
+    @property
+    def vault_secret_id_file(self) -> Path | None: ...
+    @property
+    def vault_jwt_file(self) -> Path | None: ...
+    @property
+    def vault_mount(self) -> str | None: ...
+    @property
+    def vault_timeout(self) -> float: ...
+    @property
+    def secrets_dir(self) -> Path | None: ...
+
+
+def make_stores(settings: StoreSettings) -> dict[str, SecretStore]:
+    """The stores that the settings name. Without one, every credential is refused: SECRET_MISSING."""
+    stores: dict[str, SecretStore] = {}
+    if settings.vault_url is not None:
+        stores["vault"] = VaultStore(
+            VaultConfig(
+                url=settings.vault_url,
+                login=vault_login(settings),
+                ca_file=settings.vault_ca_file,
+                namespace=settings.vault_namespace,
+                timeout_seconds=settings.vault_timeout,
+            )
+        )
+    if settings.secrets_dir is not None:
+        stores["file"] = FileStore(settings.secrets_dir)
+    return stores
+
+
+def vault_login(settings: StoreSettings) -> Login:
+    """How the daemon proves itself to Vault. ValueError says which setting is missing."""
+    mount = settings.vault_mount
+    match settings.vault_login:
+        case "token":
+            token = settings.vault_token.get_secret_value() if settings.vault_token else None
+            if token is None and settings.vault_token_file is None:
+                raise ValueError("vault_login is token: set COATCHECK_VAULT_TOKEN_FILE")
+            return TokenLogin(file=settings.vault_token_file, token=token)
+        case "approle":
+            if not settings.vault_role_id or settings.vault_secret_id_file is None:
+                raise ValueError(
+                    "vault_login is approle: set COATCHECK_VAULT_ROLE_ID and COATCHECK_VAULT_SECRET_ID_FILE"
+                )
+            return AppRoleLogin(settings.vault_role_id, settings.vault_secret_id_file, mount or "approle")
+        case "jwt":
+            if settings.vault_jwt_file is None:
+                raise ValueError("vault_login is jwt: set COATCHECK_VAULT_JWT_FILE")
+            return JwtLogin(settings.vault_role, settings.vault_jwt_file, mount or "jwt")
+        case "kubernetes":
+            if settings.vault_jwt_file is not None:
+                return KubernetesLogin(settings.vault_role, settings.vault_jwt_file, mount or "kubernetes")
+            return KubernetesLogin(settings.vault_role, mount=mount or "kubernetes")

@@ -1,0 +1,1 @@
+"""The daemon's settings: one model, read from the environment and one file."""

@@ -1,0 +1,1 @@
+"""The audit log: records, files, hash chain, checkpoints, verification, and OCSF export."""

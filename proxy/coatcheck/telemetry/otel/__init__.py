@@ -1,0 +1,1 @@
+"""Traces and logs in OpenTelemetry's wire format."""

@@ -1,0 +1,88 @@
+"""Four words stand for what becomes of a sandbox; each part can be said, and what contradicts is refused."""
+
+from dataclasses import replace
+
+import pytest
+
+from coatcheck.durable.durability import Keeping, Lifecycle
+from coatcheck.durable.lifecycle import Asked, Contradiction, Recover, settle
+
+KEPT = Keeping(recovers=True, every_seconds=3600.0, rotates=True)
+EPHEMERAL, LONG, HYBRID, SHARED = Lifecycle
+
+
+@pytest.mark.parametrize(
+    ("lifecycle", "keeping", "idle_seconds", "runs_long"),
+    [
+        (None, Keeping(), None, False),
+        (EPHEMERAL, Keeping(), 60.0, False),
+        (LONG, KEPT, None, True),
+        (HYBRID, replace(KEPT, sleeps=True), 300.0, True),
+        (SHARED, KEPT, None, True),
+    ],
+)
+def test_what_each_word_stands_for(
+    lifecycle: Lifecycle | None, keeping: Keeping, idle_seconds: float | None, runs_long: bool
+) -> None:
+    """Nothing of it holds where nobody said a word."""
+    settled = settle(Asked(lifecycle, identities=2))
+    assert settled.keeping == replace(keeping, lifecycle=lifecycle)
+    assert (settled.idle_seconds, settled.runs_long) == (idle_seconds, runs_long)
+    assert settled.keeping.shares is (lifecycle is SHARED)
+
+
+@pytest.mark.parametrize("lifecycle", [LONG, HYBRID, SHARED])
+def test_what_is_said_beside_the_word_holds(lifecycle: Lifecycle) -> None:
+    """Also that nothing is to be saved; then nothing is rotated either, by itself."""
+    said = settle(Asked(lifecycle, recover=Recover.NEVER, snapshot_every=0, identities=2)).keeping
+    assert said == Keeping(lifecycle=lifecycle, sleeps=lifecycle is HYBRID)
+    said = settle(Asked(lifecycle, snapshot_every=60, rotate=False, identities=2)).keeping
+    assert (said.every_seconds, said.rotates, said.recovers) == (60, False, True)
+
+
+def test_each_can_be_had_without_a_word() -> None:
+    """A lifecycle is no more than its parts."""
+    asked = Asked(idle="sleep", idle_seconds=9, recover=Recover.LAST_SNAPSHOT, snapshot_every=90, rotate=True)
+    settled = settle(asked)
+    assert settled.keeping == Keeping(sleeps=True, rotates=True, recovers=True, every_seconds=90)
+    assert (settled.idle_seconds, settled.runs_long) == (9, False)
+    assert settle(Asked(HYBRID, idle_seconds=7)).idle_seconds == 7
+    assert settle(Asked(EPHEMERAL, idle_seconds=7)).idle_seconds == 7
+
+
+def test_what_needs_saving_says_so() -> None:
+    """Each alone does: a sandbox that cannot be saved is refused for it, and not told later."""
+    assert not Keeping(rotates=True, lifecycle=EPHEMERAL).saves
+    for keeping in (Keeping(sleeps=True), Keeping(recovers=True), Keeping(every_seconds=60)):
+        assert keeping.saves
+
+
+@pytest.mark.parametrize(
+    ("asked", "said", "hint"),
+    [
+        (Asked(EPHEMERAL, idle="sleep"), "not kept", "hybrid"),
+        (Asked(EPHEMERAL, snapshot_every=60), "not kept", "hybrid"),
+        (Asked(EPHEMERAL, rotate=True), "not kept", "hybrid"),
+        (Asked(EPHEMERAL, recover=Recover.LAST_SNAPSHOT), "not kept", "hybrid"),
+        (Asked(LONG, idle_seconds=60), "a long-running sandbox runs on", "hybrid"),
+        (Asked(SHARED, idle_seconds=60, identities=2), "a shared sandbox runs on", "hybrid"),
+        (Asked(SHARED), "several identities", "--identity"),
+        (Asked(HYBRID, idle="end"), "sleeps when it is idle", "ephemeral"),
+        (Asked(rotate=True), "only periodic snapshots are rotated", "--snapshot-every"),
+        (Asked(LONG, snapshot_every=0, rotate=True), "only periodic", "--snapshot-every"),
+        (Asked(snapshot_every=59.9), "every 59.9 s", "every 60 s"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_with_a_way_out(asked: Asked, said: str, hint: str) -> None:
+    """Before anything is made; nothing of it is quietly left out."""
+    with pytest.raises(Contradiction, match=said) as caught:
+        settle(asked)
+    assert hint in caught.value.hint
+
+
+def test_what_says_the_same_twice_does_not_contradict() -> None:
+    """Somebody may write down what a word stands for anyway."""
+    plain = Asked(EPHEMERAL, idle="end", recover=Recover.NEVER, snapshot_every=0, rotate=False)
+    assert settle(plain) == settle(Asked(EPHEMERAL))
+    assert settle(Asked(HYBRID, idle="sleep", rotate=True)) == settle(Asked(HYBRID))
+    assert settle(Asked(snapshot_every=60)).keeping.every_seconds == 60
