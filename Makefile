@@ -1,6 +1,6 @@
 # Two commands do everything: `make demo` and `make test`. ARGS go through: make test ARGS="-k scrub"
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench hard lock clean
+.PHONY: help setup demo test lint docs bench hard lock clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s  %s\n", $$1, $$2 }' Makefile
@@ -19,6 +19,9 @@ lint: setup  ## ruff, formatting, types, and which module may import which
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports --no-logo
+
+docs: setup  ## docs/reference, the schemas and the tables in documents, from the code
+	@.venv/bin/python scripts/reference $(ARGS)
 
 bench: setup  ## side by side with stock mitmdump, a bare embedded Master, and a bare QEMU
 	@.venv/bin/python -m tests.bench $(ARGS)

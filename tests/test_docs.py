@@ -1,11 +1,17 @@
-"""What the documents say is so: tables, commands, module map, policy examples, links."""
+"""What the documents say is so: generated references, commands, paths, policy examples, links."""
 
 import json
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,11 +22,10 @@ from ruamel.yaml import YAML
 from coatcheck.cli import app
 from coatcheck.policy import PolicyError, check_policy
 from coatcheck.policy.file.validation import POLICY_PARTS
-from tests import docs_tables
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/**/*.md")])
-REFERENCE = ROOT / "docs/policy-reference.md"
+POLICY_REFERENCE = ROOT / "docs/policy-reference.md"
 PACKAGE = ROOT / "proxy/coatcheck"
 
 FENCE = re.compile(r"(?m)^```(?P<kind>[a-z]*)\n(?P<text>.*?)^```$", re.DOTALL)
@@ -37,41 +42,66 @@ def fences(path: Path, kind: str) -> list[str]:
     return [found["text"] for found in FENCE.finditer(path.read_text()) if found["kind"] == kind]
 
 
-# --- tables ------------------------------------------------------------------------------------------
+# --- what is generated -------------------------------------------------------------------------------
+
+GENERATOR = ROOT / "scripts/reference"
+
+
+def generator() -> ModuleType:
+    """`scripts/reference` as a module."""
+    loader = SourceFileLoader("scripts_reference", str(GENERATOR))
+    spec = spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+reference = generator()
+
+
+def generate(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """`make docs`, for another directory."""
+    command = [sys.executable, str(GENERATOR), "--root", str(root), *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.needs_debian("git")
-@pytest.mark.parametrize("document", docs_tables.TABLES, ids=name)
-def test_a_document_has_its_tables_as_the_code_says_them(document: Path) -> None:
-    """Settings, refusals, metrics, modules. After a change: `python -m tests.docs_tables --write`."""
-    text = document.read_text()
-    assert docs_tables.sections(text) == set(docs_tables.TABLES[document])
-    assert docs_tables.current(document, text) == text
+@pytest.mark.parametrize("path", [*reference.FILES, *reference.TABLES])
+def test_a_generated_file_is_what_the_generator_writes(path: str) -> None:
+    """Settings, refusals, metrics, commands, schemas, tables. After a change of the code: `make docs`."""
+    text = (ROOT / path).read_text()
+    if path in reference.FILES:
+        assert text == reference.FILES[path]()
+    else:
+        assert reference.sections(text) == set(reference.TABLES[path])
+        assert text == reference.with_tables(text, reference.TABLES[path])
 
 
-def test_a_stale_table_is_noticed() -> None:
-    """A row that was edited by hand is written anew, the text around it is not touched."""
-    stale = "before\n<!-- table:metrics -->\n| made up |\n<!-- /table:metrics -->\nafter\n"
-    fresh = docs_tables.current(docs_tables.README, stale)
-    assert fresh != stale and "made up" not in fresh
-    assert fresh.startswith("before\n<!-- table:metrics -->\n") and fresh.endswith("-->\nafter\n")
-    assert docs_tables.current(docs_tables.README, fresh) == fresh
+def test_no_other_document_has_a_generated_section() -> None:
+    """Nobody would write it anew."""
+    marked = {name(path) for path in DOCS if reference.sections(path.read_text())}
+    assert marked <= set(reference.TABLES)
 
 
-def test_stale_tables_and_schemas_are_told_and_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """All that a change of the code makes stale, by one command."""
-    document, schema = tmp_path / "README.md", tmp_path / "schema.json"
-    document.write_text("<!-- table:metrics -->\n<!-- /table:metrics -->\n")
-    schema.write_text("{}\n")
-    monkeypatch.setattr(docs_tables, "ROOT", tmp_path)
-    monkeypatch.setattr(docs_tables, "TABLES", {document: docs_tables.TABLES[docs_tables.README]})
-    monkeypatch.setattr(docs_tables, "SCHEMAS", {schema: lambda: {"type": "object"}})
-    assert docs_tables.main([]) == 1
-    assert capsys.readouterr().err.count("is stale: python -m tests.docs_tables --write") == 2
-    assert docs_tables.main(["--write"]) == 0 and docs_tables.main([]) == 0
-    assert json.loads(schema.read_text()) == {"type": "object"} and "| metric |" in document.read_text()
+@pytest.mark.needs_debian("git")
+def test_stale_files_are_reported_and_written(tmp_path: Path) -> None:
+    """A missing file, and a row that was edited by hand; the text around a section stays."""
+    for path in reference.TABLES:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, tmp_path / path)
+    document = tmp_path / "CONTRIBUTING.md"
+    document.write_text(document.read_text().replace("| folder |", "| made up |"))
+    checked = generate(tmp_path, "--check")
+    assert checked.returncode == 1 and "CONTRIBUTING.md is stale: make docs" in checked.stderr
+    assert checked.stderr.count("is stale") == len(reference.FILES) + 1 and "made up" in document.read_text()
+    assert generate(tmp_path).returncode == 0 and generate(tmp_path, "--check").returncode == 0
+    assert document.read_text() == (ROOT / "CONTRIBUTING.md").read_text()
+
+
+def test_a_settings_group_begins_with_a_setting_that_exists() -> None:
+    """A renamed setting would take its heading away."""
+    assert reference.GROUPS.keys() <= reference.Settings.model_fields.keys()
 
 
 # --- links and commands ------------------------------------------------------------------------------
@@ -150,9 +180,18 @@ def test_a_command_that_does_not_exist_is_noticed() -> None:
 
 @pytest.mark.needs_debian("git")
 def test_every_module_says_in_one_line_what_it_is_for() -> None:
-    """The map in docs/architecture.md is made of these lines."""
-    silent = [path for path in docs_tables.modules() if not 10 <= len(docs_tables.meaning(path)) <= 160]
-    assert silent == []
+    """The tree in CONTRIBUTING.md is made of the folders' lines; a reader opens a file by its own."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--", f"{PACKAGE}/*.py"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    paths = [ROOT / path for path in listed.split("\0") if path and (ROOT / path).is_file()]
+    assert len(paths) > 100
+    said = {path: reference.meaning(path.relative_to(PACKAGE)) for path in paths}
+    assert [name(path) for path, text in said.items() if not 10 <= len(text) <= 160] == []
 
 
 @pytest.mark.parametrize("document", DOCS, ids=name)
@@ -167,7 +206,7 @@ def test_modules_and_tests_that_are_named_exist(document: Path) -> None:
 
 def test_the_request_path_names_what_is_there() -> None:
     """In docs/architecture.md: `file.py  Class.method` of each step."""
-    shown = docs_tables.ARCHITECTURE.read_text().partition("## One request\n")[2].partition("\n## ")[0]
+    shown = (ROOT / "docs/architecture.md").read_text().partition("## One request\n")[2].partition("\n## ")[0]
     steps = re.findall(r"(?m)^([\w/]+\.py) +(\w+)(?:\.(\w+))?", shown)
     assert len(steps) >= 9
     missing = [
@@ -197,7 +236,7 @@ def test_the_reference_names_every_key() -> None:
     """A key that nobody can look up is as good as none."""
     coded = {
         word
-        for text in CODE.findall(FENCE.sub("", REFERENCE.read_text()))
+        for text in CODE.findall(FENCE.sub("", POLICY_REFERENCE.read_text()))
         for word in re.findall(r"\w+", text)
     }
     assert fields(dict(POLICY_PARTS)) - coded == set()
@@ -229,7 +268,10 @@ def answers(where: str, written: str) -> list[str]:
 
 def test_every_mistake_in_the_reference_gets_the_answer_that_stands_there() -> None:
     """Each row of its tables of mistakes, tried."""
-    rows = [(row["where"], row["written"], row["answer"]) for row in MISTAKE.finditer(REFERENCE.read_text())]
+    rows = [
+        (row["where"], row["written"], row["answer"])
+        for row in MISTAKE.finditer(POLICY_REFERENCE.read_text())
+    ]
     assert len(rows) >= 40
     assert [row for row in rows if row[2] not in answers(row[0], row[1])] == []
 

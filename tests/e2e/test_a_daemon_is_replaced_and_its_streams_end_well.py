@@ -1,4 +1,4 @@
-"""An upgrade (docs/operations.md): the new daemon begins on the old one's port, then the old one goes."""
+"""An upgrade (docs/operators.md): the new daemon begins on the old one's port, then the old one goes."""
 
 import asyncio
 import os

@@ -88,7 +88,7 @@ def test_a_collectors_token_may_cross_loopback_in_the_clear_and_nothing_else() -
 
 
 def test_every_setting_is_described() -> None:
-    """The README's table is made from these words."""
+    """docs/reference/settings.md is made from these words."""
     assert all(field.description for field in Settings.model_fields.values())
 
 

@@ -1,4 +1,4 @@
-"""Every metric that Coatcheck exports: the README's table is tested against this one."""
+"""Every metric that Coatcheck exports; docs/reference/metrics.md is generated from this table."""
 
 from dataclasses import dataclass
 from enum import StrEnum
