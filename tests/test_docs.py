@@ -24,7 +24,9 @@ from coatcheck.policy import PolicyError, check_policy
 from coatcheck.policy.file.validation import POLICY_PARTS
 
 ROOT = Path(__file__).parent.parent
-DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/**/*.md")])
+DOCS = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/**/*.md"), *ROOT.glob("certs/*.md")]
+)
 POLICY_REFERENCE = ROOT / "docs/policy-reference.md"
 PACKAGE = ROOT / "proxy/coatcheck"
 

@@ -8,6 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_der_private_key,
+)
+from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
 
 pytestmark = pytest.mark.needs_debian("git")
 
@@ -183,10 +194,52 @@ def test_the_list_of_modules_without_a_test_file_is_true() -> None:
     assert (sorted(needless), sorted(missing)) == ([], [])
 
 
+PEM_KEY = r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----(\s|\\n)*(?:[A-Za-z-]+: .*\s+)*[A-Za-z0-9+/]{60}"
+KEY_FILE = r"\.(?:key|p12|pfx|jks|keystore|p8|pk8|ppk)$"
+
+
+def holds_a_key(content: bytes) -> bool:
+    """Whether it is or holds a private key: PEM (encrypted, OpenSSH's), DER, PKCS 12, Java's store."""
+    if re.search(PEM_KEY.encode(), content):
+        return True
+    if content[:4] in (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce"):
+        return True
+    if content[:1] != b"\x30":
+        return False
+    try:
+        load_der_private_key(content, None)
+    except TypeError:
+        return True  # encrypted
+    except (ValueError, UnsupportedAlgorithm):
+        return bool(re.match(rb"\x30[\x80-\x84].{1,4}\x02\x01\x03\x30", content, re.DOTALL))  # PKCS 12
+    return True
+
+
 def test_no_private_key_is_in_the_tree() -> None:
     """Keys are made where they are used; one in a repository is everybody's."""
-    pattern = r"-----BEGIN [A-Z ]*PRIVATE KEY-----(\s|\\n)*[A-Za-z0-9+/]{60}"
-    assert list(lines_with(pattern, tracked())) == []
+    found = [path for path in tracked() if holds_a_key((ROOT / path).read_bytes())]
+    named = [path for path in tracked() if re.search(KEY_FILE, path.name)]
+    assert (found, named) == ([], [])
+
+
+def test_a_private_key_is_found_in_whatever_form() -> None:
+    """Each that openssl, ssh-keygen or Java would write, made here."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    pem, der, encryption = Encoding.PEM, Encoding.DER, BestAvailableEncryption(b"pass")
+    pkcs8, old, ssh = PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL, PrivateFormat.OpenSSH
+    forms = [
+        *(key.private_bytes(pem, form, NoEncryption()) for form in (pkcs8, old, ssh)),
+        *(key.private_bytes(pem, form, encryption) for form in (pkcs8, old)),
+        *(key.private_bytes(der, form, NoEncryption()) for form in (pkcs8, old)),
+        key.private_bytes(der, pkcs8, encryption),
+        serialize_key_and_certificates(b"name", key, None, None, NoEncryption()),
+        serialize_key_and_certificates(b"name", key, None, None, encryption),
+    ]
+    assert [holds_a_key(form) for form in forms] == [True] * len(forms)
+    assert holds_a_key(b"KEY = " + repr(forms[0].decode()).encode())  # within a program
+    public = key.public_key()
+    shown = [public.public_bytes(each, PublicFormat.SubjectPublicKeyInfo) for each in (pem, der)]
+    assert [holds_a_key(form) for form in shown] == [False, False]
 
 
 def test_no_address_of_a_registry_and_no_path_of_one_machine_is_in_the_tree() -> None:

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coatcheck.certificates.authority import Authority, CertificateError
-from coatcheck.certificates.leaf import LIFETIME, RENEW_BEFORE, Leaf, LeafIssuer
+from coatcheck.certificates.leaf import Leaf, LeafIssuer
+from coatcheck.certificates.profile import PROFILE
 from coatcheck.decision.host import HostRefused, canonical_host
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp()
@@ -107,7 +108,7 @@ def test_a_leaf_is_a_servers_and_is_short() -> None:
     authority_key = extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value
     assert authority_key.key_identifier == ours.digest
     assert certificate.not_valid_before_utc.timestamp() == NOW - 3600
-    assert certificate.not_valid_after_utc - certificate.not_valid_before_utc == LIFETIME
+    assert certificate.not_valid_after_utc - certificate.not_valid_before_utc == PROFILE.leaf.lifetime
     young = issuer(days=2).issue("api.example.test").certificate
     assert young.not_valid_after_utc.timestamp() == NOW + 2 * 86400
 
@@ -137,7 +138,7 @@ def test_a_leaf_is_kept_until_shortly_before_its_end() -> None:
     clock = Clock()
     made = LeafIssuer(Authority.ephemeral("CA", timedelta(days=365), clock=clock), clock)
     first = made.issue("api.example.test")
-    assert first.renew_at == first.not_after - RENEW_BEFORE.total_seconds()
+    assert first.renew_at == first.not_after - PROFILE.leaf.renew_before.total_seconds()
     clock.now = first.renew_at - 1
     assert made.issue("api.example.test") is first
     clock.now += 1

@@ -3,16 +3,17 @@
 import os
 import shutil
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 
 from coatcheck.certificates.authority import Authority, CertificateError
+from coatcheck.certificates.profile import PROFILE
 from coatcheck.certificates.succession import (
     NEXT,
     PREVIOUS_FILE,
-    PREVIOUS_SECONDS,
     forget,
     prepare,
     switch,
@@ -85,8 +86,21 @@ def test_the_one_before_is_trusted_for_a_week(directory: Path) -> None:
     switch(directory)
     tidy(directory, new)
     assert trusted(directory, new) == new.pem + old.pem
-    before = time.time() - PREVIOUS_SECONDS - 60
+    before = time.time() - PROFILE.rotation.previous.total_seconds() - 60
     os.utime(directory / PREVIOUS_FILE, (before, before))
+    assert trusted(directory, new) == new.pem
+    tidy(directory, new)
+    assert not (directory / PREVIOUS_FILE).exists()
+
+
+def test_the_one_before_is_not_trusted_once_it_has_expired(directory: Path) -> None:
+    """No client would believe it."""
+    Authority.create(directory, days=1, overwrite=True)
+    new = prepare(directory, "Second CA")
+    switch(directory)
+    assert len(names(trusted(directory, new))) == 2
+    expired = Authority.ephemeral("First CA", timedelta(days=1), clock=lambda: time.time() - 2 * 86_400)
+    (directory / PREVIOUS_FILE).write_bytes(expired.pem)
     assert trusted(directory, new) == new.pem
     tidy(directory, new)
     assert not (directory / PREVIOUS_FILE).exists()

@@ -4,9 +4,13 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from coatcheck.certificates.authority import Authority
+from coatcheck.certificates.leaf import LeafIssuer
 from coatcheck.certificates.succession import trusted
 from coatcheck.settings.daemon import Settings
+from tests.certificates.openssl_ca import made_with_openssl
 from tests.chart.cluster import Json
 from tests.chart.helm import Helm
 from tests.chart.values import GATEWAY, SHARED, given
@@ -94,6 +98,18 @@ def test_the_ca_is_copied_again_when_the_pod_is_made_anew_on_its_old_volume(
         write_secret(tmp_path / name, secret)
         copy_ca(helm, secret, volume)
         assert Authority.load(volume / "proxy/state/ca").fingerprint == made.fingerprint
+
+
+@pytest.mark.needs_debian("openssl")
+def test_a_replica_takes_the_ca_that_the_template_makes(helm: Helm, tmp_path: Path) -> None:
+    """certs/README.md: where `coatcheck ca new` is not at hand, openssl makes the Secret's CA."""
+    directory = made_with_openssl(tmp_path / "made")
+    (tmp_path / "volume").mkdir()
+    write_secret(directory, tmp_path / "secret")
+    copy_ca(helm, tmp_path / "secret", tmp_path / "volume")
+    made = Authority.load(tmp_path / "volume/proxy/state/ca")
+    assert made.pem == (directory / "ca.pem").read_bytes()
+    assert LeafIssuer(made).issue("api.openai.com").host == "api.openai.com"
 
 
 def test_replicas_change_their_ca_by_two_rolls_and_every_step_trusts_both(helm: Helm, tmp_path: Path) -> None:

@@ -1,16 +1,17 @@
 """The certificate authority that sandboxes trust: made, kept, checked, and the signer of every leaf.
 
-Its key is an EC P-256 key that never leaves this process and its 0600 file; leaves have a key of their
-own (`leaf`), so that what the TLS stack of the plane holds cannot sign.
+Its key never leaves this process and its 0600 file; leaves have a key of their own (`leaf`), so that what the
+TLS stack of the plane holds cannot sign. Algorithms, lifetimes and usages are those of `profile.toml`.
 """
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Final
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -19,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from coatcheck.certificates.name_constraints import constraints, permits
+from coatcheck.certificates.profile import PROFILE
 from coatcheck.platform.private_files import (
     PrivateFileError,
     check_private_directory,
@@ -31,14 +33,26 @@ from coatcheck.platform.private_files import (
 
 KEY_FILE = "ca-key.pem"
 CERTIFICATE_FILE = "ca.pem"
-DEFAULT_DAYS = 365
-"""Sandboxes are young and get the CA when they start, so that a yearly new one costs a restart."""
-MAX_LIFETIME = timedelta(days=3650)
-"""Ten years: a typing error in `--days` must not make a CA that outlives everybody who knows of it."""
-BACKDATE = timedelta(hours=1)
-"""A guest's clock may run behind ours, a resumed snapshot's does; later than this it must be set."""
 LOCK_SECONDS = 5.0
 """Making a CA takes milliseconds: who waits longer for somebody else's is told."""
+
+CURVES: Final[Mapping[str, ec.EllipticCurve]] = {"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1()}
+HASHES: Final[Mapping[str, hashes.SHA256 | hashes.SHA384]] = {
+    "SHA-256": hashes.SHA256(),
+    "SHA-384": hashes.SHA384(),
+}
+_USAGES: Final = {
+    "digitalSignature": "digital_signature",
+    "nonRepudiation": "content_commitment",
+    "keyEncipherment": "key_encipherment",
+    "dataEncipherment": "data_encipherment",
+    "keyAgreement": "key_agreement",
+    "keyCertSign": "key_cert_sign",
+    "cRLSign": "crl_sign",
+    "encipherOnly": "encipher_only",
+    "decipherOnly": "decipher_only",
+}
+"""RFC 5280's names of key usages, and cryptography's."""
 
 type Clock = Callable[[], float]
 """Unix seconds."""
@@ -63,8 +77,8 @@ class Authority:
     def create(
         cls,
         directory: Path,
-        name: str = "Coatcheck CA",
-        days: int = DEFAULT_DAYS,
+        name: str = PROFILE.ca.name,
+        days: int = PROFILE.ca.days,
         name_constraints: tuple[str, ...] = (),
         *,
         overwrite: bool = False,
@@ -99,8 +113,9 @@ class Authority:
         except (ValueError, TypeError) as error:
             # The parser's own text may quote the file; ours names it only.
             raise CertificateError(f"the CA in {directory} cannot be parsed", anew) from error
-        if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
-            raise CertificateError(f"the CA key in {directory} is not an EC P-256 key", anew)
+        curve = CURVES[PROFILE.ca.curve]
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != curve.name:
+            raise CertificateError(f"the CA key in {directory} is not an EC {PROFILE.ca.curve} key", anew)
         _check(certificate, key, str(directory), anew, clock())
         return cls(certificate, key)
 
@@ -108,8 +123,8 @@ class Authority:
     def load_or_create(
         cls,
         directory: Path,
-        name: str = "Coatcheck CA",
-        days: int = DEFAULT_DAYS,
+        name: str = PROFILE.ca.name,
+        days: int = PROFILE.ca.days,
         *,
         clock: Clock = time.time,
     ) -> "Authority":
@@ -136,12 +151,12 @@ class Authority:
         """
         if not 0 < len(name) <= 64 or not name.isprintable():
             raise CertificateError("a CA's name has 1 to 64 printable characters", "choose a shorter name")
-        if not timedelta(0) < ttl <= MAX_LIFETIME:
+        if not timedelta(0) < ttl <= PROFILE.ca.max_lifetime:
             raise CertificateError(
-                f"a CA lives at least a moment and at most {MAX_LIFETIME.days} days",
+                f"a CA lives at least a moment and at most {PROFILE.ca.max_days} days",
                 "give a number of days in that range",
             )
-        key = ec.generate_private_key(ec.SECP256R1())
+        key = ec.generate_private_key(CURVES[PROFILE.ca.curve])
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
         now = datetime.fromtimestamp(int(clock()), UTC)
@@ -151,10 +166,10 @@ class Authority:
             .issuer_name(subject)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - BACKDATE)
+            .not_valid_before(now - PROFILE.ca.backdate)
             .not_valid_after(now + ttl)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_CA_KEY_USAGE, critical=True)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=PROFILE.ca.path_length), critical=True)
+            .add_extension(key_usage(PROFILE.ca.key_usage), critical=True)
             .add_extension(identifier, critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False
@@ -168,7 +183,7 @@ class Authority:
                     str(error),
                     "give plain lower-case domains such as example.com: each covers all names below it",
                 ) from error
-        return cls(builder.sign(key, hashes.SHA256()), key)
+        return cls(builder.sign(key, HASHES[PROFILE.ca.hash]), key)
 
     def replace(self, directory: Path) -> None:
         """Put this CA in the place of the one in `directory`."""
@@ -212,17 +227,9 @@ class Authority:
             ) from error
 
 
-_CA_KEY_USAGE = x509.KeyUsage(
-    digital_signature=False,
-    content_commitment=False,
-    key_encipherment=False,
-    data_encipherment=False,
-    key_agreement=False,
-    key_cert_sign=True,
-    crl_sign=True,
-    encipher_only=False,
-    decipher_only=False,
-)
+def key_usage(names: Collection[str]) -> x509.KeyUsage:
+    """The extension that allows exactly what RFC 5280 calls `names`."""
+    return x509.KeyUsage(**{argument: name in names for name, argument in _USAGES.items()})
 
 
 def _check(
@@ -252,7 +259,7 @@ def _check(
 
 def _lifetime(days: int) -> timedelta:
     # timedelta itself overflows with an error that no operator would understand.
-    return timedelta(days=min(days, MAX_LIFETIME.days + 1))
+    return timedelta(days=min(days, PROFILE.ca.max_days + 1))
 
 
 def _stands_in(directory: Path) -> bool:

@@ -7,20 +7,26 @@ certificate covers them (RFC 9113, 9.1.1), past the checks made when that connec
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from typing import Final
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from coatcheck.certificates.authority import BACKDATE, Authority, CertificateError, Clock
+from coatcheck.certificates.authority import (
+    CURVES,
+    HASHES,
+    Authority,
+    CertificateError,
+    Clock,
+    key_usage,
+)
 from coatcheck.certificates.name import canonical_san
+from coatcheck.certificates.profile import PROFILE
 
-LIFETIME = timedelta(days=7)
-"""Leaves cannot be revoked, so they are short; a week outlives any session (maximum age 12 h)."""
-RENEW_BEFORE = timedelta(days=1)
-"""Twice the default maximum age of a session: no connection outlives the leaf it was opened with."""
+_PURPOSES: Final = {"serverAuth": ExtendedKeyUsageOID.SERVER_AUTH}
 MAX_ENTRIES = 4096
 """About 2 KiB each, so 8 MiB; more hosts than a policy names, fewer than an attacker can make up."""
 
@@ -47,7 +53,7 @@ class Leaf:
 class LeafIssuer:
     """Mints and remembers leaves of one authority. For one event loop: not thread-safe.
 
-    All its leaves share one EC P-256 key, made here and never written: making a key for each would
+    All its leaves share one key, made here and never written: making a key for each would
     double the cost of a new host and protect nothing, as all of them live in this process.
     """
 
@@ -57,7 +63,7 @@ class LeafIssuer:
         if max_entries < 1:
             raise ValueError("max_entries must be at least 1")
         self.authority = authority
-        self.private_key = ec.generate_private_key(ec.SECP256R1())
+        self.private_key = ec.generate_private_key(CURVES[PROFILE.leaf.curve])
         self._clock = clock
         self._max_entries = max_entries
         self._leaves: OrderedDict[str, Leaf] = OrderedDict()
@@ -117,11 +123,12 @@ class LeafIssuer:
                 f"the CA expired on {authority.not_after:%Y-%m-%d}",
                 "make a new one: coatcheck ca new --force",
             )
-        not_before = max(moment - BACKDATE, authority.certificate.not_valid_before_utc)
-        not_after = min(not_before + LIFETIME, authority.not_after)
+        not_before = max(moment - PROFILE.ca.backdate, authority.certificate.not_valid_before_utc)
+        not_after = min(not_before + PROFILE.leaf.lifetime, authority.not_after)
         # A common name longer than 64 characters is not legal (RFC 5280, ub-common-name), and a cut one
         # is another host's name. Without it the SAN is critical (RFC 5280, 4.2.1.6).
         common_name = [x509.NameAttribute(NameOID.COMMON_NAME, host)] if len(host) <= 64 else []
+        purposes = [_PURPOSES[name] for name in PROFILE.leaf.extended_key_usage]
         certificate = (
             x509.CertificateBuilder()
             .subject_name(x509.Name(common_name))
@@ -132,28 +139,15 @@ class LeafIssuer:
             .not_valid_after(not_after)
             .add_extension(x509.SubjectAlternativeName([name]), critical=not common_name)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_LEAF_KEY_USAGE, critical=True)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(key_usage(PROFILE.leaf.key_usage), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
             .add_extension(self._authority_key, critical=False)
             .add_extension(self._subject_key, critical=False)
-            .sign(authority.key, hashes.SHA256())
+            .sign(authority.key, HASHES[PROFILE.ca.hash])
         )
         # On a CA's last days no later leaf can be had, and making one for each request would only cost.
-        renew_at = not_after if not_after == authority.not_after else not_after - RENEW_BEFORE
+        renew_at = not_after if not_after == authority.not_after else not_after - PROFILE.leaf.renew_before
         der = certificate.public_bytes(serialization.Encoding.DER)
         return Leaf(
             host, certificate, der, not_before.timestamp(), not_after.timestamp(), renew_at.timestamp()
         )
-
-
-_LEAF_KEY_USAGE = x509.KeyUsage(
-    digital_signature=True,
-    content_commitment=False,
-    key_encipherment=False,
-    data_encipherment=False,
-    key_agreement=False,
-    key_cert_sign=False,
-    crl_sign=False,
-    encipher_only=False,
-    decipher_only=False,
-)

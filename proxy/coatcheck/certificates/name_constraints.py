@@ -5,6 +5,7 @@ import ipaddress
 from cryptography import x509
 
 from coatcheck.certificates.name import canonical_san
+from coatcheck.certificates.profile import PROFILE
 
 
 def constraints(domains: tuple[str, ...]) -> x509.NameConstraints:
@@ -20,8 +21,8 @@ def constraints(domains: tuple[str, ...]) -> x509.NameConstraints:
         permitted.append(name)
     # Constraints bind only the forms that they mention: without this a CA limited to example.com could
     # still sign for every address.
-    every_address = [ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0")]
-    return x509.NameConstraints(permitted, [x509.IPAddress(network) for network in every_address])
+    networks = [ipaddress.ip_network(network) for network in PROFILE.ca.constrained_excludes]
+    return x509.NameConstraints(permitted, [x509.IPAddress(network) for network in networks])
 
 
 def permits(certificate: x509.Certificate, host: str) -> bool:

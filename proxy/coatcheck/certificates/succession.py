@@ -15,7 +15,8 @@ from typing import Final
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from coatcheck.certificates.authority import CERTIFICATE_FILE, DEFAULT_DAYS, Authority, CertificateError
+from coatcheck.certificates.authority import CERTIFICATE_FILE, Authority, CertificateError
+from coatcheck.certificates.profile import PROFILE
 from coatcheck.platform.private_files import PrivateFileError, read_public, write_atomically
 
 logger = logging.getLogger("coatcheck.certificates")
@@ -24,16 +25,14 @@ NEXT: Final = "next"
 """Below the CA's directory: the successor's, of the same form."""
 PREVIOUS_FILE: Final = "previous.pem"
 """In the CA's directory: the certificate, without a key, of the one before the last switch."""
-PREVIOUS_SECONDS: Final = 7 * 86_400
-"""How long that one is trusted after the switch: a week to restart every daemon that signs with it."""
 _USED: Final = "next.used"
 """What was `next` and is being removed: half of it must not be taken for a successor."""
 
 
 def prepare(
     directory: Path,
-    name: str = "Coatcheck CA",
-    days: int = DEFAULT_DAYS,
+    name: str = PROFILE.ca.name,
+    days: int = PROFILE.ca.days,
     name_constraints: tuple[str, ...] = (),
     *,
     overwrite: bool = False,
@@ -127,11 +126,13 @@ def _discard_successor(directory: Path) -> None:
 def _previous(directory: Path) -> tuple[bytes, ...]:
     path = directory / PREVIOUS_FILE
     try:
-        if time.time() - path.lstat().st_mtime > PREVIOUS_SECONDS:
+        if time.time() - path.lstat().st_mtime > PROFILE.rotation.previous.total_seconds():
             return ()
-        return (x509.load_pem_x509_certificate(read_public(path)).public_bytes(Encoding.PEM),)
+        certificate = x509.load_pem_x509_certificate(read_public(path))
     except FileNotFoundError:
         return ()
     except (PrivateFileError, OSError, ValueError) as error:
         logger.warning("%s: clients are not told to trust it. Remove it: %s", path, error)
         return ()
+    expired = certificate.not_valid_after_utc.timestamp() <= time.time()
+    return () if expired else (certificate.public_bytes(Encoding.PEM),)

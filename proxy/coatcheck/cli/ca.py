@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coatcheck.certificates.profile import PROFILE
 from coatcheck.cli.control import JsonOption, StateDirOption, emit_json
 from coatcheck.cli.errors import CommandError, ExitCode, note
 
@@ -28,8 +29,10 @@ OutOption = Annotated[
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Option(help="The name that clients show.")] = "Coatcheck CA",
-    days: Annotated[int, typer.Option(min=1, help="Days until it expires, at most 3650.")] = 365,
+    name: Annotated[str, typer.Option(help="The name that clients show.")] = PROFILE.ca.name,
+    days: Annotated[
+        int, typer.Option(min=1, help=f"Days until it expires, at most {PROFILE.ca.max_days}.")
+    ] = PROFILE.ca.days,
     name_constraint: Annotated[
         list[str] | None,
         typer.Option(metavar="DOMAIN", help="Clients believe it for these domains only; repeat it."),
@@ -45,7 +48,7 @@ def new(
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a CA: an EC P-256 key (0600) and its certificate.
+    """Make a CA: an EC key (0600) and its certificate.
 
     A running daemon goes on with the old one until it is restarted. With --next no sandbox notices the
     change: prepare, reload, wait for those that run to end, then `coatcheck ca switch`.

@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 from coatcheck.certificates.authority import Authority, CertificateError
+from coatcheck.certificates.profile import PROFILE
 from coatcheck.decision.policy import Policy
 from coatcheck.doctor.finding import Finding, Subject, ok, problem, warning
 from coatcheck.platform.private_files import PrivateFileError, check_private_directory
@@ -16,8 +17,6 @@ from coatcheck.policy.watch import PolicyWatch
 from coatcheck.settings.daemon import Settings
 from coatcheck.state.opening import DATABASE_NAME
 
-CA_WARNING = timedelta(days=30)
-"""Sandboxes must get the new bundle before the old CA ends: a month is one release of most images."""
 SUFFIX_LIST_WARNING = timedelta(days=180)
 """Hosting services join the list every week; a wildcard over one that it lacks may get a credential."""
 CLOCK_SECONDS = 60.0
@@ -51,7 +50,7 @@ def certificate_authority(subject: Subject) -> list[Finding]:
     except CertificateError as error:
         return problem(check, str(error), error.hint)
     left = authority.not_after - datetime.now(UTC)
-    if left < CA_WARNING:
+    if left < PROFILE.rotation.renew_before:
         return warning(
             check,
             f"the CA expires on {authority.not_after:%Y-%m-%d}, in {left.days} days",
