@@ -110,11 +110,22 @@ def test_a_settings_group_begins_with_a_setting_that_exists() -> None:
 
 
 @pytest.mark.parametrize("document", DOCS, ids=name)
-def test_links_lead_to_files_that_are_there(document: Path) -> None:
+def test_links_lead_to_files_and_headings_that_are_there(document: Path) -> None:
     """Relative ones; addresses elsewhere are not asked for."""
-    targets = [found["target"] for found in LINK.finditer(document.read_text())]
-    here = [target.partition("#")[0] for target in targets if "://" not in target]
-    assert [target for target in here if target and not (document.parent / target).exists()] == []
+    targets = [found["target"] for found in LINK.finditer(FENCE.sub("", document.read_text()))]
+    here = [target.partition("#") for target in targets if "://" not in target]
+    assert [path for path, _, _ in here if not (document.parent / path).exists()] == []
+    with_anchor = [
+        (document.parent / path if path else document, anchor) for path, _, anchor in here if anchor
+    ]
+    assert [anchor for path, anchor in with_anchor if anchor not in anchors(path)] == []
+
+
+@cache
+def anchors(document: Path) -> set[str]:
+    """Of its headings, as code hosts make them."""
+    headings = re.findall(r"(?m)^#+ (.*)$", FENCE.sub("", document.read_text()))
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
 def commands(text: str) -> Iterator[list[str]]:
