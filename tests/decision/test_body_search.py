@@ -1,5 +1,7 @@
 """Handles in bodies are found and masked, and no split of the stream changes anything."""
 
+import re
+from hashlib import sha256
 from itertools import pairwise, permutations
 
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from coatcheck.decision.body_search import MAX_REPORTED, BodySearch
 from coatcheck.decision.handle import MAX_CHARS
 from coatcheck.decision.policy import Shape
+from tests.decision.cost import growth
 
 HANDLE = "cch_eyJhbGciOi-_x.eyJzaWQi.c2lnbmF0dXJl"
 GHP = Shape("ghp_", 36)
@@ -153,3 +156,89 @@ def test_what_only_began_like_a_handle_comes_with_the_end() -> None:
     """Nothing of a body is lost."""
     for body in (b"data: cch", b"cch_eyJ", b"ghp_abc", b"c"):
         assert run([body], masking=True) == (body, [])
+
+
+SHAPES = st.lists(
+    st.builds(
+        Shape,
+        st.sampled_from(["g", "gh", "ghp_", "aa", "aab", "sk-", "sk-ant-", "cch_", "~x"]),
+        st.integers(1, 9),
+    ),
+    max_size=4,
+)
+
+
+def word_by_word(body: bytes, shapes: list[Shape], known: set[str]) -> bytes:
+    """What masking means, place by place, however long it takes."""
+    out, at = b"", 0
+    while at < len(body):
+        found = b""
+        for mark, run in [(b"cch_eyJ", rb"[A-Za-z0-9_.-]{1,1017}")] + [
+            (shape.prefix.encode(), rb"[A-Za-z0-9]{%d}" % shape.length) for shape in shapes
+        ]:
+            match = re.compile(re.escape(mark) + run).match(body, at)
+            if match and not found and (mark == b"cch_eyJ" or match[0].decode() in known):
+                found = match[0]
+        kept = found[:4] if found.startswith(b"cch_eyJ") else found[:0]
+        out += kept + b"*" * (len(found) - len(kept)) if found else body[at : at + 1]
+        at += len(found) or 1
+    return out
+
+
+@given(
+    SHAPES,
+    st.lists(
+        st.sampled_from(["g", "gh", "ghp_", "a", "aab", "sk-", "ant-", "cch_", "eyJ", "x", "~", " ", "é"])
+    ),
+    st.lists(st.integers(0, 200)),
+    st.integers(1, 3),
+)
+def test_every_shape_is_found_wherever_marks_overlap(
+    shapes: list[Shape], pieces: list[str], cuts: list[int], one_in: int
+) -> None:
+    """Marks within marks, marks cut by the end, several at one place: the order of shapes decides."""
+    body = "".join(pieces).encode()
+    ends = [(s, at + len(s.prefix) + s.length) for s in shapes for at in range(len(body))]
+    texts = [body[end - len(s.prefix) - s.length : end].decode("latin-1") for s, end in ends]
+    known = {text for text in texts if sum(map(ord, text)) % one_in == 0}
+    edges = sorted({0, len(body), *(cut for cut in cuts if cut < len(body))})
+    search = BodySearch(tuple(shapes), known.__contains__, masking=True)
+    out = b"".join([search.feed(body[a:b]) for a, b in pairwise(edges)]) + search.close()
+    assert out == word_by_word(body, shapes, known)
+
+
+def unknown(text: str) -> bool:
+    """As the state asks: by a digest."""
+    return not sha256(text.encode()).digest()
+
+
+MANY = tuple(Shape(f"{start}{number}_", 22 + number) for start in ("ghp", "sk-") for number in range(20))
+
+
+@pytest.mark.parametrize("chunk", [64, 16 * 1024, 1 << 20])
+@pytest.mark.parametrize(
+    ("piece", "shapes"),
+    [
+        (b"ghp_", (GHP,)),
+        (b"ghp_", (GHP, Shape("sk-ant-", 40))),
+        (b"AIza", (Shape("AIza", 35), Shape("AI", 128))),
+        (b"a", (Shape("aaaaaaaaaaaaaaab", 128), Shape("b", 128))),
+        (b"ghp_" + b"z" * 35 + b"-", (GHP,)),
+        (b"ghp1_sk-1_", MANY),
+        (b"cch_eyJ", (GHP,)),
+        (b"cch_eyJ ", (GHP,)),
+        (b"cch_eyJx ", (GHP,)),
+        (b"cch_eyJ".ljust(1100, b"a"), (GHP,)),
+    ],
+)
+def test_the_cost_of_a_body_is_linear(piece: bytes, shapes: tuple[Shape, ...], chunk: int) -> None:
+    """A body of nothing but marks took 2.2 s for 128 KiB and 31 s for 512 KiB, and everybody waited."""
+
+    def search(size: int) -> None:
+        body = (piece * (size // len(piece) + 1))[:size]
+        found = BodySearch(shapes, unknown, masking=True)
+        for start in range(0, size, chunk):
+            found.feed(body[start : start + chunk])
+        found.close()
+
+    assert growth(search, 8 * 1024) < 24

@@ -2,7 +2,8 @@
 
 import base64
 from dataclasses import replace
-from urllib.parse import quote
+from hashlib import sha256
+from urllib.parse import quote, unquote
 
 import pytest
 from hypothesis import given
@@ -24,6 +25,7 @@ from coatcheck.decision.policy import (
 )
 from coatcheck.decision.search import MAX_FOUND, find, mask, placed, stands_at
 from coatcheck.decision.verdict import Location
+from tests.decision.cost import growth
 
 HANDLE = "cch_eyJhbGciOi-_x.eyJzaWQi.c2lnbmF0dXJl"
 GHP = Shape("ghp_", 36)
@@ -294,3 +296,57 @@ def test_basic_is_read_in_both_alphabets_of_base64() -> None:
     assert "-" in coded and "_" in coded
     (found,) = find(head("/", ("authorization", "Basic " + coded)))
     assert (found.location, found.text, found.before) == (Location.BASIC, HANDLE, "\xfb\xff\xfe:")
+
+
+@given(st.text("%2541aFxé\u0103", max_size=40), st.sampled_from(["%63", "%2563"]))
+def test_percent_encoding_is_read_as_urllib_reads_it(text: str, first: str) -> None:
+    """Stray percent signs, escapes of percent signs, characters beyond latin-1."""
+    (found,) = find(head("/", ("x", text + first + HANDLE[1:])))
+    once = unquote(text, encoding="latin-1")
+    assert found.before == (once if first == "%63" else unquote(once, encoding="latin-1"))
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("/aab" + "c" * 40 + "/x", "/***" + "c" * 18 + "/x"),
+        ("/ghp_" + "ghp0" * 12 + "/x", "/***" + "ghp0" * 3 + "/x"),
+        (f"/ghp_{'c' * 33}cch_eyJx/y", "/***/y"),
+        (f"/ghp_{'c' * 30}cch_eyJx/y", f"/ghp_{'c' * 30}cch_***/y"),
+    ],
+)
+def test_places_that_overlap_are_masked_as_one(text: str, masked: str) -> None:
+    """What follows them stays."""
+    assert mask(text, (GHP, Shape("aa", 22), Shape("ab", 22))) == masked
+
+
+def unknown(text: str) -> bool:
+    """As the state asks: by a digest."""
+    return not sha256(text.encode()).digest()
+
+
+@pytest.mark.parametrize("shapes", [(), (GHP,), (GHP, Shape("AIza", 35), Shape("aaaaaaab", 128))])
+@pytest.mark.parametrize(
+    "piece",
+    [
+        *("%25", "%", "%2541", "%63ch_eyJ", "cch_eyJx;", "%63ch_eyJx%20", "ghp_", "AIza", "%41Iza", "a"),
+        *("/", "/%25", "&", "&%25=%25", "/cch_ey", "/%25abcd", REFERENCE, REFERENCE + "/"),
+    ],
+)
+def test_the_cost_of_a_head_is_linear(piece: str, shapes: tuple[Shape, ...]) -> None:
+    """In its target, in a header, in Basic, beside a real handle, and masked for the audit log. Refused
+    requests whose heads took 47 to 305 ms made everybody wait."""
+
+    def search(size: int) -> None:
+        text = (piece * (size // len(piece) + 1))[:size]
+        for request in (
+            head("/" + text),
+            head("/?" + text, ("authorization", basic("u", "x"))),
+            head("/", ("x", text), ("authorization", basic(text, "ghp_"))),
+        ):
+            find(request, shapes, unknown)
+        find(head(f"/{text}/{HANDLE}?{text}", ("x", "basic")), shapes, unknown)
+        mask("/" + text, shapes)
+        mask(f"/{text}{hidden(HANDLE)}", shapes)
+
+    assert growth(search, 4 * 1024) < 24

@@ -8,14 +8,15 @@ the string has no authority elsewhere.
 """
 
 import binascii
+import re
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import chain
 from typing import Final
-from urllib.parse import unquote
 
-from coatcheck.decision.handle import BASE64URL, MAX_CHARS, PREFIX
+from coatcheck.decision.handle import MAX_CHARS, PREFIX
 from coatcheck.decision.message import RequestHead
 from coatcheck.decision.policy import (
     BasicInjection,
@@ -35,8 +36,13 @@ MAX_FOUND: Final = 32
 """`find` stops here: more than any rule has credentials, so what is past it changes no verdict."""
 PERCENT_ROUNDS: Final = 2
 _FOLDED: Final = MARK.lower()
-_RUN: Final = BASE64URL + "."
-_ALNUM: Final = BASE64URL[:62]
+_RUN: Final = re.compile(f"[A-Za-z0-9_.-]{{0,{MAX_CHARS}}}")
+_ESCAPE: Final = re.compile("%([0-9A-Fa-f]{2})")
+_ESCAPED: Final = {
+    high + low: chr(int(high + low, 16))
+    for high in "0123456789abcdefABCDEF"
+    for low in "0123456789abcdefABCDEF"
+}
 _MASKED: Final = "***"
 
 type Known = Callable[[str], bool]
@@ -133,32 +139,54 @@ def mask(text: str, references: tuple[Shape, ...] = ()) -> str:
 
     A text that hides one behind percent-encoding is returned decoded.
     """
-    masked = reading = text
-    for _ in range(PERCENT_ROUNDS + 1):
-        spans = sorted(_spans(reading, references, known=lambda _: True), reverse=True)
-        for start, end in spans:
-            kept = len(PREFIX) if reading[start : start + len(MARK)].lower() == _FOLDED else 0
-            reading = reading[: start + kept] + _MASKED + reading[end:]
-        if spans:
-            masked = reading
+    masked = reading = _masked(text, references)
+    for _ in range(PERCENT_ROUNDS):
         if "%" not in reading:
             break
-        reading = unquote(reading, encoding="latin-1")
+        decoded = _unquoted(reading)
+        reading = _masked(decoded, references)
+        if reading != decoded:
+            masked = reading
     return masked
+
+
+def _masked(text: str, references: tuple[Shape, ...]) -> str:
+    parts: list[str] = []
+    done = 0
+    for start, end in sorted(_spans(text, references, known=lambda _: True)):
+        if start >= done:
+            kept = start + (len(PREFIX) if text[start : start + len(MARK)].lower() == _FOLDED else 0)
+            parts += (text[done:kept], _MASKED)
+        done = max(done, end)
+    return "".join((*parts, text[done:])) if parts else text
+
+
+def _readings(text: str) -> Iterator[str]:
+    """`text` itself, and what it is behind one and two rounds of percent-encoding."""
+    yield text
+    for _ in range(PERCENT_ROUNDS):
+        if "%" not in text:
+            return
+        text = _unquoted(text)
+        yield text
+
+
+def _unquoted(text: str) -> str:
+    """As urllib's unquote in latin-1, which takes thirty times as long for stray percent signs."""
+    parts = _ESCAPE.split(text)
+    parts[1::2] = map(_ESCAPED.__getitem__, parts[1::2])
+    return "".join(parts)
 
 
 def _suspect(text: str, references: tuple[Shape, ...]) -> bool:
     """Whether some reading of a head's joined text could hold a handle. False for nearly all requests."""
-    for _ in range(PERCENT_ROUNDS + 1):
-        folded = text.lower()
+    for reading in _readings(text):
+        folded = reading.lower()
         if _FOLDED in folded or "basic" in folded:
             return True
         for shape in references:
-            if shape.prefix in text:
+            if shape.prefix in reading:
                 return True
-        if "%" not in text:
-            return False
-        text = unquote(text, encoding="latin-1")
     return False
 
 
@@ -177,9 +205,14 @@ def _everywhere(head: RequestHead, references: tuple[Shape, ...], known: Known) 
     if not _may_hold(head.target, references):
         return
     path, _, query = head.target.partition("?")
+    # A target may be tens of thousands of parts, of which hardly any can hold a handle.
+    shortest = min((len(MARK), *(len(shape.prefix) + shape.length for shape in references)))
     for segment in path.split("/"):
-        yield from _in_value(Location.PATH, "", segment, references, known)
-    for parameter in query.split("&") if query else ():
+        if len(segment) >= shortest and _suspect(segment, references):
+            yield from _in_value(Location.PATH, "", segment, references, known)
+    for parameter in query.split("&"):
+        if len(parameter) < shortest or not _suspect(parameter, references):
+            continue
         name, _, value = parameter.partition("=")
         yield from _in_value(Location.QUERY, name, value, references, known)
         yield from _in_value(Location.QUERY, "", name, references, known)
@@ -196,15 +229,12 @@ def _in_value(
 ) -> Iterator[Found]:
     """Handles in one value. Of the decoded readings, only what the plain one did not show."""
     seen: set[str] = set()
-    for round_ in range(PERCENT_ROUNDS + 1):
-        for start, end in _spans(value, references, known):
-            text = value[start:end]
+    for round_, reading in enumerate(_readings(value)):
+        for start, end in _spans(reading, references, known):
+            text = reading[start:end]
             if not round_ or text not in seen:
                 seen.add(text)
-                yield Found(location, name, value[:start], text, value[end:], decoded=round_ > 0)
-        if "%" not in value:
-            return
-        value = unquote(value, encoding="latin-1")
+                yield Found(location, name, reading[:start], text, reading[end:], decoded=round_ > 0)
 
 
 def _spans(text: str, references: tuple[Shape, ...], known: Known) -> Iterator[tuple[int, int]]:
@@ -213,25 +243,26 @@ def _spans(text: str, references: tuple[Shape, ...], known: Known) -> Iterator[t
     if len(folded) == len(text):  # false only outside latin-1, where no handle can stand
         start = folded.find(_FOLDED)
         while start >= 0:
-            end = _run_end(text, start + len(MARK), _RUN)
+            run = _RUN.match(text, start + len(MARK))
+            end = run.end() if run else start + len(MARK)
             yield start, end
             start = folded.find(_FOLDED, end)
     for shape in references:
-        start = text.find(shape.prefix)
-        while start >= 0:
-            end = start + len(shape.prefix) + shape.length
-            if end <= _run_end(text, start + len(shape.prefix), _ALNUM) and known(text[start:end]):
-                yield start, end
-            start = text.find(shape.prefix, start + 1)
+        first = text.find(shape.prefix)
+        if first < 0:
+            continue
+        length = len(shape.prefix) + shape.length
+        for match in _candidates(shape).finditer(text, first):
+            start = match.start()
+            if known(text[start : start + length]):
+                yield start, start + length
 
 
-def _run_end(text: str, start: int, alphabet: str) -> int:
-    rest = text[start : start + MAX_CHARS]  # nothing longer is a handle, and slicing stays linear
-    # Nearly always the run is all that is left, and asking that costs a tenth of looking for its end.
-    plain = rest.replace("-", "a").replace("_", "a").replace(".", "a") if alphabet is _RUN else rest
-    if plain.isascii() and plain.isalnum():
-        return start + len(rest)
-    return start + len(rest) - len(rest.lstrip(alphabet))
+@lru_cache(maxsize=1024)
+def _candidates(shape: Shape) -> re.Pattern[str]:
+    """Where a text of this shape begins. One character is consumed: prefixes may overlap themselves."""
+    first, rest = re.escape(shape.prefix[0]), re.escape(shape.prefix[1:])
+    return re.compile(f"{first}(?={rest}[A-Za-z0-9]{{{shape.length}}})")
 
 
 def _basic(value: str) -> str:
