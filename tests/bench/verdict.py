@@ -110,7 +110,7 @@ def measure(directory: Path) -> dict[str, float]:
 
     def verdict(case: Case) -> None:
         peer, destination, head = case
-        found = decide(peer, destination, head, exchange.world())
+        found = decide(peer, destination, head, exchange.context())
         assert isinstance(found, Inject)
         names = tuple(injection.credential.name for injection in found.injections)
         assert exchange.buckets.take(found.session, found.rule, names, state.clock.now().monotonic) is None

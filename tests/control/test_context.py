@@ -9,40 +9,40 @@ from typing import Any, cast
 import pytest
 
 from coatcheck.control import context as module
-from coatcheck.control.context import Desk
+from coatcheck.control.context import Context
 from coatcheck.control.problem import ControlProblem
 from coatcheck.state.errors import Problem, StateError
 
 
-def make() -> Desk:
-    return Desk(cast(Any, None), cast(Any, None))
+def make() -> Context:
+    return Context(cast(Any, None), cast(Any, None))
 
 
 async def test_taking_does_not_wait_for_giving() -> None:
     """A hundred openings stand in line; a revocation is done at once."""
-    desk, slow = make(), threading.Event()
-    giving = [asyncio.create_task(desk.give(lambda: slow.wait(10))) for _ in range(100)]
+    context, slow = make(), threading.Event()
+    giving = [asyncio.create_task(context.give(lambda: slow.wait(10))) for _ in range(100)]
     await asyncio.sleep(0)
     started = time.monotonic()
-    assert await desk.take(lambda: "revoked") == "revoked"
-    assert await desk.read(lambda: "read") == "read"
+    assert await context.take(lambda: "revoked") == "revoked"
+    assert await context.read(lambda: "read") == "read"
     assert time.monotonic() - started < 5
     slow.set()
     assert all(await asyncio.gather(*giving))
-    desk.close()
+    context.close()
 
 
 async def test_a_revocation_waits_for_no_other_to_be_in_force() -> None:
     """A hundred are in force here, and wait for a disk or for a fleet's Redis that hangs: the next one is in
     force at once."""
-    desk, slow = make(), threading.Event()
+    context, slow = make(), threading.Event()
     in_force: list[int] = []
 
     def revoke(number: int) -> bool:
         in_force.append(number)
         return slow.wait(60)
 
-    taking = [asyncio.create_task(desk.take(partial(revoke, each))) for each in range(module.MAX_WAITING)]
+    taking = [asyncio.create_task(context.take(partial(revoke, each))) for each in range(module.MAX_WAITING)]
     try:
         async with asyncio.timeout(30):
             while len(in_force) < module.MAX_WAITING:
@@ -50,22 +50,22 @@ async def test_a_revocation_waits_for_no_other_to_be_in_force() -> None:
     finally:
         slow.set()
         assert all(await asyncio.gather(*taking))
-        desk.close()
+        context.close()
 
 
 async def test_the_line_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond it: 503, and room again once somebody is served."""
     monkeypatch.setattr(module, "MAX_WAITING", 2)
-    desk, slow = make(), threading.Event()
-    waiting = [asyncio.create_task(desk.give(lambda: slow.wait(10))) for _ in range(2)]
+    context, slow = make(), threading.Event()
+    waiting = [asyncio.create_task(context.give(lambda: slow.wait(10))) for _ in range(2)]
     await asyncio.sleep(0)
     with pytest.raises(ControlProblem) as busy:
-        await desk.give(lambda: True)
+        await context.give(lambda: True)
     assert (busy.value.reason, busy.value.status) == ("busy", 503)
     slow.set()
     await asyncio.gather(*waiting)
-    assert await desk.give(lambda: True)
-    desk.close()
+    assert await context.give(lambda: True)
+    context.close()
 
 
 async def test_the_states_refusals_become_answers() -> None:
@@ -74,12 +74,12 @@ async def test_the_states_refusals_become_answers() -> None:
     def refuse() -> None:
         raise StateError(Problem.SESSION_CLOSED, "it is over", "Open another.")
 
-    desk = make()
+    context = make()
     with pytest.raises(ControlProblem) as problem:
-        await desk.give(refuse)
+        await context.give(refuse)
     assert (problem.value.status, problem.value.message, problem.value.hint) == (
         409,
         "it is over",
         "Open another.",
     )
-    desk.close()
+    context.close()

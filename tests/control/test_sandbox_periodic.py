@@ -11,12 +11,12 @@ import pytest
 from coatcheck.control import sandbox_periodic
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.sandbox_periodic import PeriodicSnapshots
-from coatcheck.durable.durability import Keeping, Saved
+from coatcheck.durable.durability import Durability, Saved
 from coatcheck.launcher.sandbox import Sandbox, SandboxProblem, SandboxRefused, SandboxState
 from tests.durable.test_recovery import DEAD
 
 RUNS = replace(
-    DEAD, state=SandboxState.RUNNING, ending=None, recoverable=False, keeping=Keeping(every_seconds=100.0)
+    DEAD, state=SandboxState.RUNNING, ending=None, recoverable=False, keeping=Durability(every_seconds=100.0)
 )
 
 
@@ -35,8 +35,8 @@ class World:
         record = SimpleNamespace(generation=2)
         kept = SimpleNamespace(snapshots=self._snapshots, record=lambda sandbox: record)
         sandboxes = SimpleNamespace(all=self._all, noted=self._noted, kept=kept)
-        desk: Any = SimpleNamespace(backend=SimpleNamespace(sandboxes=sandboxes))
-        self.periodic = PeriodicSnapshots(desk)
+        context: Any = SimpleNamespace(backend=SimpleNamespace(sandboxes=sandboxes))
+        self.periodic = PeriodicSnapshots(context)
         monkeypatch.setattr(sandbox_periodic, "save", self._save)
         monkeypatch.setattr(sandbox_periodic, "LOOK_SECONDS", 0.0)
         clock = SimpleNamespace(monotonic=lambda: self.now, time=lambda: self.now)
@@ -54,7 +54,7 @@ class World:
     def _noted(self, sandbox: str, change: str, detail: str) -> None:
         self.told.append((change, detail))
 
-    async def _save(self, desk: Any, sandbox: Sandbox, name: str) -> None:
+    async def _save(self, context: Any, sandbox: Sandbox, name: str) -> None:
         self.taken.append(name)
         if self.fails is not None:
             raise self.fails
@@ -123,7 +123,7 @@ async def test_while_nothing_runs_nothing_is_saved(
 async def test_nobody_is_saved_who_did_not_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor one that has ended; whoever begins again is due anew."""
     world = World(monkeypatch)
-    world.there = [replace(RUNS, keeping=Keeping())]
+    world.there = [replace(RUNS, keeping=Durability())]
     await world.at(1_000.0)
     assert await world.at(2_000.0) == 0
     world.there = [RUNS]

@@ -41,12 +41,12 @@ class World:
             noted=self._noted,
             give_up=self._give_up,
         )
-        desk: Any = SimpleNamespace(backend=self)
+        context: Any = SimpleNamespace(backend=self)
         self.sandboxes = sandboxes
-        self.recovery = Recovery(desk, self._named)
+        self.recovery = Recovery(context, self._named)
         self.revoked = False
         monkeypatch.setattr(sandbox_recovery, "bring_back_unasked", self._bring_back)
-        monkeypatch.setattr(sandbox_recovery, "revoked", lambda desk, sandbox: self.revoked)
+        monkeypatch.setattr(sandbox_recovery, "revoked", lambda context, sandbox: self.revoked)
         monkeypatch.setattr(sandbox_recovery, "LOOK_SECONDS", 0.0)
         monkeypatch.setattr(sandbox_recovery, "time", SimpleNamespace(time=lambda: self.now))
 
@@ -61,7 +61,7 @@ class World:
         self.sandbox = replace(self.sandbox, keeping=replace(self.sandbox.keeping, recovers=False))
 
     async def _bring_back(
-        self, desk: Any, sandbox: Sandbox, maker: Any, saved: Path, until: float
+        self, context: Any, sandbox: Sandbox, maker: Any, saved: Path, until: float
     ) -> Sandbox:
         assert self.attempts[-1] == self.now  # it was written down before
         if self.fails is not None:

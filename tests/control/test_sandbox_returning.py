@@ -13,7 +13,7 @@ import pytest
 from coatcheck.control import sandbox_returning
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.sandbox_returning import _people, awake, revoked
-from coatcheck.durable.durability import Comeback, Keeping, Life, Lifecycle
+from coatcheck.durable.durability import Durability, Incarnation, Lifecycle, RestorePoint
 from coatcheck.launcher.sandbox import Sandbox, SandboxProblem, SandboxState
 from coatcheck.state import Problem, State
 from coatcheck.state.database import Status
@@ -21,7 +21,7 @@ from tests.durable.test_recovery import DEAD
 from tests.state.house import WANTED, House
 
 BOTH = frozenset({"anthropic", "github"})
-SHARED = Keeping(lifecycle=Lifecycle.SHARED, recovers=True)
+SHARED = Durability(lifecycle=Lifecycle.SHARED, recovers=True)
 
 
 @pytest.fixture
@@ -39,11 +39,11 @@ def state(house: House) -> Iterator[State]:
 class Lives:
     """A sandbox with two people inside, life after life, each begun from what was saved of the first."""
 
-    def __init__(self, state: State, keeping: Keeping) -> None:
+    def __init__(self, state: State, keeping: Durability) -> None:
         self.state = state
         self.keeping = keeping
-        self.lives: list[Life] = []
-        self.desk: Any = SimpleNamespace(backend=SimpleNamespace(state=state))
+        self.lives: list[Incarnation] = []
+        self.context: Any = SimpleNamespace(backend=SimpleNamespace(state=state))
 
     def begin(self) -> dict[str, str]:
         """The ids of its sessions, by whose they are."""
@@ -52,7 +52,9 @@ class Lives:
             for name in ("agent", "tool")
         }
         granted = dict.fromkeys(sessions, tuple(sorted(BOTH)))
-        self.lives.append(Life(len(self.lives) + 1, sessions, granted, after=1 if self.lives else None))
+        self.lives.append(
+            Incarnation(len(self.lives) + 1, sessions, granted, after=1 if self.lives else None)
+        )
         return sessions
 
     def end(self) -> None:
@@ -61,11 +63,11 @@ class Lives:
 
     def back(self, generation: int = 1) -> dict[str, list[str] | None]:
         """Who would come back from what was saved of that life, and with which credentials."""
-        comeback = Comeback("saved", generation, tuple(self.lives), "sbx_1")
+        comeback = RestorePoint("saved", generation, tuple(self.lives), "sbx_1")
         wanted: Any = SimpleNamespace(keeping=self.keeping, policy=WANTED.policy)
         return {
             each.name: list(each.credentials) if each.credentials is not None else None
-            for each in _people(self.desk, comeback, wanted)
+            for each in _people(self.context, comeback, wanted)
         }
 
     @property
@@ -90,14 +92,14 @@ def test_going_back_to_before_a_revocation_does_not_undo_it(state: State) -> Non
     state.revoke(second["tool"], "operator")
     lives.end()
     assert lives.back() == {"agent": sorted(BOTH), "tool": []}
-    assert not revoked(lives.desk, lives.sandbox)
+    assert not revoked(lives.context, lives.sandbox)
     state.revoke(second["agent"], "operator")  # after its end
-    assert revoked(lives.desk, lives.sandbox)
+    assert revoked(lives.context, lives.sandbox)
 
 
 def test_a_credential_that_was_taken_in_a_later_life_stays_taken(state: State) -> None:
     """While it ran, or when it was down already."""
-    lives = Lives(state, Keeping(recovers=True))
+    lives = Lives(state, Durability(recovers=True))
     lives.begin()
     lives.end()
     second = lives.begin()
@@ -111,7 +113,7 @@ def test_a_credential_that_was_taken_in_a_later_life_stays_taken(state: State) -
 
 def test_what_was_imported_has_no_more_than_those_here_were_left_with(state: State) -> None:
     """Its generation says nothing here, so every life counts."""
-    lives = Lives(state, Keeping(recovers=True))
+    lives = Lives(state, Durability(recovers=True))
     first = lives.begin()
     state.revoke_where(lambda each: each.id == first["agent"], "github", "operator")
     lives.end()
@@ -120,24 +122,24 @@ def test_what_was_imported_has_no_more_than_those_here_were_left_with(state: Sta
 
 def test_a_state_that_was_lost_brings_nobody_back(state: State) -> None:
     """It has lost what was revoked, too."""
-    lives = Lives(state, Keeping(recovers=True))
+    lives = Lives(state, Durability(recovers=True))
     lives.begin()
     lives.lives[0] = replace(lives.lives[0], sessions={"agent": "ses_of_another_state"})
     with pytest.raises(ControlProblem) as caught:
         lives.back()
     assert caught.value.reason is Problem.UNKNOWN_SESSION
-    assert revoked(lives.desk, lives.sandbox)
+    assert revoked(lives.context, lives.sandbox)
 
 
 async def test_one_that_was_revoked_in_its_sleep_is_not_woken_by_using_it(state: State) -> None:
     """Only somebody who says so brings it back."""
-    lives = Lives(state, Keeping(sleeps=True))
+    lives = Lives(state, Durability(sleeps=True))
     sessions = lives.begin()
     lives.end()
     state.revoke(sessions["tool"], "operator")
-    lives.desk.backend.sandboxes = SimpleNamespace(is_down=lambda _: True)
+    lives.context.backend.sandboxes = SimpleNamespace(is_down=lambda _: True)
     with pytest.raises(ControlProblem) as caught:
-        await awake(lives.desk, replace(lives.sandbox, state=SandboxState.SLEEPING), SimpleNamespace())  # type: ignore[arg-type]
+        await awake(lives.context, replace(lives.sandbox, state=SandboxState.SLEEPING), SimpleNamespace())  # type: ignore[arg-type]
     assert caught.value.reason is SandboxProblem.NOT_WOKEN
     assert "coatcheck sandbox restore sbx_1" in caught.value.hint
 
@@ -145,13 +147,17 @@ async def test_one_that_was_revoked_in_its_sleep_is_not_woken_by_using_it(state:
 @pytest.mark.parametrize(
     ("keeping", "meanwhile", "revoked_then"),
     [
-        (Keeping(sleeps=True), True, {"agent", "tool"}),
-        (Keeping(sleeps=True), False, set()),
+        (Durability(sleeps=True), True, {"agent", "tool"}),
+        (Durability(sleeps=True), False, set()),
         (replace(SHARED, sleeps=True), True, {"agent"}),
     ],
 )
 async def test_one_that_is_revoked_while_it_is_woken_is_revoked(
-    state: State, monkeypatch: pytest.MonkeyPatch, keeping: Keeping, meanwhile: bool, revoked_then: set[str]
+    state: State,
+    monkeypatch: pytest.MonkeyPatch,
+    keeping: Durability,
+    meanwhile: bool,
+    revoked_then: set[str],
 ) -> None:
     """Between the look at its session and the next one there are disks and a kernel. Of several who share it,
     the others go on."""
@@ -170,9 +176,12 @@ async def test_one_that_is_revoked_while_it_is_woken_is_revoked(
 
     monkeypatch.setattr(sandbox_returning, "bring_back", bring_back)
     kept = SimpleNamespace(saved=lambda *_: Path("newest"))
-    lives.desk.backend.sandboxes, lives.desk.take = SimpleNamespace(is_down=lambda _: True, kept=kept), take
+    lives.context.backend.sandboxes, lives.context.take = (
+        SimpleNamespace(is_down=lambda _: True, kept=kept),
+        take,
+    )
     caller: Any = SimpleNamespace(name="launcher")
-    back = await awake(lives.desk, asleep, caller)
+    back = await awake(lives.context, asleep, caller)
     statuses = {name: state.status(each) for name, each in back.sessions.items()}
     assert {name for name, status in statuses.items() if status is Status.REVOKED} == revoked_then
     assert {status for name, status in statuses.items() if name not in revoked_then} <= {Status.LIVE}

@@ -13,7 +13,7 @@ import pytest
 from coatcheck.control import sandbox_stopping
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.sandbox_stopping import Waking, put_to_sleep
-from coatcheck.durable.durability import Keeping
+from coatcheck.durable.durability import Durability
 from coatcheck.launcher.sandbox import Sandbox, SandboxProblem, SandboxRefused, SandboxState
 from tests.durable.test_recovery import DEAD
 
@@ -21,8 +21,8 @@ ONE, TWO, THREE, FOUR = (f"sbx_{number:016}" for number in range(1, 5))
 SILENT = SandboxRefused(SandboxProblem.NOT_STARTED, "it does not answer", "See the log.")
 
 
-def runs(name: str, keeping: Keeping | None = None, state: SandboxState = SandboxState.RUNNING) -> Sandbox:
-    stays = Keeping(recovers=True) if keeping is None else keeping
+def runs(name: str, keeping: Durability | None = None, state: SandboxState = SandboxState.RUNNING) -> Sandbox:
+    stays = Durability(recovers=True) if keeping is None else keeping
     return replace(DEAD, id=name, state=state, ending=None, recoverable=False, keeping=stays)
 
 
@@ -55,7 +55,7 @@ class World:
             noted=lambda name, change, detail: self.told.append((name, change, detail)),
             kept=kept,
         )
-        self.desk: Any = SimpleNamespace(backend=SimpleNamespace(sandboxes=sandboxes), take=self._take)
+        self.context: Any = SimpleNamespace(backend=SimpleNamespace(sandboxes=sandboxes), take=self._take)
         monkeypatch.setattr(sandbox_stopping, "check_savable", self._check)
         monkeypatch.setattr(sandbox_stopping, "awake", self._awake)
         monkeypatch.setattr(sandbox_stopping, "time", SimpleNamespace(monotonic=lambda: self.now))
@@ -64,7 +64,7 @@ class World:
     async def _take(self, work: Callable[[], None]) -> None:
         work()
 
-    def _check(self, desk: Any, sandbox: Sandbox) -> None:
+    def _check(self, context: Any, sandbox: Sandbox) -> None:
         if self.unsavable:
             raise ControlProblem(SandboxProblem.UNSAVABLE, "it holds handles", "")
         if isinstance(error := self.fails.get(sandbox.id), ControlProblem):
@@ -77,23 +77,23 @@ class World:
         if name in self.fails:
             raise self.fails[name]
 
-    async def _awake(self, desk: Any, sandbox: Sandbox, maker: Any) -> None:
+    async def _awake(self, context: Any, sandbox: Sandbox, maker: Any) -> None:
         self.woken.append((sandbox.id, maker))
         if sandbox.id in self.fails:
             raise self.fails[sandbox.id]
 
     async def wakes(self) -> None:
-        await Waking(self.desk, lambda name: self.maker).run()  # type: ignore[arg-type,return-value]
+        await Waking(self.context, lambda name: self.maker).run()  # type: ignore[arg-type,return-value]
 
 
 async def test_what_is_to_come_back_sleeps_and_the_rest_is_left_to_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Long-running, hybrid and shared ones; nobody begins any more meanwhile."""
-    sleeps, nobody = Keeping(sleeps=True), Keeping(every_seconds=60.0)
+    sleeps, nobody = Durability(sleeps=True), Durability(every_seconds=60.0)
     world = World(monkeypatch, runs(ONE), runs(TWO, sleeps), runs(THREE, nobody), runs(FOUR))
     world.down.add(FOUR)
-    await put_to_sleep(world.desk, 10.0)
+    await put_to_sleep(world.context, 10.0)
     assert world.asked == [ONE, TWO] and not world.killed
     assert sorted(world.interrupted) == [ONE, TWO]
 
@@ -103,7 +103,7 @@ async def test_one_that_somebody_paused_sleeps_until_somebody_wants_it(
 ) -> None:
     """The next daemon must not let it run on by itself."""
     world = World(monkeypatch, runs(ONE, state=SandboxState.PAUSED))
-    await put_to_sleep(world.desk, 10.0)
+    await put_to_sleep(world.context, 10.0)
     assert world.asked == [ONE] and world.interrupted == []
 
 
@@ -120,7 +120,7 @@ async def test_what_cannot_sleep_ends_and_says_why(
     """Also what policy lets nobody save by now; and that of one is no harm to the next."""
     world = World(monkeypatch, runs(ONE), runs(TWO))
     world.fails[ONE] = error
-    await put_to_sleep(world.desk, 10.0)
+    await put_to_sleep(world.context, 10.0)
     assert world.killed.keys() == {ONE} and world.interrupted == [TWO]
     assert world.killed[ONE].startswith(
         "daemon_gone: the daemon was stopped, and it could not be put to sleep"
@@ -141,7 +141,7 @@ async def test_the_time_is_for_all_of_them_together(monkeypatch: pytest.MonkeyPa
         raise SILENT
 
     world.on_ask = too_slowly
-    await put_to_sleep(world.desk, 7.0)
+    await put_to_sleep(world.context, 7.0)
     assert sorted(world.asked) == [ONE, TWO] and given == [7.0, 7.0]
     assert world.killed.keys() == {ONE, TWO, THREE, FOUR} and not world.interrupted
     assert all("there was no time left of 7 s" in each for each in world.killed.values())
@@ -153,7 +153,7 @@ async def test_one_that_sleeps_already_is_only_left_by_its_supervisor(
     """What policy says by now is about saving, and it was saved; what it waited for will not come."""
     world = World(monkeypatch, runs(ONE, state=SandboxState.SLEEPING))
     world.unsavable = True
-    await put_to_sleep(world.desk, 10.0)
+    await put_to_sleep(world.context, 10.0)
     assert world.asked == [ONE] and world.interrupted == [ONE] and not world.killed
 
 
@@ -167,7 +167,7 @@ async def test_an_operator_who_cannot_wait_is_not_waited_for(monkeypatch: pytest
         goes_on.wait(60)
 
     world.on_ask = hang
-    stopping = asyncio.create_task(put_to_sleep(world.desk, 60.0))
+    stopping = asyncio.create_task(put_to_sleep(world.context, 60.0))
     for _ in range(2):
         assert await asyncio.to_thread(begun.acquire, timeout=60)
     stopping.cancel()

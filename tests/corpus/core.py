@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coatcheck.decision.decide import Identified, NeedBody, World, decide, decide_connect
+from coatcheck.decision.decide import DecisionContext, Identified, NeedBody, decide, decide_connect
 from coatcheck.decision.handle import Claims, HandleKeys, sign, verify
 from coatcheck.decision.head import check_head
 from coatcheck.decision.host import HostRefused, split_authority
@@ -62,7 +62,7 @@ def wrong(run: Run) -> list[str]:
     return [] if (outcome, reason) == wanted else [f"{outcome} {reason}, not {wanted[0]} {wanted[1]}"]
 
 
-def _decide(asked: Mapping[str, Any], world: World, inside: Inside) -> Any:
+def _decide(asked: Mapping[str, Any], world: DecisionContext, inside: Inside) -> Any:
     peer = Peer("ses_a", (_origin("ses_a"),))
     secure = asked.get("scheme", "https") == "https"
     default = 443 if secure else 80
@@ -105,7 +105,7 @@ def _origin(session: str) -> Origin:
     return Origin(OriginClass.SOCKET, session)
 
 
-def _world(policy: Policy) -> World:
+def _world(policy: Policy) -> DecisionContext:
     session = Session(
         id="ses_a",
         tenant="acme",
@@ -120,7 +120,7 @@ def _world(policy: Policy) -> World:
         lease_seconds=100.0,
         lease_deadline=NOW.monotonic + 100,
     )
-    return World(
+    return DecisionContext(
         now=NOW,
         by_origin={session.origin: session},
         policies={policy.name: policy},

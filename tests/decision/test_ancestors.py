@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from coatcheck.decision.decide import Identified, NeedBody, World, decide, decide_body
+from coatcheck.decision.decide import DecisionContext, Identified, NeedBody, decide, decide_body
 from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import Origin, OriginClass, Peer, RequestHead
 from coatcheck.decision.session import Isolation, Now, Session
@@ -31,10 +31,10 @@ HELD = {
 OWN = Claims("ses_clone", "api", 1, 0, 900, "jti-own")
 
 
-def world(*sessions: Session, inherit: bool = True, at: float = 10.0) -> World:
+def world(*sessions: Session, inherit: bool = True, at: float = 10.0) -> DecisionContext:
     credentials = {name: replace(each, inherit=inherit) for name, each in CREDENTIALS.items()}
     held = HELD | {"cch_eyJown": OWN}
-    return World(
+    return DecisionContext(
         now=Now(at, at),
         by_origin={each.origin: each for each in sessions},
         policies={"default": replace(POLICY, credentials=credentials)},

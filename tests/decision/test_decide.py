@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from coatcheck.decision.decide import Identified, NeedBody, World, decide, decide_body, decide_connect
+from coatcheck.decision.decide import (
+    DecisionContext,
+    Identified,
+    NeedBody,
+    decide,
+    decide_body,
+    decide_connect,
+)
 from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import (
     Destination,
@@ -97,8 +104,8 @@ HANDLES[STOLEN] = Claims("ses_b", "api", 1, 0, 900, "jti-stolen")
 HANDLES[OLD] = Claims("ses_a", "api", 0, 0, 900, "jti-old")
 
 
-def world(session: Session = SESSION, *, at: float = 10.0) -> World:
-    return World(
+def world(session: Session = SESSION, *, at: float = 10.0) -> DecisionContext:
+    return DecisionContext(
         now=Now(at, at),
         by_origin={session.origin: session},
         policies={"default": POLICY},
@@ -263,7 +270,7 @@ def test_a_tunnel_is_opened_only_to_hosts_that_a_rule_names() -> None:
 # --- what mutation testing found to be untested ---------------------------------------------------------
 
 
-def varied(rules: tuple[Rule, ...], **changes: Credential) -> World:
+def varied(rules: tuple[Rule, ...], **changes: Credential) -> DecisionContext:
     """The world with other rules, and some credentials changed or added."""
     return replace(world(), policies={"default": Policy("default", "o", "h", CREDENTIALS | changes, rules)})
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coatcheck.decision.comparison import Judged
-from coatcheck.decision.decide import Identified, World, decide
+from coatcheck.decision.decide import DecisionContext, Identified, decide
 from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import Destination, Origin, OriginClass, Peer, RequestHead
 from coatcheck.decision.observation import Observation
@@ -80,7 +80,7 @@ def judged(policy: Policy, destination: Destination, head: RequestHead, isolatio
         name = next(name for name, handle in HANDLES.items() if handle == text)
         return Claims("s-1", name, 0, 0, 9_000_000_000, "j")
 
-    world = World(
+    world = DecisionContext(
         now=Now(1.0, 1.0),
         by_origin={ORIGIN: session},
         by_id={session.id: session},

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from coatcheck.durable.durability import (
-    Comeback,
-    Keeping,
-    Life,
+    Durability,
+    Incarnation,
+    RestorePoint,
     Saved,
     first_due,
     line_of,
@@ -15,8 +15,8 @@ from coatcheck.durable.durability import (
 )
 
 
-def life(generation: int, after: int | None = None) -> Life:
-    return Life(generation, {"agent": f"ses_{generation}"}, {"agent": ("api",)}, after)
+def life(generation: int, after: int | None = None) -> Incarnation:
+    return Incarnation(generation, {"agent": f"ses_{generation}"}, {"agent": ("api",)}, after)
 
 
 LIVES = (life(1), life(2, after=1), life(3, after=1), life(4, after=3))
@@ -44,7 +44,7 @@ def test_only_lives_that_something_began_from_are_kept() -> None:
 
 def test_a_comeback_knows_the_life_that_was_saved() -> None:
     """None of what came from elsewhere: nobody knows its sessions here."""
-    back = Comeback("there", 3, LIVES, "sbx_a")
+    back = RestorePoint("there", 3, LIVES, "sbx_a")
     assert back.last == LIVES[2]
     assert replace(back, lives=()).last is None
 
@@ -53,19 +53,19 @@ def test_only_the_oldest_periodic_snapshot_makes_room() -> None:
     """Named ones never, nor one that somebody begins from, and nothing as long as there is room or nobody
     said that it may."""
     saved = [Saved(name, 1.0, 1, 1) for name in ("mine", "auto-2", "auto-1", "automatic")]
-    rotates = Keeping(rotates=True)
+    rotates = Durability(rotates=True)
     assert to_replace(saved, 4, rotates) == ("auto-2",)
     assert to_replace(saved, 4, rotates, used=["auto-2"]) == ("auto-1",)
     assert to_replace(saved, 4, rotates, used=["auto-1", "auto-2"]) == ()
     assert to_replace(saved, 5, rotates) == ()
-    assert to_replace(saved, 4, Keeping()) == ()
+    assert to_replace(saved, 4, Durability()) == ()
     assert to_replace([saved[0], saved[3]], 2, rotates) == ()
 
 
 def test_where_the_limit_was_lowered_as_many_go_as_are_too_many() -> None:
     """Of the periodic ones; those that somebody named stay, whatever the limit."""
     saved = [Saved(name, 1.0, 1, 1) for name in ("auto-1", "mine", "auto-2", "auto-3")]
-    rotates = Keeping(rotates=True)
+    rotates = Durability(rotates=True)
     assert to_replace(saved, 3, rotates) == ("auto-1", "auto-2")
     assert to_replace(saved, 1, rotates) == ("auto-1", "auto-2", "auto-3")
 

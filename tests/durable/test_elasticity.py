@@ -11,7 +11,7 @@ import pytest
 from coatcheck.client.control import ControlError
 from coatcheck.durable import elasticity
 from coatcheck.durable.autoscale import Autoscale
-from coatcheck.durable.elastic import By, Elastic, Scaling, Size
+from coatcheck.durable.elastic import Elastic, Initiator, Scaling, Size
 from coatcheck.durable.elasticity import Elasticity, Means
 from coatcheck.durable.sizing import Sizing, Use
 from coatcheck.launcher.channel import Channel
@@ -91,7 +91,7 @@ class Running:
     async def refused(self, memory_mib: int | None, cpus: int | None = None) -> SandboxProblem:
         before = self.elasticity.now, list(self.sizing.steps)
         with pytest.raises(SandboxRefused) as refused:
-            await self.elasticity.scale(memory_mib, cpus, By.CALLER)
+            await self.elasticity.scale(memory_mib, cpus, Initiator.CALLER)
         assert refused.value.message and refused.value.hint
         assert (self.elasticity.now, self.sizing.steps) == before
         return refused.value.problem
@@ -134,7 +134,7 @@ async def test_it_grows_once_the_daemon_has_admitted_it(monkeypatch: pytest.Monk
     async with running(monkeypatch) as it:
         it.sizing.follows = False
         it.sizing.has_mib = 512
-        assert await it.elasticity.scale(2048, 2, By.CALLER) == Size(2048, 2)
+        assert await it.elasticity.scale(2048, 2, Initiator.CALLER) == Size(2048, 2)
         assert it.sizing.steps == [(2048, 2, "caller"), Size(2048, 2)]
         it.sizing.has_mib = 1024
         await until(lambda: it.commands == [for_commands(1024)])
@@ -149,11 +149,11 @@ async def test_it_grows_once_the_daemon_has_admitted_it(monkeypatch: pytest.Monk
 async def test_what_is_taken_counts_until_the_balloon_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A guest that gives nothing back keeps what it was promised, and nobody else is promised it."""
     async with running(monkeypatch) as it:
-        await it.elasticity.scale(4096, 4, By.CALLER)
+        await it.elasticity.scale(4096, 4, Initiator.CALLER)
         await until(lambda: it.commands == [for_commands(4096)])
         it.sizing.follows = False
         it.sizing.steps.clear()
-        assert await it.elasticity.scale(1024, 1, By.INSIDE) == Size(1024, 1)
+        assert await it.elasticity.scale(1024, 1, Initiator.INSIDE) == Size(1024, 1)
         assert it.sizing.steps == [(4096, 1, "inside"), Size(1024, 1)]
         it.sizing.has_mib = 3000
         looks = it.machine.opened[:]
@@ -172,19 +172,19 @@ async def test_a_host_without_room_refuses_and_nothing_changes(monkeypatch: pyte
         it.daemon.refuses = ControlError("gone", "Start it.")
         assert await it.refused(1024) is SandboxProblem.NO_ROOM
         it.daemon.refuses = None
-        assert await it.elasticity.scale(1024, None, By.CALLER) == Size(1024, 1)
+        assert await it.elasticity.scale(1024, None, Initiator.CALLER) == Size(1024, 1)
 
 
 async def test_what_is_in_use_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is anything taken from a guest that does not say what it uses."""
     async with running(monkeypatch) as it:
-        await it.elasticity.scale(4096, None, By.CALLER)
+        await it.elasticity.scale(4096, None, Initiator.CALLER)
         it.sizing.used_mib = 2000
         assert await it.refused(2048) is SandboxProblem.OOM_FLOOR
         it.sizing.used_mib = None  # type: ignore[assignment]
         assert await it.refused(3000) is SandboxProblem.OOM_FLOOR
         it.sizing.used_mib = 100
-        assert await it.elasticity.scale(512, None, By.CALLER) == Size(512, 1)
+        assert await it.elasticity.scale(512, None, Initiator.CALLER) == Size(512, 1)
 
 
 async def test_whoever_lets_the_air_out_counts_for_its_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +202,7 @@ async def test_a_machine_that_fails_gives_its_promise_back(monkeypatch: pytest.M
     async with running(monkeypatch) as it:
         it.sizing.fails = "QEMU is gone"
         with pytest.raises(SandboxRefused, match="QEMU is gone") as refused:
-            await it.elasticity.scale(1024, None, By.CALLER)
+            await it.elasticity.scale(1024, None, Initiator.CALLER)
         assert refused.value.problem is SandboxProblem.NOT_RUNNING
         assert it.sizing.steps == [(1024, 1, "caller"), (512, 1, "caller")]
 
@@ -219,7 +219,7 @@ async def test_a_machine_that_cannot_says_why(monkeypatch: pytest.MonkeyPatch) -
     async with running(monkeypatch) as it:
         it.sizing.fixed = "this sandbox is a fork, which shares memory with its siblings"
         with pytest.raises(SandboxRefused, match="shares memory") as refused:
-            await it.elasticity.scale(1024, None, By.CALLER)
+            await it.elasticity.scale(1024, None, Initiator.CALLER)
         assert refused.value.problem is SandboxProblem.NOT_ELASTIC
 
 
@@ -228,7 +228,7 @@ async def test_what_comes_back_has_what_it_had(monkeypatch: pytest.MonkeyPatch) 
     async with running(monkeypatch, restored=True) as it:
         await until(lambda: it.commands == [for_commands(4096)])
         assert it.sizing.steps == [(4096, 1, "restored"), Size(4096, 1)]
-        assert await it.elasticity.scale(1024, None, By.CALLER) == Size(1024, 1)
+        assert await it.elasticity.scale(1024, None, Initiator.CALLER) == Size(1024, 1)
         await until(lambda: it.sizing.steps[2:] == [Size(1024, 1), (1024, 1, "caller")])
 
 
@@ -247,7 +247,7 @@ async def test_a_sandbox_of_one_size_needs_no_machine(monkeypatch: pytest.Monkey
     assert plain.limits()["elastic"] is None and plain.limits()["memory_mib"] == 512
     assert plain.limits()["one_size"] == "it was asked for with one size"
     with pytest.raises(SandboxRefused, match="one size"):
-        await plain.scale(1024, None, By.CALLER)
+        await plain.scale(1024, None, Initiator.CALLER)
 
 
 async def test_a_guest_that_lies_about_pressure_gets_its_ceiling_and_no_more(

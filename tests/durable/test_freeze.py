@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coatcheck.durable.freeze import Disobeyed, freeze, rebind, set_clock, thaw
+from coatcheck.durable.freeze import AgentError, freeze, rebind, set_clock, thaw
 from coatcheck.durable.snapshots.manifest import NAME, open_key, write
 from coatcheck.launcher.channel import ChannelBroken
 from coatcheck.launcher.frames import Fields, Kind, encode
@@ -267,7 +267,7 @@ async def test_freezing_says_what_the_agent_did_not_do(agent_program: Path, tmp_
     """And the channel goes on once it is thawed."""
     told: SupervisorSpec = spec(tmp_path, [identity(tmp_path)], machine=COPY)
     async with inhabited(agent_program) as guest:
-        with pytest.raises(Disobeyed, match="become somebody"):
+        with pytest.raises(AgentError, match="become somebody"):
             await rebind(guest.channel, replace(told, machine=replace(COPY, generation=1)))
         await freeze(guest.channel)
         await set_clock(guest.channel)

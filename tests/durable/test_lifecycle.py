@@ -4,25 +4,25 @@ from dataclasses import replace
 
 import pytest
 
-from coatcheck.durable.durability import Keeping, Lifecycle
+from coatcheck.durable.durability import Durability, Lifecycle
 from coatcheck.durable.lifecycle import Asked, Contradiction, Recover, settle
 
-KEPT = Keeping(recovers=True, every_seconds=3600.0, rotates=True)
+KEPT = Durability(recovers=True, every_seconds=3600.0, rotates=True)
 EPHEMERAL, LONG, HYBRID, SHARED = Lifecycle
 
 
 @pytest.mark.parametrize(
     ("lifecycle", "keeping", "idle_seconds", "runs_long"),
     [
-        (None, Keeping(), None, False),
-        (EPHEMERAL, Keeping(), 60.0, False),
+        (None, Durability(), None, False),
+        (EPHEMERAL, Durability(), 60.0, False),
         (LONG, KEPT, None, True),
         (HYBRID, replace(KEPT, sleeps=True), 300.0, True),
         (SHARED, KEPT, None, True),
     ],
 )
 def test_what_each_word_stands_for(
-    lifecycle: Lifecycle | None, keeping: Keeping, idle_seconds: float | None, runs_long: bool
+    lifecycle: Lifecycle | None, keeping: Durability, idle_seconds: float | None, runs_long: bool
 ) -> None:
     """Nothing of it holds where nobody said a word."""
     settled = settle(Asked(lifecycle, identities=2))
@@ -35,7 +35,7 @@ def test_what_each_word_stands_for(
 def test_what_is_said_beside_the_word_holds(lifecycle: Lifecycle) -> None:
     """Also that nothing is to be saved; then nothing is rotated either, by itself."""
     said = settle(Asked(lifecycle, recover=Recover.NEVER, snapshot_every=0, identities=2)).keeping
-    assert said == Keeping(lifecycle=lifecycle, sleeps=lifecycle is HYBRID)
+    assert said == Durability(lifecycle=lifecycle, sleeps=lifecycle is HYBRID)
     said = settle(Asked(lifecycle, snapshot_every=60, rotate=False, identities=2)).keeping
     assert (said.every_seconds, said.rotates, said.recovers) == (60, False, True)
 
@@ -44,7 +44,7 @@ def test_each_can_be_had_without_a_word() -> None:
     """A lifecycle is no more than its parts."""
     asked = Asked(idle="sleep", idle_seconds=9, recover=Recover.LAST_SNAPSHOT, snapshot_every=90, rotate=True)
     settled = settle(asked)
-    assert settled.keeping == Keeping(sleeps=True, rotates=True, recovers=True, every_seconds=90)
+    assert settled.keeping == Durability(sleeps=True, rotates=True, recovers=True, every_seconds=90)
     assert (settled.idle_seconds, settled.runs_long) == (9, False)
     assert settle(Asked(HYBRID, idle_seconds=7)).idle_seconds == 7
     assert settle(Asked(EPHEMERAL, idle_seconds=7)).idle_seconds == 7
@@ -52,8 +52,8 @@ def test_each_can_be_had_without_a_word() -> None:
 
 def test_what_needs_saving_says_so() -> None:
     """Each alone does: a sandbox that cannot be saved is refused for it, and not told later."""
-    assert not Keeping(rotates=True, lifecycle=EPHEMERAL).saves
-    for keeping in (Keeping(sleeps=True), Keeping(recovers=True), Keeping(every_seconds=60)):
+    assert not Durability(rotates=True, lifecycle=EPHEMERAL).saves
+    for keeping in (Durability(sleeps=True), Durability(recovers=True), Durability(every_seconds=60)):
         assert keeping.saves
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from coatcheck.durable.elastic import By, Size
+from coatcheck.durable.elastic import Initiator, Size
 from coatcheck.durable.elasticity import STATUS
 from coatcheck.durable.metadata_scale import RATE, ScaleResource
 from coatcheck.launcher.metadata_http import MAX_BODY, Asked, Refused
@@ -15,10 +15,10 @@ class Scaler:
     """A sandbox whose size a test decides."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[int | None, int | None, By]] = []
+        self.asked: list[tuple[int | None, int | None, Initiator]] = []
         self.refuses: SandboxRefused | None = None
 
-    async def scale(self, memory_mib: int | None, cpus: int | None, by: By) -> Size:
+    async def scale(self, memory_mib: int | None, cpus: int | None, by: Initiator) -> Size:
         self.asked.append((memory_mib, cpus, by))
         if self.refuses is not None:
             raise self.refuses
@@ -55,7 +55,7 @@ async def test_either_or_both_are_asked_for(resource: ScaleResource, scaler: Sca
     answer = await resource.answer(asked(b'{"memory_mib": 2048, "cpus": 2}'), "agent")
     assert (answer.status, json.loads(answer.body)) == (200, {"memory_mib": 2048, "cpus": 2})
     await resource.answer(asked(b'{"cpus": 4}'), "agent")
-    assert scaler.asked == [(2048, 2, By.INSIDE), (None, 4, By.INSIDE)]
+    assert scaler.asked == [(2048, 2, Initiator.INSIDE), (None, 4, Initiator.INSIDE)]
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from coatcheck.decision.session import Isolation
-from coatcheck.durable.durability import Keeping
+from coatcheck.durable.durability import Durability
 from coatcheck.durable.recovery import ATTEMPTS, DIED, PAUSES, WITHIN_SECONDS, Step, next_step
 from coatcheck.launcher.sandbox import Backend, Ending, Sandbox, SandboxState
 
 NOW = 1_000_000.0
 DEAD = Sandbox(
     "sbx_1", "acme", "agent", "default", "launcher", Backend.MICROVM, Isolation.EMULATED, "why", {}, NOW,
-    NOW + 9_000, 256, 1, 16, 64, keeping=Keeping(recovers=True), state=SandboxState.ENDED,
+    NOW + 9_000, 256, 1, 16, 64, keeping=Durability(recovers=True), state=SandboxState.ENDED,
     ending=Ending.MACHINE_ENDED, recoverable=True,
 )  # fmt: skip
 
@@ -29,7 +29,7 @@ def test_only_what_nobody_wanted_is_undone(ending: Ending) -> None:
 @pytest.mark.parametrize(
     "different",
     [
-        {"keeping": Keeping()},
+        {"keeping": Durability()},
         {"recoverable": False},
         {"state": SandboxState.RUNNING},
         {"state": SandboxState.SLEEPING},

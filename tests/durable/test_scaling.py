@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coatcheck.durable.autoscale import Autoscale
-from coatcheck.durable.elastic import By, Elastic, Growth, Scaling, Size
+from coatcheck.durable.elastic import Elastic, Growth, Initiator, Scaling, Size
 from coatcheck.durable.scaling import CEILING_TO_FLOOR, check_in_use, range_of, wanted
 from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
 
@@ -18,42 +18,42 @@ MOST = Size(32768, 8)
 def test_nothing_outside_of_its_range_is_had(memory_mib: int, cpus: int) -> None:
     """Above the ceiling, below the floor, nonsense."""
     if 1024 <= memory_mib <= 16384 and 1 <= cpus <= 4:
-        assert wanted(ELASTIC, NOW, memory_mib, cpus, By.CALLER) == Size(memory_mib, cpus)
+        assert wanted(ELASTIC, NOW, memory_mib, cpus, Initiator.CALLER) == Size(memory_mib, cpus)
         return
     with pytest.raises(SandboxRefused) as refused:
-        wanted(ELASTIC, NOW, memory_mib, cpus, By.CALLER)
+        wanted(ELASTIC, NOW, memory_mib, cpus, Initiator.CALLER)
     assert refused.value.problem is SandboxProblem.BEYOND_LIMIT
 
 
 def test_a_refusal_says_what_there_is() -> None:
     """Of memory and of CPUs, in their own words."""
     with pytest.raises(SandboxRefused, match=r"^512 MiB of memory is outside .* range, 1024 to 16384$"):
-        wanted(ELASTIC, NOW, 512, None, By.CALLER)
+        wanted(ELASTIC, NOW, 512, None, Initiator.CALLER)
     with pytest.raises(SandboxRefused, match=r"^5 CPUs is outside .* range, 1 to 4$"):
-        wanted(ELASTIC, NOW, None, 5, By.CALLER)
+        wanted(ELASTIC, NOW, None, 5, Initiator.CALLER)
 
 
 def test_what_is_left_out_stays() -> None:
     """Memory without CPUs, CPUs without memory, and neither."""
-    assert wanted(ELASTIC, NOW, 4096, None, By.INSIDE) == Size(4096, 2)
-    assert wanted(ELASTIC, NOW, None, 4, By.INSIDE) == Size(2048, 4)
-    assert wanted(ELASTIC, NOW, None, None, By.INSIDE) == NOW
+    assert wanted(ELASTIC, NOW, 4096, None, Initiator.INSIDE) == Size(4096, 2)
+    assert wanted(ELASTIC, NOW, None, 4, Initiator.INSIDE) == Size(2048, 4)
+    assert wanted(ELASTIC, NOW, None, None, Initiator.INSIDE) == NOW
 
 
 def test_whoever_made_it_may_lock_it_from_inside() -> None:
     """Its callers and the autoscaler still change it."""
     locked = Elastic(1024, 16384, 1, 4, Scaling.OUTSIDE, Autoscale())
     with pytest.raises(SandboxRefused) as refused:
-        wanted(locked, NOW, 4096, None, By.INSIDE)
+        wanted(locked, NOW, 4096, None, Initiator.INSIDE)
     assert refused.value.problem is SandboxProblem.SCALING_LOCKED
-    for by in (By.CALLER, By.AUTOSCALER):
+    for by in (Initiator.CALLER, Initiator.AUTOSCALER):
         assert wanted(locked, NOW, 4096, None, by) == Size(4096, 2)
 
 
 def test_a_sandbox_of_one_size_says_so() -> None:
     """With the option that would have made it another."""
     with pytest.raises(SandboxRefused, match="one size") as refused:
-        wanted(None, NOW, 4096, None, By.CALLER)
+        wanted(None, NOW, 4096, None, Initiator.CALLER)
     assert refused.value.problem is SandboxProblem.NOT_ELASTIC and "--max-memory" in refused.value.hint
 
 

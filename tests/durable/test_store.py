@@ -10,10 +10,10 @@ import pytest
 
 from coatcheck.decision.session import Isolation
 from coatcheck.durable import store as keeping
-from coatcheck.durable.durability import Comeback, Keeping
+from coatcheck.durable.durability import Durability, RestorePoint
 from coatcheck.durable.snapshots import manifest
 from coatcheck.durable.snapshots.manifest import Image, Manifest, Origin, Surroundings
-from coatcheck.durable.store import ASLEEP, FORKS, RECORD, SNAPSHOTS, Keeper
+from coatcheck.durable.store import ASLEEP, FORKS, RECORD, SNAPSHOTS, SandboxStore
 from coatcheck.launcher.sandbox import (
     Backend,
     Choice,
@@ -32,7 +32,7 @@ from coatcheck.settings.daemon import Settings
 CHOICE = Choice(Backend.MICROVM, Isolation.EMULATED, "no KVM here", "image")
 WANTED = WantedSandbox(
     "acme", "agent", "default", "launcher", CHOICE, {"memory": 256},
-    (WantedVolume("work", "/work", 16),), 60.0, keeping=Keeping(sleeps=True),
+    (WantedVolume("work", "/work", 16),), 60.0, keeping=Durability(sleeps=True),
 )  # fmt: skip
 NOTHING = Image(0, ())
 AROUND = Surroundings(
@@ -56,7 +56,9 @@ def people(*sessions: str) -> Sequence[SandboxIdentity]:
     ]
 
 
-def save(keeper: Keeper, directory: Path, generation: int, sandbox_id: str = "sbx_0000000000000001") -> Path:
+def save(
+    keeper: SandboxStore, directory: Path, generation: int, sandbox_id: str = "sbx_0000000000000001"
+) -> Path:
     """A snapshot as the machine writes it, of nothing."""
     directory.mkdir(mode=0o700)
     for name in ("memory", "devices", "overlay"):
@@ -68,11 +70,13 @@ def save(keeper: Keeper, directory: Path, generation: int, sandbox_id: str = "sb
     return directory
 
 
-def keeper(directory: Path, **settings: int) -> Keeper:
-    return Keeper(Settings(state_dir=directory, **settings))  # type: ignore[arg-type]
+def keeper(directory: Path, **settings: int) -> SandboxStore:
+    return SandboxStore(Settings(state_dir=directory, **settings))  # type: ignore[arg-type]
 
 
-def begin(keeper: Keeper, *sessions: str, back: Comeback | None = None, of: Sandbox | None = None) -> int:
+def begin(
+    keeper: SandboxStore, *sessions: str, back: RestorePoint | None = None, of: Sandbox | None = None
+) -> int:
     """A life; its generation."""
     record = keeper.begin(of or sandbox(), WANTED, people(*sessions), back)
     assert record is not None
@@ -164,7 +168,7 @@ def test_nobody_begins_from_what_goes_and_nothing_goes_that_somebody_begins_from
     begin(kept, "ses_1")
     place = kept.place(sandbox_id) / SNAPSHOTS
     first, second = (save(kept, place / f"auto-{each}", each) for each in (1, 2))
-    rotates = Keeping(rotates=True)
+    rotates = Durability(rotates=True)
     with kept.using(first), kept.using(first):
         with kept.using(first):
             pass
@@ -272,7 +276,7 @@ def test_how_it_ended_and_how_often_it_came_back_is_known_to_the_next_daemon(tmp
         kept.recovering("sbx_0000000000000001", at)
     begin(kept, "ses_2")
     ended = replace(
-        sandbox(), state=SandboxState.ENDED, ending=Ending.SESSION_OVER, keeping=Keeping(recovers=True)
+        sandbox(), state=SandboxState.ENDED, ending=Ending.SESSION_OVER, keeping=Durability(recovers=True)
     )
     kept.ended(ended)
     again = keeper(tmp_path)

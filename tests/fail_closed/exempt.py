@@ -27,7 +27,7 @@ NOT_PASSED = {
     "planes.mitm.reading:RoomyReading._read await: self.drain_writers()": PRESSURE,
     "planes.mitm.reading:RoomyReading._wait_for_room await: self._progress.wait()": PRESSURE,
     "planes.mitm.reading:RoomyReading._finish_connection await: asyncio.Event().wait()": "a peer that half-closes",
-    "planes.mitm.failing:Spent._handle_event": REFUSING,
+    "planes.mitm.failing:ClosedLayer._handle_event": REFUSING,
     "planes.mitm.http1:BoundedHttp1Server.wait hook": "a client that sends its next request ahead",
     "planes.mitm.http1:BoundedHttp1Client._end_of_input": "an answer that its connection's end ends",
     "planes.mitm.http2:BoundedHttp2Server.protocol_error": REFUSING,
@@ -206,7 +206,7 @@ EXCUSES = (
     Excuse("request.call:Call._tell ", ("complete",), OVER),
     Excuse("request.call:Call._vacate ", ("complete", "broken off"), OVER),
     Excuse("request.call:Call._leave ", ("complete",), OVER),
-    Excuse("request.capacity:Places.leave ", ("complete",), OVER),
+    Excuse("request.capacity:Capacity.leave ", ("complete",), OVER),
     Excuse(
         "request.call:Call._edits value of call: check_secret",
         ("complete",),

@@ -15,7 +15,7 @@ from importlib import import_module
 
 from coatcheck.control import opening, sandbox_opening, sandbox_returning
 from coatcheck.control.resources import sandbox_snapshots as sandbox_keeping
-from coatcheck.durable.store import Keeper
+from coatcheck.durable.store import SandboxStore
 from coatcheck.launcher import spawning, starting
 from coatcheck.platform.process_memory import die_with_parent
 from tests.launcher.steps import Step, Work, calls_of, right_before, steps_of
@@ -56,7 +56,7 @@ def _by_name(*steps: Step) -> Mapping[str, Step]:
 SAVING = _by_name(*steps_of(SAVE, SAVE))
 FORKING = _by_name(
     *steps_of((*FORK, *OPENING), (*FORK, *OPENING)),
-    *(each for each in calls_of((Keeper.begin,)) if each.text == "self._write(record)"),
+    *(each for each in calls_of((SandboxStore.begin,)) if each.text == "self._write(record)"),
     *calls_of(AT_ONCE),
 )
 RESTORING = _by_name(*steps_of(RESTORE, (*RESTORE, *FORK)))

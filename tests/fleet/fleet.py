@@ -62,11 +62,11 @@ class Daemon:
 
     @property
     def hears(self) -> bool:
-        return self.state.deaf(self.state.clock.now()) is None
+        return self.state.stale(self.state.clock.now()) is None
 
-    def deaf(self) -> str:
+    def stale(self) -> str:
         """Why it refuses everything; empty while it does not."""
-        denied = self.state.deaf(self.state.clock.now())
+        denied = self.state.stale(self.state.clock.now())
         return denied.detail if denied is not None else ""
 
     def knows(self, session: Session) -> bool:
@@ -74,7 +74,7 @@ class Daemon:
 
     def refuses(self, session: Session) -> Reason | None:
         """Why a connection of the session would be refused here; None when it would not."""
-        denied = self.state.deaf(self.state.clock.now())
+        denied = self.state.stale(self.state.clock.now())
         return denied.reason if denied is not None else reason(self.state, session)
 
     def counts(self, session: Session, handle: str) -> Reason | None:
@@ -121,7 +121,7 @@ class Fleet:
         daemon = Daemon(made, directory).start()
         self.daemons.append(daemon)
         if wait:
-            until(lambda: daemon.hears, why=daemon.deaf)
+            until(lambda: daemon.hears, why=daemon.stale)
         return daemon
 
     def password(self) -> Path:

@@ -129,10 +129,10 @@ def test_what_is_not_in_order_refuses_everything_and_says_why(
         "nobody listens": {"shared_state": "rediss://coatcheck@localhost:1"},
     }[what]  # type: ignore[assignment]
     daemon = members.daemon(wait=False, more=settings)
-    until(lambda: why in daemon.deaf(), why=daemon.deaf)
+    until(lambda: why in daemon.stale(), why=daemon.stale)
     assert not daemon.hears
-    assert "battery-staple" not in daemon.deaf() + str(daemon.events)
-    assert PASSWORD not in daemon.deaf() + str(daemon.events)
+    assert "battery-staple" not in daemon.stale() + str(daemon.events)
+    assert PASSWORD not in daemon.stale() + str(daemon.events)
 
 
 @contextmanager
@@ -188,7 +188,7 @@ def test_a_resolver_that_hangs_stops_neither_a_revocation_nor_the_end(
         until(lambda: b.knows(session))
         with _unresolved(monkeypatch):
             server.admin().client_kill_filter(_type="normal")
-            until(lambda: "does its name resolve" in b.deaf(), why=b.deaf)
+            until(lambda: "does its name resolve" in b.stale(), why=b.stale)
             for change in (a.state.renew, a.state.revoke):
                 with pytest.raises(StateError) as refused:
                     change(session.id, "operator")

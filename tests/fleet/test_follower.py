@@ -235,7 +235,7 @@ def test_a_forged_entry_is_believed_by_nobody(three: Fleet, server: RedisServer)
     admin.xadd(LOG, {"s": b"\0" * 28 + b'{"changes": []}'}, id=f"{epoch}-{number + 1}")
     admin.hset(HEAD, mapping={"number": number + 1, "digest": "0" * 64})
     for each in three.daemons:
-        until(lambda each: "was not sealed with our key" in each.deaf(), each)
+        until(lambda each: "was not sealed with our key" in each.stale(), each)
         assert each.refuses(session) is Reason.SHARED_STATE_SILENT
 
 
@@ -254,13 +254,13 @@ def test_a_genuine_entry_in_another_place_is_believed_by_nobody(
     if which == "replayed":
         admin.xadd(LOG, opened, id=f"{epoch}-{number + 1}")
         admin.hset(HEAD, mapping={"number": number + 1, "digest": "0" * 64})
-        until(lambda: all("was not sealed with our key" in each.deaf() for each in (a, b, c)))
+        until(lambda: all("was not sealed with our key" in each.stale() for each in (a, b, c)))
     else:
         admin.delete(LOG)
         admin.xadd(LOG, closed, id=opened_id)
         admin.xadd(LOG, opened, id=f"{epoch}-{number}")
     newcomer = three.daemon(wait=which == "swapped")
-    until(lambda: newcomer.deaf() != "" or newcomer.epoch > epoch)
+    until(lambda: newcomer.stale() != "" or newcomer.epoch > epoch)
     assert newcomer.counts(session, handle.value) is not None
     assert newcomer.refuses(session) is not None
 
@@ -323,7 +323,7 @@ def test_a_member_whose_directory_was_rolled_back_joins_anew(three: Fleet) -> No
     b.stop()
     b.seen_version = 1_000_000
     b.start()
-    until(lambda: b.hears, why=b.deaf)
+    until(lambda: b.hears, why=b.stale)
     assert b.counts(live, handle.value) is None
     assert b.refuses(over) is Reason.SESSION_REVOKED
     assert b.counts(over, old.value) is not None
@@ -337,7 +337,7 @@ def test_a_member_with_another_key_hears_nothing_and_harms_nobody(three: Fleet, 
     a = three.daemons[0]
     session, _ = a.state.open_session(wanted(), "launcher")
     stranger = three.daemon(wait=False, shared_state_key=new_key(short / "other-key"))
-    until(lambda: "was not sealed with our key" in stranger.deaf())
+    until(lambda: "was not sealed with our key" in stranger.stale())
     assert not stranger.knows(session)
     assert a.refuses(session) is None
     assert a.epoch == 1
@@ -373,7 +373,7 @@ def test_a_clock_that_is_apart_is_refused(server: RedisServer, short: Path) -> N
         daemon = made.daemon()
         session, _ = daemon.state.open_session(wanted(), "launcher")
         daemon.state.clock.raise_to(time.time() + 3600)
-        until(lambda: "apart" in daemon.deaf())
+        until(lambda: "apart" in daemon.stale())
         assert daemon.refuses(session) is Reason.SHARED_STATE_SILENT
         other = made.daemon()
         daemon.state.revoke(session.id, "operator")  # which it may, and it moves nobody else's clock

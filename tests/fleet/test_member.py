@@ -44,7 +44,7 @@ async def test_without_a_redis_it_starts_refuses_and_stops(tmp_path: Path) -> No
     assert member is not None
     member.start(Buckets(), Approvals(lambda event: None, state.clock.now), Recent())
     async with asyncio.timeout(20):
-        while (denied := state.deaf(state.clock.now())) is not None and "none.sock" not in denied.detail:
+        while (denied := state.stale(state.clock.now())) is not None and "none.sock" not in denied.detail:
             await asyncio.sleep(0.01)
     assert denied is not None
     await member.stop()
@@ -93,7 +93,7 @@ def test_without_the_setting_nothing_is_shared(tmp_path: Path) -> None:
     settings = Settings(state_dir=tmp_path)
     state = open_state(settings, tmp_path / "sessions", lambda event: None, None)
     assert member_of(settings, state, lambda event: None) is None
-    assert state.deaf(state.clock.now()) is None
+    assert state.stale(state.clock.now()) is None
     assert state.replica is None
     assert not isinstance(state._database, SharedDatabase)
     state.close()

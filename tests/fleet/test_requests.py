@@ -19,7 +19,7 @@ from coatcheck.policy import load_policy
 from coatcheck.policy.shadow import Shadow
 from coatcheck.request.call import Call
 from coatcheck.state.buckets import ShareAwaited
-from coatcheck.state.replication_health import Hearing
+from coatcheck.state.replication_health import ReplicationHealth
 from coatcheck.telemetry.events import Decision, Outcome
 from tests.request.test_exchange import API, POLICY, World, why, world
 
@@ -190,8 +190,8 @@ async def test_a_tunnel_waits_for_no_fleet_and_is_refused_with_what_to_do(world:
 # --- a daemon that does not hear what others revoke ---------------------------------------------------------
 
 
-def grow_deaf(world: World) -> None:
-    world.state.hearing = Hearing(1.0)
+def grow_stale(world: World) -> None:
+    world.state.hearing = ReplicationHealth(1.0)
 
 
 async def test_a_deaf_daemon_begins_nothing_and_says_whose_it_was(world: World) -> None:
@@ -199,7 +199,7 @@ async def test_a_deaf_daemon_begins_nothing_and_says_whose_it_was(world: World) 
     body = RequestHead("POST", "/form", (("content-type", "application/json"),), end_stream=False)
     half, _ = world.exchange.receive(world.peer(), API, body, http2=False)
     assert half.denial is None
-    grow_deaf(world)
+    grow_stale(world)
     told = [
         (await world.ask()).denial,
         getattr(world.exchange.connect(world.peer(), API.host, API.port), "denial", None),
@@ -218,7 +218,7 @@ async def test_what_runs_ends_at_the_next_byte_of_a_deaf_daemon(world: World) ->
     before = await world.ask()
     running = await world.ask(body=True)
     running.commit(b"")
-    grow_deaf(world)
+    grow_stale(world)
     assert why(before.commit(b"")) is Reason.SHARED_STATE_SILENT
     assert why(running.upload(b"x")) is Reason.SHARED_STATE_SILENT
     assert why(running.upload_end()) is Reason.SHARED_STATE_SILENT
@@ -237,7 +237,7 @@ async def test_a_deaf_daemons_refusals_are_no_differences_of_a_candidate(
     world.exchange.shadow = shadow
     world.exchange.connect(world.peer(), API.host, API.port)
     assert compared == [Comparison.SAME]
-    grow_deaf(world)
+    grow_stale(world)
     await world.ask()
     world.exchange.connect(world.peer(), API.host, API.port)
     assert compared == [Comparison.SAME]

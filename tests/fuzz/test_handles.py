@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from coatcheck.decision.decide import Identified, NeedBody, World, decide
+from coatcheck.decision.decide import DecisionContext, Identified, NeedBody, decide
 from coatcheck.decision.handle import Claims, HandleKeys, sign, verify
 from coatcheck.decision.head import check_head
 from coatcheck.decision.message import Destination, Origin, OriginClass, Peer, RequestHead
@@ -173,7 +173,9 @@ def test_a_secret_is_put_in_only_where_everything_is_right(
     """By a second, naive reading of session, policy, place and head, in which nothing else is a handle."""
     peer, session, place, head = asked
     claims = functools.cache(lambda text: verify(text, KEYS))
-    world = World(Now(50.0, 50.0), {ORIGIN: session}, {"default": POLICY}, claims, (), lambda _: False)
+    world = DecisionContext(
+        Now(50.0, 50.0), {ORIGIN: session}, {"default": POLICY}, claims, (), lambda _: False
+    )
     verdict = check_head(head, http2=False) or decide(peer, place, head, world)
     event(type(verdict).__name__)
     if isinstance(verdict, Deny | Identified):

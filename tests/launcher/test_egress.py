@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coatcheck.launcher.channel import Channel, Stream
-from coatcheck.launcher.egress import WaysOut, proxy_header
+from coatcheck.launcher.egress import Egress, proxy_header
 from coatcheck.launcher.mux import Data, Ended, Mux, Side, WasReset
 from coatcheck.launcher.spec import Identity
 from tests.launcher.scripted import identity
@@ -75,7 +75,7 @@ async def inside(tmp_path: Path) -> AsyncIterator[Inside]:
     host, guest = socket.socketpair()
     for each_end in (host, guest):
         each_end.setblocking(False)
-    channel = Channel(host, WaysOut(who, metadata, RATE).accept, {"identities": "agent:1000"})
+    channel = Channel(host, Egress(who, metadata, RATE).accept, {"identities": "agent:1000"})
     running = asyncio.create_task(channel.run())
     made = Inside(guest)
     await made.say(made.mux.hello([("protocol", "1"), ("agent", "test")]))
@@ -161,7 +161,7 @@ async def test_a_guest_that_is_gone_is_noticed_whatever_its_connections_wait_for
     host, guest = socket.socketpair()
     for each_end in (host, guest):
         each_end.setblocking(False)
-    channel = Channel(host, WaysOut((who,), metadata, 1 << 30).accept, {})
+    channel = Channel(host, Egress((who,), metadata, 1 << 30).accept, {})
     running = asyncio.create_task(channel.run())
     mux, loop = Mux(Side.GUEST), asyncio.get_running_loop()
     number, opened = mux.open("proxy", [("identity", "agent")])

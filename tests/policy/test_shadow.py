@@ -214,7 +214,7 @@ async def test_a_request_pays_little_for_its_shadow(world: World, tmp_path: Path
     compared = Compared(world, tmp_path, NARROW)
     head = RequestHead("GET", "/v1/x", (("authorization", f"Bearer {world.handle}"),))
     exchange, peer = world.exchange, world.peer()
-    judged = exchange.world()
+    judged = exchange.context()
     verdict = decide(peer, API, head, judged)
     began = time.perf_counter()
     for _ in range(500):

@@ -3,7 +3,7 @@
 import pytest
 
 from coatcheck.decision.verdict import Deny, Reason
-from coatcheck.request.capacity import LITTLE, Places
+from coatcheck.request.capacity import LITTLE, Capacity
 
 
 def why(denial: Deny | None) -> Reason | None:
@@ -11,11 +11,11 @@ def why(denial: Deny | None) -> Reason | None:
 
 
 @pytest.fixture
-def places() -> Places[str]:
-    return Places(max_calls=3, max_session_calls=2, max_buffered=4000)
+def places() -> Capacity[str]:
+    return Capacity(max_calls=3, max_session_calls=2, max_buffered=4000)
 
 
-def test_one_session_cannot_take_all_places(places: Places[str]) -> None:
+def test_one_session_cannot_take_all_places(places: Capacity[str]) -> None:
     """It hears that it has too many of its own; another still finds room, until there is none for anybody."""
     assert places.enter("a1", "a") is None
     assert places.enter("a2", "a") is None
@@ -24,7 +24,7 @@ def test_one_session_cannot_take_all_places(places: Places[str]) -> None:
     assert why(places.enter("c1", "c")) is Reason.CAPACITY
 
 
-def test_one_session_cannot_take_all_room(places: Places[str]) -> None:
+def test_one_session_cannot_take_all_room(places: Capacity[str]) -> None:
     """A fourth of the budget is a session's share: dripping bodies refuse nobody else's."""
     places.enter("a1", "a")
     places.enter("b1", "b")
@@ -35,7 +35,7 @@ def test_one_session_cannot_take_all_room(places: Places[str]) -> None:
 
 def test_greedy_sessions_together_leave_places_for_the_others() -> None:
     """They get three fourths; who has few finds one until there is none for anybody."""
-    places: Places[tuple[str, int]] = Places(max_calls=100, max_session_calls=60)
+    places: Capacity[tuple[str, int]] = Capacity(max_calls=100, max_session_calls=60)
     taken = [name for number in range(60) for name in ("a", "b") if not places.enter((name, number), name)]
     assert len(taken) == 75 and why(places.enter(("a", 60), "a")) is Reason.CAPACITY
     for number in range(25):
@@ -45,7 +45,7 @@ def test_greedy_sessions_together_leave_places_for_the_others() -> None:
 
 def test_greedy_sessions_together_leave_room_for_the_others() -> None:
     """Three of them fill what they may, and a small body still finds room."""
-    places: Places[str] = Places(max_buffered=8 * LITTLE)
+    places: Capacity[str] = Capacity(max_buffered=8 * LITTLE)
     for name in ("a", "b", "c"):
         places.enter(name, name)
         assert places.keep(name, 2 * LITTLE) is None
@@ -55,7 +55,7 @@ def test_greedy_sessions_together_leave_room_for_the_others() -> None:
     assert why(places.keep("d", 1)) is Reason.CAPACITY
 
 
-def test_what_ends_gives_everything_back(places: Places[str]) -> None:
+def test_what_ends_gives_everything_back(places: Capacity[str]) -> None:
     """Once, however often it is told to end."""
     places.enter("a1", "a")
     assert places.enter("a1", "a") is None
@@ -67,6 +67,6 @@ def test_what_ends_gives_everything_back(places: Places[str]) -> None:
     assert places.keep("a1", 1000) is None
 
 
-def test_a_body_without_a_request_is_not_kept(places: Places[str]) -> None:
+def test_a_body_without_a_request_is_not_kept(places: Capacity[str]) -> None:
     """Whatever a plane does wrong."""
     assert why(places.keep("nobody", 1)) is Reason.INTERNAL_ERROR

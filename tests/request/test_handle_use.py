@@ -81,10 +81,10 @@ async def test_an_inherited_string_beside_a_stolen_one_is_no_theft_from_its_ance
     """The victim is whom the other string belongs to."""
     world = family.world
     call = await world.ask(peer=family.peer)
-    assert foreign(call.session, call.head, world.exchange.world()) == ()
+    assert foreign(call.session, call.head, world.exchange.context()) == ()
     call = await world.ask(handle=family.own)
     assert why(call.denial) is Reason.HANDLE_STOLEN
-    assert [each.sid for each in foreign(call.session, call.head, world.exchange.world())] == [
+    assert [each.sid for each in foreign(call.session, call.head, world.exchange.context())] == [
         family.child.id
     ]
 

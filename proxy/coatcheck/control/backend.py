@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from coatcheck.certificates.trust import TrustFiles
-from coatcheck.durable.durability import Comeback, Keeping, Saved
-from coatcheck.durable.elastic import By, Size
+from coatcheck.durable.durability import Durability, RestorePoint, Saved
+from coatcheck.durable.elastic import Initiator, Size
 from coatcheck.inspection.inspector import Inspector
 from coatcheck.launcher.sandbox import (
     Admitted,
@@ -118,16 +118,18 @@ class Keeper(Protocol):
 
     def remove(self, sandbox_id: str, name: str) -> None: ...
 
-    def making_room(self, sandbox_id: str, keeping: Keeping) -> AbstractContextManager[tuple[str, ...]]: ...
+    def making_room(
+        self, sandbox_id: str, keeping: Durability
+    ) -> AbstractContextManager[tuple[str, ...]]: ...
 
     def using(self, saved: Path) -> AbstractContextManager[None]:
         """At once, in any thread."""
 
     def saved(self, sandbox_id: str, name: str | None) -> Path: ...
 
-    def comeback(self, sandbox_id: str, directory: Path) -> Comeback: ...
+    def comeback(self, sandbox_id: str, directory: Path) -> RestorePoint: ...
 
-    def shared(self, back: Comeback) -> AbstractContextManager[Comeback]: ...
+    def shared(self, back: RestorePoint) -> AbstractContextManager[RestorePoint]: ...
 
     def drop(self, fork_point: Path) -> None: ...
 
@@ -157,7 +159,7 @@ class Sandboxes(Protocol):
         self,
         admitted: Admitted,
         identities: Sequence[SandboxIdentity],
-        back: Comeback | None = None,
+        back: RestorePoint | None = None,
         *,
         boots: bool = False,
     ) -> Sandbox:
@@ -177,7 +179,7 @@ class Sandboxes(Protocol):
 
     def scale(self, sandbox_id: str, memory_mib: int | None, cpus: int | None) -> Size: ...
 
-    def resized(self, sandbox_id: str, size: Size, by: By) -> Sandbox | None: ...
+    def resized(self, sandbox_id: str, size: Size, by: Initiator) -> Sandbox | None: ...
 
     def ask(
         self,
@@ -342,7 +344,7 @@ class Backend:
             ("started", self._daemon.ready or self.draining),
             ("accepting requests", not self.draining),
             ("policies", bool(self.state.policies)),
-            ("shared state", self.state.deaf(self.state.clock.now()) is None),
+            ("shared state", self.state.stale(self.state.clock.now()) is None),
             ("audit log", not self._daemon.audit.failing),
             ("certificate authority", datetime.now(UTC) < self._daemon.authority.not_after),
         )

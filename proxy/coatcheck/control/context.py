@@ -43,7 +43,7 @@ class _Lane:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 
-class Desk:
+class Context:
     """Belongs to the control API's loop."""
 
     def __init__(

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from coatcheck.control import sandbox_returning
 from coatcheck.control.caller import Caller
-from coatcheck.control.context import Desk
+from coatcheck.control.context import Context
 from coatcheck.control.forwarding import Passages
 from coatcheck.control.grants import Grants
 from coatcheck.control.identity import channel_of, identify
@@ -78,7 +78,7 @@ _PARTS: Final = {
 }
 
 
-async def _document(desk: Desk, ask: Ask) -> Answer:
+async def _document(context: Context, ask: Ask) -> Answer:
     return Text("application/json", _document_text())
 
 
@@ -110,13 +110,13 @@ OPERATIONS: Final = (
 class Dispatcher:
     """Belongs to the control API's loop; `grants` may be replaced from any thread."""
 
-    def __init__(self, desk: Desk, grants: Grants, names: Collection[str]) -> None:
+    def __init__(self, context: Context, grants: Grants, names: Collection[str]) -> None:
         self.grants = grants
-        self._desk = desk
+        self._context = context
         self._names = names
         self._routes = _routes(OPERATIONS)
         self._passages = Passages()
-        self._site = Site(desk, lambda: self.grants)
+        self._site = Site(context, lambda: self.grants)
         self._second = self._told = 0
 
     async def handle(self, request: BaseRequest) -> StreamResponse:
@@ -151,7 +151,7 @@ class Dispatcher:
             body = Nothing() if operation.passes else await read_body(request, operation.body)
             ask = Ask(caller, path, query, body, self.grants.of_name)
             async with asyncio.timeout(operation.seconds):
-                answer = await operation.run(self._desk, ask)
+                answer = await operation.run(self._context, ask)
             if isinstance(answer, Passage):
                 # Only now: a client that cannot see why its handshake failed asks again without one.
                 check_websocket(request, operation.websocket)
@@ -176,7 +176,7 @@ class Dispatcher:
 
     async def _carry(self, request: BaseRequest, passage: Passage, caller: Caller | None) -> StreamResponse:
         def alive() -> bool:
-            sandbox = self._desk.backend.sandboxes.settle(passage.sandbox)
+            sandbox = self._context.backend.sandboxes.settle(passage.sandbox)
             return sandbox is not None and not sandbox.over
 
         who = caller.name if caller is not None else ""

@@ -81,7 +81,7 @@ class _Server(Server):
         )
 
 
-class Door:
+class Listener:
     """One listening socket. Belongs to the control API's loop."""
 
     def __init__(

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from coatcheck.control import models
 from coatcheck.control.backend import Listen
-from coatcheck.control.context import Desk
+from coatcheck.control.context import Context
 from coatcheck.control.problem import ControlProblem, Refusal, from_state
 from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.session import Session
@@ -81,13 +81,13 @@ def proof_of(wanted: models.NewSession, shared: str | None, transparent: bool = 
 
 
 async def open_session(
-    desk: Desk, wanted: models.NewSession, caller: str, *, own_sandbox: bool = False
+    context: Context, wanted: models.NewSession, caller: str, *, own_sandbox: bool = False
 ) -> Opened:
     """A live session with its handles. Whatever fails after it was made ends it again. `own_sandbox`: it is
     for one that this daemon makes, and of no use if the daemon dies before there is one."""
-    state = desk.backend.state
-    shared = desk.backend.proxy_url
-    proof = proof_of(wanted, shared, desk.backend.transparent)
+    state = context.backend.state
+    shared = context.backend.proxy_url
+    proof = proof_of(wanted, shared, context.backend.transparent)
     new = NewSession(
         tenant=wanted.tenant,
         subject=wanted.subject,
@@ -110,11 +110,11 @@ async def open_session(
             raise
         return made
 
-    session, handles = await desk.give(make)
+    session, handles = await context.give(make)
     try:
-        url = await _url(desk, session, proof, shared, note=not own_sandbox)
+        url = await _url(context, session, proof, shared, note=not own_sandbox)
     except BaseException as error:
-        await desk.take(lambda: state.end(session.id, caller))
+        await context.take(lambda: state.end(session.id, caller))
         if isinstance(error, StateError):
             raise from_state(error) from None
         if isinstance(error, OSError):
@@ -127,13 +127,15 @@ async def open_session(
     return Opened(session, handles, url)
 
 
-async def _url(desk: Desk, session: Session, proof: Proof, shared: str | None, *, note: bool) -> str | None:
+async def _url(
+    context: Context, session: Session, proof: Proof, shared: str | None, *, note: bool
+) -> str | None:
     listen = proof.listen
     if listen is not None:
-        url = await desk.bridge.call(lambda: desk.backend.open_listener(session.id, listen))
+        url = await context.bridge.call(lambda: context.backend.open_listener(session.id, listen))
         port = SANDBOX_SOCKETS if listen == "sandbox" else urlsplit(url).port or 0
         if note:
-            await desk.give(lambda: desk.backend.state.note_listener(session.id, port))
+            await context.give(lambda: context.backend.state.note_listener(session.id, port))
         return url
     if proof.password is not None and shared is not None:
         return shared.replace("://", f"://{PROXY_USER}:{proof.password}@", 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from coatcheck.control.caller import Action, Caller
-from coatcheck.control.context import Desk
+from coatcheck.control.context import Context
 from coatcheck.control.models import Nothing
 from coatcheck.control.problem import Reason
 
@@ -63,7 +63,7 @@ class Operation:
     action: Action | None
     """What the caller must be allowed to do; None: no caller is needed."""
     summary: str
-    run: Callable[[Desk, Ask], Awaitable[Answer]]
+    run: Callable[[Context, Ask], Awaitable[Answer]]
     answer: type[BaseModel] | None
     """None: `content_type` says what it is."""
     body: type[BaseModel] = Nothing

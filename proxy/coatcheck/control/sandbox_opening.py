@@ -13,7 +13,7 @@ from coatcheck.certificates.client_environment import environment, proxy_variabl
 from coatcheck.certificates.trust import TrustFiles
 from coatcheck.control import models
 from coatcheck.control.caller import Caller
-from coatcheck.control.context import Desk
+from coatcheck.control.context import Context
 from coatcheck.control.opening import Opened, open_session
 from coatcheck.control.problem import ControlProblem, from_sandbox
 from coatcheck.control.resources.sandbox_models import NewSandbox
@@ -22,7 +22,7 @@ from coatcheck.control.views import minted_view
 from coatcheck.decision.message import OriginClass
 from coatcheck.decision.policy import Policy
 from coatcheck.durable.autoscale import Autoscale
-from coatcheck.durable.durability import Comeback, Keeping
+from coatcheck.durable.durability import Durability, RestorePoint
 from coatcheck.durable.elastic import Growth
 from coatcheck.durable.lifecycle import Asked, Contradiction, Settled, settle
 from coatcheck.launcher.sandbox import (
@@ -49,9 +49,9 @@ AFTERLIFE_SECONDS: Final = 120
 """How long a session could outlive the sandbox's time limit, which is what really ends it."""
 
 
-async def open_sandbox(desk: Desk, wanted: NewSandbox, caller: Caller) -> Sandbox:
+async def open_sandbox(context: Context, wanted: NewSandbox, caller: Caller) -> Sandbox:
     """A sandbox that is starting. ControlProblem, with nothing left of it, when it cannot be had."""
-    sandboxes = desk.backend.sandboxes
+    sandboxes = context.backend.sandboxes
     try:
         choice = await asyncio.to_thread(sandboxes.choose, wanted.backend, wanted.image)
     except SandboxRefused as error:
@@ -69,7 +69,7 @@ async def open_sandbox(desk: Desk, wanted: NewSandbox, caller: Caller) -> Sandbo
             f"users cannot be told apart here, so there is no identity {', '.join(missing)}",
             "Use a microVM, or a daemon that runs as root.",
         )
-    policy = desk.backend.state.policies.get(wanted.policy)
+    policy = context.backend.state.policies.get(wanted.policy)
     settled = _settled(wanted)
     savable = not held_back(policy, [each.credentials for each in wanted.identities])
     _check_keeping(settled.keeping, choice, savable=savable)
@@ -79,7 +79,7 @@ async def open_sandbox(desk: Desk, wanted: NewSandbox, caller: Caller) -> Sandbo
         policy=wanted.policy,
         opened_by=caller.name,
         choice=choice,
-        limits=_limits(wanted) | (_longest(desk, wanted) if settled.runs_long else {}),
+        limits=_limits(wanted) | (_longest(context, wanted) if settled.runs_long else {}),
         volumes=tuple(WantedVolume(each.name, each.at, each.size_mib) for each in wanted.volumes),
         idle_seconds=settled.idle_seconds,
         filesystem=policy.filesystem if policy is not None else None,
@@ -88,18 +88,19 @@ async def open_sandbox(desk: Desk, wanted: NewSandbox, caller: Caller) -> Sandbo
         growth=_growth(wanted),
     )
     people = [
-        Person(each.name, each.credentials, lease_seconds=wanted.lease_seconds) for each in wanted.identities
+        OpenedIdentity(each.name, each.credentials, lease_seconds=wanted.lease_seconds)
+        for each in wanted.identities
     ]
-    return await begin(desk, await admit(desk, asked), people, None)
+    return await begin(context, await admit(context, asked), people, None)
 
 
-async def admit(desk: Desk, wanted: WantedSandbox, sandbox_id: str | None = None) -> Admitted:
+async def admit(context: Context, wanted: WantedSandbox, sandbox_id: str | None = None) -> Admitted:
     """Room for it, or ControlProblem. `sandbox_id`: of one that is to come back."""
     try:
-        return await asyncio.to_thread(desk.backend.sandboxes.admit, wanted, sandbox_id)
+        return await asyncio.to_thread(context.backend.sandboxes.admit, wanted, sandbox_id)
     except SandboxRefused as error:
         if error.problem is not SandboxProblem.SANDBOX_BUSY:  # somebody has it, so nothing was refused
-            _tell_refused(desk, wanted, sandbox_id, error)
+            _tell_refused(context, wanted, sandbox_id, error)
         raise from_sandbox(error) from None
 
 
@@ -121,7 +122,7 @@ def _settled(wanted: NewSandbox) -> Settled:
         raise ControlProblem(Problem.BAD_VALUE, str(error), error.hint) from None
 
 
-def _check_keeping(keeping: Keeping, choice: Choice, *, savable: bool) -> None:
+def _check_keeping(keeping: Durability, choice: Choice, *, savable: bool) -> None:
     """ControlProblem for a promise that cannot be kept here."""
     if not keeping.saves or (savable and choice.backend is Backend.MICROVM):
         return
@@ -137,17 +138,19 @@ def _check_keeping(keeping: Keeping, choice: Choice, *, savable: bool) -> None:
     )
 
 
-def _longest(desk: Desk, wanted: NewSandbox) -> dict[str, int]:
+def _longest(context: Context, wanted: NewSandbox) -> dict[str, int]:
     """As long as the operator lets any sandbox run, and its sessions live."""
     if wanted.timeout_seconds is not None:
         return {}
-    age = int(desk.backend.state.settings.max_age) - AFTERLIFE_SECONDS
-    return {"time": max(1, min(desk.backend.longest_run, age))}
+    age = int(context.backend.state.settings.max_age) - AFTERLIFE_SECONDS
+    return {"time": max(1, min(context.backend.longest_run, age))}
 
 
-def _tell_refused(desk: Desk, wanted: WantedSandbox, sandbox_id: str | None, why: SandboxRefused) -> None:
+def _tell_refused(
+    context: Context, wanted: WantedSandbox, sandbox_id: str | None, why: SandboxRefused
+) -> None:
     """To whoever follows what happens: somebody could not have one."""
-    desk.backend.sandbox_changed(
+    context.backend.sandbox_changed(
         SandboxEvent(
             at=time.time(),
             change=SandboxChange.REFUSED,
@@ -166,7 +169,7 @@ def _tell_refused(desk: Desk, wanted: WantedSandbox, sandbox_id: str | None, why
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class OpenedIdentity:
     """Somebody inside, and the session that is to be opened for them."""
 
     name: str
@@ -178,34 +181,34 @@ class Person:
 
 
 async def begin(
-    desk: Desk,
+    context: Context,
     admitted: Admitted,
-    people: Sequence[Person],
-    back: Comeback | None,
+    people: Sequence[OpenedIdentity],
+    back: RestorePoint | None,
     *,
     boots: bool = False,
 ) -> Sandbox:
     """A life of an admitted sandbox, with sessions of its own; of the last one's maker. ControlProblem, with
     nothing left of it, when that cannot be. Unless it `boots`, the warm pool may have it."""
-    sandboxes, maker = desk.backend.sandboxes, admitted.wanted.opened_by
+    sandboxes, maker = context.backend.sandboxes, admitted.wanted.opened_by
     opened: list[SandboxIdentity] = []
     try:
         for each in people:
-            identity = await _identity(desk, admitted, each)
+            identity = await _identity(context, admitted, each)
             opened.append(identity)  # at once: what fails next must find it
         return await asyncio.to_thread(lambda: sandboxes.start(admitted, opened, back, boots=boots))
     except BaseException as error:
         if not isinstance(error, ClaimFailed):
             sandboxes.withdraw(admitted)
         for made in opened:
-            await desk.take(partial(desk.backend.state.end, made.session, maker))
+            await context.take(partial(context.backend.state.end, made.session, maker))
         if isinstance(error, SandboxRefused):
-            _tell_refused(desk, admitted.wanted, admitted.id, error)
+            _tell_refused(context, admitted.wanted, admitted.id, error)
             raise from_sandbox(error) from None
         if not isinstance(error, ClaimFailed):
             raise
     # Nothing that was given to the one that failed is given to another: new sessions, new handles.
-    return await begin(desk, admitted, people, back, boots=True)
+    return await begin(context, admitted, people, back, boots=True)
 
 
 def _growth(wanted: NewSandbox) -> Growth | None:
@@ -244,9 +247,9 @@ def _limits(wanted: NewSandbox) -> dict[str, int]:
     return {name: amount for name, amount in asked.items() if amount is not None}
 
 
-async def _identity(desk: Desk, admitted: Admitted, person: Person) -> SandboxIdentity:
+async def _identity(context: Context, admitted: Admitted, person: OpenedIdentity) -> SandboxIdentity:
     """A session of its own, that only this identity's connections belong to."""
-    most = desk.backend.state.settings.max_age
+    most = context.backend.state.settings.max_age
     wanted = admitted.wanted
     session = models.NewSession(
         tenant=wanted.tenant,
@@ -259,14 +262,14 @@ async def _identity(desk: Desk, admitted: Admitted, person: Person) -> SandboxId
         listen="sandbox",
         parent=person.parent,
     )
-    opened = await open_session(desk, session, wanted.opened_by, own_sandbox=True)
-    trust = desk.backend.trust_for(opened.session.id)
+    opened = await open_session(context, session, wanted.opened_by, own_sandbox=True)
+    trust = context.backend.trust_for(opened.session.id)
     return SandboxIdentity(
         name=person.name,
         session=opened.session.id,
         socket=(opened.url or "").removeprefix("unix://"),
         lease_seconds=opened.session.lease_seconds,
-        environment=_environment(desk, opened, person.name),
+        environment=_environment(context, opened, person.name),
         ca=str(trust.ca.absolute()),
         bundle=str(trust.bundle.absolute()),
         java_truststore=str(trust.java_truststore.absolute()),
@@ -274,9 +277,9 @@ async def _identity(desk: Desk, admitted: Admitted, person: Person) -> SandboxId
     )
 
 
-def _environment(desk: Desk, opened: Opened, identity: str) -> Mapping[str, str]:
+def _environment(context: Context, opened: Opened, identity: str) -> Mapping[str, str]:
     """Handles in place of secrets, and how programs inside find the proxy and trust it."""
-    policy = desk.backend.state.policies.get(opened.session.policy)
+    policy = context.backend.state.policies.get(opened.session.policy)
     inside = TrustFiles(*map(Path, trust_inside(identity)))
     variables = environment(trust_variables(inside), proxy_variables(PROXY_INSIDE, DIRECT_INSIDE))
     for minted in opened.handles:

@@ -6,7 +6,7 @@ import time
 from datetime import UTC, datetime
 from typing import Final
 
-from coatcheck.control.context import Desk
+from coatcheck.control.context import Context
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.resources.sandbox_snapshots import save, told
 from coatcheck.durable.durability import PERIODIC, first_due
@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 class PeriodicSnapshots:
     """Belongs to the control API's loop."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._due: dict[str, float] = {}
         """By sandbox, on the monotonic clock."""
 
@@ -34,7 +34,7 @@ class PeriodicSnapshots:
         """Until cancelled. One after the other: they share a disk, and a late one is no loss."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            running = [each for each in self._desk.backend.sandboxes.all() if not each.over]
+            running = [each for each in self._context.backend.sandboxes.all() if not each.over]
             known = {each.id for each in running}
             self._due = {sandbox: due for sandbox, due in self._due.items() if sandbox in known}
             for sandbox in running:
@@ -42,7 +42,7 @@ class PeriodicSnapshots:
 
     async def _first(self, sandbox_id: str, every: float) -> float:
         """In how many seconds."""
-        kept = self._desk.backend.sandboxes.kept
+        kept = self._context.backend.sandboxes.kept
         try:
             saved = await told(lambda: kept.snapshots(sandbox_id))
         except ControlProblem:
@@ -64,13 +64,13 @@ class PeriodicSnapshots:
         self._due[sandbox.id] = now + every
         name = f"{PERIODIC}{datetime.now(UTC):%Y%m%d-%H%M%S}"
         try:
-            await save(self._desk, sandbox, name)
+            await save(self._context, sandbox, name)
         except ControlProblem as problem:
             if problem.reason is SandboxProblem.NOT_RUNNING:  # it has just been paused, or fell asleep
                 self._due[sandbox.id] = now
                 return
             said = f"{problem.message}. {problem.hint}"
-            self._desk.backend.sandboxes.noted(sandbox.id, SandboxChange.SNAPSHOT_FAILED, said)
+            self._context.backend.sandboxes.noted(sandbox.id, SandboxChange.SNAPSHOT_FAILED, said)
             logger.warning("sandbox %s: no snapshot: %s", sandbox.id, said)
         except Exception:
             logger.exception("sandbox %s: its periodic snapshot failed", sandbox.id)

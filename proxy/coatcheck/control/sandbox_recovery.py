@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Final
 
 from coatcheck.control.caller import Caller
-from coatcheck.control.context import Desk
+from coatcheck.control.context import Context
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.resources.sandbox_snapshots import told
-from coatcheck.control.sandbox_returning import bring_back_unasked, revoked
+from coatcheck.control.sandbox_returning import restore_unattended, revoked
 from coatcheck.durable.recovery import ATTEMPTS, WITHIN_SECONDS, Step, next_step
 from coatcheck.launcher.sandbox import Ending, Sandbox
 from coatcheck.telemetry.events import SandboxChange
@@ -26,9 +26,9 @@ logger = logging.getLogger(__name__)
 class Recovery:
     """Belongs to the control API's loop."""
 
-    def __init__(self, desk: Desk, caller_named: Callable[[str], Caller | None]) -> None:
+    def __init__(self, context: Context, caller_named: Callable[[str], Caller | None]) -> None:
         """`caller_named`: as the grants are now."""
-        self._desk = desk
+        self._context = context
         self._caller_named = caller_named
         self._failed: dict[str, str] = {}
         """Why the last attempt came to nothing, by sandbox, of those that are down."""
@@ -37,19 +37,19 @@ class Recovery:
         """Until cancelled. One after the other: a host that came back up has enough to do."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            for sandbox in self._desk.backend.sandboxes.all():
+            for sandbox in self._context.backend.sandboxes.all():
                 try:
-                    await self._look(self._desk.backend.sandboxes.get(sandbox.id) or sandbox)
+                    await self._look(self._context.backend.sandboxes.get(sandbox.id) or sandbox)
                 except Exception:
                     logger.exception("sandbox %s: its recovery failed; it counts as an attempt", sandbox.id)
 
     async def _look(self, sandbox: Sandbox) -> None:
-        if not self._desk.backend.serving:
+        if not self._context.backend.serving:
             return  # what a daemon ends as it goes is not to be begun by it again
-        sandboxes = self._desk.backend.sandboxes
+        sandboxes = self._context.backend.sandboxes
         attempts, now = sandboxes.kept.recoveries(sandbox.id), time.time()
         match next_step(sandbox, attempts, now):
-            case Step.TRY if revoked(self._desk, sandbox):
+            case Step.TRY if revoked(self._context, sandbox):
                 detail = "it died, and its session was revoked: only a person restores it"
                 await asyncio.to_thread(sandboxes.give_up, sandbox.id, detail, Ending.SESSION_OVER)
             case Step.TRY:
@@ -68,13 +68,13 @@ class Recovery:
                 await asyncio.to_thread(sandboxes.give_up, sandbox.id, detail, Ending.CRASH_LOOP)
 
     async def _try(self, sandbox: Sandbox) -> None:
-        sandboxes = self._desk.backend.sandboxes
+        sandboxes = self._context.backend.sandboxes
         maker = self._caller_named(sandbox.opened_by)
         try:
             if maker is None:
                 raise LookupError(f"there is no caller {sandbox.opened_by} any more")
             saved = await told(lambda: sandboxes.kept.saved(sandbox.id, None))
-            await bring_back_unasked(self._desk, sandbox, maker, saved, sandbox.expires_at)
+            await restore_unattended(self._context, sandbox, maker, saved, sandbox.expires_at)
         except ControlProblem as problem:
             self._note(sandbox, f"{problem.message}. {problem.hint}")
         except LookupError as error:

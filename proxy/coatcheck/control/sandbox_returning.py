@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Final, cast
 
 from coatcheck.control.caller import Action, Caller
-from coatcheck.control.context import Desk
+from coatcheck.control.context import Context
 from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.problem import ControlProblem, Reason, Refusal, from_sandbox
 from coatcheck.control.resources import sandbox_models as models
 from coatcheck.control.resources.sandbox_snapshots import SAVE_SECONDS, SAVING, check_savable, told
 from coatcheck.control.resources.sandboxes import GONE_SECONDS, POLL_SECONDS, UNKNOWN, USING, find, use, view
 from coatcheck.control.resources.sessions import GIVING, caller_of, forbidden
-from coatcheck.control.sandbox_opening import Person, admit, begin
+from coatcheck.control.sandbox_opening import OpenedIdentity, admit, begin
 from coatcheck.decision.message import OriginClass
 from coatcheck.decision.session import Session
-from coatcheck.durable.durability import Comeback
+from coatcheck.durable.durability import RestorePoint
 from coatcheck.launcher.sandbox import (
     Admitted,
     Ending,
@@ -64,20 +64,20 @@ RETURNING: Final[frozenset[Reason]] = (
 )
 
 
-def owned(desk: Desk, ask: Ask) -> Sandbox:
+def owned(context: Context, ask: Ask) -> Sandbox:
     """The sandbox in the path, down or not, for somebody whose grant covers it."""
-    sandbox = find(desk, ask)
+    sandbox = find(context, ask)
     lacks = caller_of(ask).may_give(sandbox.tenant, sandbox.policy, sandbox.isolation, OriginClass.SOCKET)
     if lacks is not None:
         raise forbidden(lacks)
     return sandbox
 
 
-async def wake(desk: Desk, ask: Ask) -> Answer:
-    sandbox = await running(desk, await awake(desk, use(desk, ask), caller_of(ask)))
+async def wake(context: Context, ask: Ask) -> Answer:
+    sandbox = await running(context, await awake(context, use(context, ask), caller_of(ask)))
     if sandbox.over:
-        kept = desk.backend.sandboxes
-        sandbox = await _until(desk, sandbox.id, lambda now: kept.is_down(now.id), GONE_SECONDS)
+        kept = context.backend.sandboxes
+        sandbox = await _until(context, sandbox.id, lambda now: kept.is_down(now.id), GONE_SECONDS)
     if sandbox.state is SandboxState.SLEEPING:
         raise ControlProblem(
             SandboxProblem.NOT_WOKEN,
@@ -87,15 +87,15 @@ async def wake(desk: Desk, ask: Ask) -> Answer:
     return models.SandboxShown(sandbox=view(sandbox))
 
 
-async def awake(desk: Desk, sandbox: Sandbox, caller: Caller) -> Sandbox:
+async def awake(context: Context, sandbox: Sandbox, caller: Caller) -> Sandbox:
     """A sandbox that sleeps is on its way back, or there; any other is as it was."""
-    sandboxes = desk.backend.sandboxes
+    sandboxes = context.backend.sandboxes
     if sandbox.state is not SandboxState.SLEEPING:
         return sandbox
     if not sandboxes.is_down(sandbox.id):
         await told(lambda: sandboxes.ask(sandbox.id, "POST", "/wake", {}, BACK_SECONDS))
         return sandboxes.reported(sandbox.id, SandboxState.RUNNING, None, "") or sandbox
-    if revoked(desk, sandbox):
+    if revoked(context, sandbox):
         raise ControlProblem(
             SandboxProblem.NOT_WOKEN,
             "its session was revoked while it slept",
@@ -103,75 +103,75 @@ async def awake(desk: Desk, sandbox: Sandbox, caller: Caller) -> Sandbox:
         )
     saved = await told(lambda: sandboxes.kept.saved(sandbox.id, None))
     try:
-        return await bring_back_unasked(desk, sandbox, caller, saved)
+        return await restore_unattended(context, sandbox, caller, saved)
     except ControlProblem as problem:
         if problem.reason is not SandboxProblem.SANDBOX_BUSY:
             raise
         return sandboxes.get(sandbox.id) or sandbox  # somebody else wakes it just now
 
 
-async def bring_back_unasked(
-    desk: Desk, sandbox: Sandbox, caller: Caller, saved: Path, until: float | None = None
+async def restore_unattended(
+    context: Context, sandbox: Sandbox, caller: Caller, saved: Path, until: float | None = None
 ) -> Sandbox:
     """`bring_back` for whom nobody restores: what is revoked meanwhile is, though its new sessions were not
     there yet then. Of one that several share, theirs alone who were revoked."""
-    before = _revoked_people(desk, sandbox) if sandbox.keeping.shares else frozenset()
-    back = await bring_back(desk, sandbox.id, caller, saved, until)
-    late = _revoked_people(desk, sandbox) - before
+    before = _revoked_people(context, sandbox) if sandbox.keeping.shares else frozenset()
+    back = await bring_back(context, sandbox.id, caller, saved, until)
+    late = _revoked_people(context, sandbox) - before
     if late and not sandbox.keeping.shares:
         late = frozenset(back.sessions)
     for name in late & back.sessions.keys():
         why = "what it comes from was revoked meanwhile"
-        await desk.take(partial(desk.backend.state.revoke, back.sessions[name], sandbox.opened_by, why))
+        await context.take(partial(context.backend.state.revoke, back.sessions[name], sandbox.opened_by, why))
     return back
 
 
-def _revoked_people(desk: Desk, sandbox: Sandbox) -> frozenset[str]:
-    state = desk.backend.state
+def _revoked_people(context: Context, sandbox: Sandbox) -> frozenset[str]:
+    state = context.backend.state
     known = {name: each for name, each in sandbox.sessions.items() if each in state.sessions.by_id}
     return frozenset(name for name, each in known.items() if state.status(each) is Status.REVOKED)
 
 
-async def restore(desk: Desk, ask: Ask) -> Answer:
-    sandbox, caller = owned(desk, ask), caller_of(ask)
+async def restore(context: Context, ask: Ask) -> Answer:
+    sandbox, caller = owned(context, ask), caller_of(ask)
     name = cast(models.Restore, ask.body).snapshot
-    sandboxes = desk.backend.sandboxes
+    sandboxes = context.backend.sandboxes
     saved = await told(lambda: sandboxes.kept.saved(sandbox.id, name))
-    with _used(desk, saved):
+    with _used(context, saved):
         await told(lambda: sandboxes.kept.comeback(sandbox.id, saved))  # before anything ends for it
         if not sandboxes.is_down(sandbox.id):
             detail = f"restored to {saved.name} by {caller.name}"
-            await desk.take(lambda: sandboxes.kill(sandbox.id, Ending.RESTORED, detail))
-            await _until(desk, sandbox.id, lambda now: sandboxes.is_down(now.id), GONE_SECONDS)
-        back = await bring_back(desk, sandbox.id, caller, saved)
-        return models.SandboxShown(sandbox=view(await running(desk, back)))
+            await context.take(lambda: sandboxes.kill(sandbox.id, Ending.RESTORED, detail))
+            await _until(context, sandbox.id, lambda now: sandboxes.is_down(now.id), GONE_SECONDS)
+        back = await bring_back(context, sandbox.id, caller, saved)
+        return models.SandboxShown(sandbox=view(await running(context, back)))
 
 
-async def fork(desk: Desk, ask: Ask) -> Answer:
-    sandbox, caller = owned(desk, ask), caller_of(ask)
+async def fork(context: Context, ask: Ask) -> Answer:
+    sandbox, caller = owned(context, ask), caller_of(ask)
     asked = cast(models.Fork, ask.body)
-    sandboxes = desk.backend.sandboxes
-    wanted = _wanted(desk, sandbox.id)
+    sandboxes = context.backend.sandboxes
+    wanted = _wanted(context, sandbox.id)
     if wanted.volumes:
         raise ControlProblem(
             SandboxProblem.UNSAVABLE,
             "it has a volume, which one sandbox has at a time",
             "Fork a sandbox without volumes; copy what it needs into it.",
         )
-    check_savable(desk, sandbox)
+    check_savable(context, sandbox)
     point: Path | None = None
     if asked.snapshot is None and not sandboxes.is_down(sandbox.id):
-        use(desk, ask)
+        use(context, ask)
         said = await told(lambda: sandboxes.ask(sandbox.id, "POST", "/fork-point", {}, SAVE_SECONDS))
         point = Path(cast(dict[str, str], said)["directory"])
     try:
         saved = point
         if saved is None:
             saved = await told(lambda: sandboxes.kept.saved(sandbox.id, asked.snapshot))
-        with _used(desk, saved):
+        with _used(context, saved):
             back = await told(partial(sandboxes.kept.comeback, sandbox.id, saved))
-            clones = await _clones(desk, wanted, back, caller, asked.count)
-            shown = [view(await running(desk, each)) for each in clones]
+            clones = await _clones(context, wanted, back, caller, asked.count)
+            shown = [view(await running(context, each)) for each in clones]
     finally:
         if point is not None:  # they have read it, or never will
             await asyncio.to_thread(sandboxes.kept.drop, point)
@@ -179,19 +179,19 @@ async def fork(desk: Desk, ask: Ask) -> Answer:
 
 
 async def _clones(
-    desk: Desk, wanted: WantedSandbox, back: Comeback, caller: Caller, count: int
+    context: Context, wanted: WantedSandbox, back: RestorePoint, caller: Caller, count: int
 ) -> Sequence[Sandbox]:
     """All of them are starting, or none."""
-    sandboxes = desk.backend.sandboxes
+    sandboxes = context.backend.sandboxes
     begun: list[Sandbox] = []
     admitted: list[Admitted] = []
     try:
         for _ in range(count):
-            room = await _admit(desk, wanted, caller, None)
+            room = await _admit(context, wanted, caller, None)
             admitted.append(room)
-        async with _memory(desk, back, count) as given:
+        async with _memory(context, back, count) as given:
             for each in admitted:
-                clone = await begin(desk, each, _people(desk, back, wanted), given)
+                clone = await begin(context, each, _people(context, back, wanted), given)
                 begun.append(clone)
     except BaseException:
         for each in admitted:
@@ -203,23 +203,23 @@ async def _clones(
 
 
 @contextmanager
-def _used(desk: Desk, saved: Path) -> Iterator[None]:
+def _used(context: Context, saved: Path) -> Iterator[None]:
     """Nothing takes its place and nobody removes it while somebody begins from it. ControlProblem."""
     try:
-        with desk.backend.sandboxes.kept.using(saved):
+        with context.backend.sandboxes.kept.using(saved):
             yield
     except SandboxRefused as error:
         raise from_sandbox(error) from None
 
 
 @asynccontextmanager
-async def _memory(desk: Desk, back: Comeback, count: int) -> AsyncIterator[Comeback]:
+async def _memory(context: Context, back: RestorePoint, count: int) -> AsyncIterator[RestorePoint]:
     """One copy has memory of its own, which can grow and be given back. Several share what none of them
     changes: ten cost what they touch."""
     if count == 1:
         yield back
         return
-    sharing = desk.backend.sandboxes.kept.shared(back)
+    sharing = context.backend.sandboxes.kept.shared(back)
     given = await told(sharing.__enter__)
     try:
         yield given
@@ -228,21 +228,21 @@ async def _memory(desk: Desk, back: Comeback, count: int) -> AsyncIterator[Comeb
 
 
 async def bring_back(
-    desk: Desk, sandbox_id: str, caller: Caller, saved: Path, until: float | None = None
+    context: Context, sandbox_id: str, caller: Caller, saved: Path, until: float | None = None
 ) -> Sandbox:
     """It begins again from what was saved in `saved`, under its own id and its maker's name. `until`: when
     its time is over, Unix seconds; None: it has the whole again. ControlProblem."""
-    back = await told(lambda: desk.backend.sandboxes.kept.comeback(sandbox_id, saved))
-    admitted = await _admit(desk, _wanted(desk, sandbox_id), caller, sandbox_id)
+    back = await told(lambda: context.backend.sandboxes.kept.comeback(sandbox_id, saved))
+    admitted = await _admit(context, _wanted(context, sandbox_id), caller, sandbox_id)
     if until is not None:
         admitted = replace(
             admitted, limits={**admitted.limits, "run_seconds": max(1, int(until - time.time()))}
         )
-    return await begin(desk, admitted, _people(desk, back, admitted.wanted), back)
+    return await begin(context, admitted, _people(context, back, admitted.wanted), back)
 
 
-def _wanted(desk: Desk, sandbox_id: str) -> WantedSandbox:
-    record = desk.backend.sandboxes.kept.record(sandbox_id)
+def _wanted(context: Context, sandbox_id: str) -> WantedSandbox:
+    record = context.backend.sandboxes.kept.record(sandbox_id)
     if record is None:
         raise ControlProblem(
             SandboxProblem.UNSAVABLE,
@@ -252,11 +252,11 @@ def _wanted(desk: Desk, sandbox_id: str) -> WantedSandbox:
     return record.wanted
 
 
-async def _admit(desk: Desk, wanted: WantedSandbox, caller: Caller, sandbox_id: str | None) -> Admitted:
+async def _admit(context: Context, wanted: WantedSandbox, caller: Caller, sandbox_id: str | None) -> Admitted:
     """Room for it. Its isolation is measured anew: a credential may have been granted for that."""
-    if desk.backend.draining:
+    if context.backend.draining:
         raise ControlProblem(Refusal.DRAINING, "the daemon is shutting down", "Try again when it is back.")
-    sandboxes = desk.backend.sandboxes
+    sandboxes = context.backend.sandboxes
     now = await told(lambda: sandboxes.choose(wanted.choice.backend, None))
     if now.isolation is not wanted.choice.isolation:
         raise ControlProblem(
@@ -268,13 +268,13 @@ async def _admit(desk: Desk, wanted: WantedSandbox, caller: Caller, sandbox_id: 
     if lacks is not None:
         raise forbidden(lacks)
     mine = wanted if sandbox_id is not None else _of(wanted, caller)
-    return await admit(desk, mine, sandbox_id)
+    return await admit(context, mine, sandbox_id)
 
 
-def revoked(desk: Desk, sandbox: Sandbox) -> bool:
+def revoked(context: Context, sandbox: Sandbox) -> bool:
     """Whether whoever was inside last was revoked; of one that several share, all of them. Who is not known
     any more counts as revoked: a state that was lost has lost what was revoked, too."""
-    state = desk.backend.state
+    state = context.backend.state
     whose = [
         each not in state.sessions.by_id or state.status(each) is Status.REVOKED
         for each in sandbox.sessions.values()
@@ -282,32 +282,32 @@ def revoked(desk: Desk, sandbox: Sandbox) -> bool:
     return bool(whose) and (all if sandbox.keeping.shares else any)(whose)
 
 
-def _people(desk: Desk, back: Comeback, wanted: WantedSandbox) -> list[Person]:
+def _people(context: Context, back: RestorePoint, wanted: WantedSandbox) -> list[OpenedIdentity]:
     """Who was inside, with what every session of theirs since then was left with: going back to an older
     snapshot undoes no revocation. Who was revoked and left behind in a sandbox that others share has nothing.
     After an import what was written down counts, and the handles of their processes mean nothing."""
-    state = desk.backend.state
+    state = context.backend.state
     life = back.last or max(back.lives, key=lambda each: each.generation)
     since = [each for each in back.lives if back.last is None or each.generation >= life.generation]
     policy = state.policies.get(wanted.policy)
     people = []
     for name, session_id in life.sessions.items():
-        theirs = [_known(desk, each.sessions[name]) for each in since if name in each.sessions]
+        theirs = [_known(context, each.sessions[name]) for each in since if name in each.sessions]
         left = frozenset(life.credentials[name]).intersection(*(each.credentials for each in theirs))
         if policy is not None:  # it may have lost one meanwhile
             left &= policy.credentials.keys()
         if wanted.keeping.shares and any(state.status(each.id) is Status.REVOKED for each in theirs):
-            people.append(Person(name, []))
+            people.append(OpenedIdentity(name, []))
         elif back.last is not None:
             lease = state.session(session_id).lease_seconds
-            people.append(Person(name, sorted(left), session_id, lease))
+            people.append(OpenedIdentity(name, sorted(left), session_id, lease))
         else:
-            people.append(Person(name, sorted(left)))
+            people.append(OpenedIdentity(name, sorted(left)))
     return people
 
 
-def _known(desk: Desk, session_id: str) -> Session:
-    session = desk.backend.state.sessions.by_id.get(session_id)
+def _known(context: Context, session_id: str) -> Session:
+    session = context.backend.state.sessions.by_id.get(session_id)
     if session is None:
         raise ControlProblem(
             Problem.UNKNOWN_SESSION,
@@ -317,15 +317,17 @@ def _known(desk: Desk, session_id: str) -> Session:
     return session
 
 
-async def running(desk: Desk, sandbox: Sandbox) -> Sandbox:
+async def running(context: Context, sandbox: Sandbox) -> Sandbox:
     """As it is once it runs, or did not come to that; waits for as long as that may take."""
-    return await _until(desk, sandbox.id, lambda now: now.state is not SandboxState.STARTING, BACK_SECONDS)
+    return await _until(context, sandbox.id, lambda now: now.state is not SandboxState.STARTING, BACK_SECONDS)
 
 
-async def _until(desk: Desk, sandbox_id: str, done: Callable[[Sandbox], bool], seconds: float) -> Sandbox:
+async def _until(
+    context: Context, sandbox_id: str, done: Callable[[Sandbox], bool], seconds: float
+) -> Sandbox:
     until = time.monotonic() + seconds
     while True:
-        now = desk.backend.sandboxes.settle(sandbox_id)
+        now = context.backend.sandboxes.settle(sandbox_id)
         if now is None:
             raise ControlProblem(SandboxProblem.UNKNOWN_SANDBOX, "it is gone", "Create another one.")
         if done(now) or time.monotonic() > until:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from coatcheck.control.caller import Caller
-from coatcheck.control.context import Desk
+from coatcheck.control.context import Context
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.resources.sandbox_snapshots import check_savable, told
 from coatcheck.control.resources.sandboxes import POLL_SECONDS
@@ -28,26 +28,26 @@ where the time is too short for all, none would be done."""
 logger = logging.getLogger(__name__)
 
 
-async def put_to_sleep(desk: Desk, seconds: float) -> None:
+async def put_to_sleep(context: Context, seconds: float) -> None:
     """All that are to outlive the daemon sleep when this returns, or are ending. None begins any more."""
-    sandboxes, until = desk.backend.sandboxes, time.monotonic() + seconds
+    sandboxes, until = context.backend.sandboxes, time.monotonic() + seconds
     sandboxes.start_no_more()
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def in_turn(sandbox: Sandbox) -> None:
         async with turns:
-            await _put_to_sleep(desk, sandbox, until, f"there was no time left of {seconds:g} s")
+            await _put_to_sleep(context, sandbox, until, f"there was no time left of {seconds:g} s")
 
     staying = [each for each in sandboxes.all() if each.keeping.stays and not each.over]
     awake = [in_turn(each) for each in staying if not sandboxes.is_down(each.id)]
     await asyncio.gather(*awake, return_exceptions=True)  # whatever is left is ended with all the others
 
 
-async def _put_to_sleep(desk: Desk, sandbox: Sandbox, until: float, too_late: str) -> None:
-    sandboxes = desk.backend.sandboxes
+async def _put_to_sleep(context: Context, sandbox: Sandbox, until: float, too_late: str) -> None:
+    sandboxes = context.backend.sandboxes
     try:
         if sandbox.state is not SandboxState.SLEEPING:  # that one is saved, and only its supervisor goes
-            check_savable(desk, sandbox)
+            check_savable(context, sandbox)
         left = until - time.monotonic()
         if left <= 0:
             raise TimeoutError
@@ -59,7 +59,7 @@ async def _put_to_sleep(desk: Desk, sandbox: Sandbox, until: float, too_late: st
         why = too_late if time.monotonic() >= until else str(error)
         detail = f"the daemon was stopped, and it could not be put to sleep before: {why}"
         logger.error("sandbox %s ends: %s", sandbox.id, detail)
-        await desk.take(partial(sandboxes.kill, sandbox.id, Ending.DAEMON_GONE, detail))
+        await context.take(partial(sandboxes.kill, sandbox.id, Ending.DAEMON_GONE, detail))
         return
     if sandbox.state is not SandboxState.PAUSED:  # that one sleeps until somebody wants it
         with contextlib.suppress(OSError):  # it sleeps until then, too
@@ -69,13 +69,13 @@ async def _put_to_sleep(desk: Desk, sandbox: Sandbox, until: float, too_late: st
 class Waking:
     """Belongs to the control API's loop. `caller_named`: as the grants are now."""
 
-    def __init__(self, desk: Desk, caller_named: Callable[[str], Caller | None]) -> None:
-        self._desk = desk
+    def __init__(self, context: Context, caller_named: Callable[[str], Caller | None]) -> None:
+        self._context = context
         self._caller_named = caller_named
 
     async def run(self) -> None:
         """Until all that ran when the last daemon stopped run again, or sleep on, which is told."""
-        sandboxes = self._desk.backend.sandboxes
+        sandboxes = self._context.backend.sandboxes
         why = dict.fromkeys(sandboxes.kept.interrupted(), "")
         for pause in PAUSES:
             if why:
@@ -89,14 +89,14 @@ class Waking:
 
     async def _wake(self, sandbox_id: str) -> str:
         """Why it is not; empty when it is, or is no matter of ours."""
-        sandbox = self._desk.backend.sandboxes.get(sandbox_id)
+        sandbox = self._context.backend.sandboxes.get(sandbox_id)
         if sandbox is None or sandbox.state is not SandboxState.SLEEPING:
             return ""
         maker = self._caller_named(sandbox.opened_by)
         if maker is None:
             return f"there is no caller {sandbox.opened_by} any more"
         try:
-            await awake(self._desk, sandbox, maker)
+            await awake(self._context, sandbox, maker)
         except (ControlProblem, SandboxRefused) as problem:
             return f"{problem.message}. {problem.hint}"
         except Exception as error:

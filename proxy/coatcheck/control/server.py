@@ -16,11 +16,11 @@ from typing import Final
 
 from coatcheck.control.backend import Backend, Daemon
 from coatcheck.control.bridge import PlaneBridge
-from coatcheck.control.context import Desk
+from coatcheck.control.context import Context
 from coatcheck.control.dispatch import Dispatcher, refused
 from coatcheck.control.grants import Grants, GrantsError, load_grants
 from coatcheck.control.identity import Channel, identify, uid_of
-from coatcheck.control.listener import Door, answer_bytes
+from coatcheck.control.listener import Listener, answer_bytes
 from coatcheck.control.page.openid_login import OpenIdLogins
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.request_guards import LOOPBACK
@@ -52,7 +52,7 @@ class ControlServer:
         self._plane = plane
         self._grants = Grants({})
         self._dispatcher: Dispatcher | None = None
-        self._desk: Desk | None = None
+        self._context: Context | None = None
         self._forget_links: Callable[[], None] = lambda: None
         self._openid: OpenIdLogins | None = None
         self._tls: ssl.SSLContext | None = None
@@ -123,8 +123,8 @@ class ControlServer:
 
     async def put_to_sleep(self) -> None:
         """As the daemon ends: what is to outlive it sleeps, or ends with the reason. On the plane's loop."""
-        if self._desk is not None and self._loop is not None:
-            work = put_to_sleep(self._desk, self._settings.sandbox_sleep_seconds)
+        if self._context is not None and self._loop is not None:
+            work = put_to_sleep(self._context, self._settings.sandbox_sleep_seconds)
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def stop(self) -> None:
@@ -148,20 +148,20 @@ class ControlServer:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         bridge = PlaneBridge(self._plane)
-        desk = Desk(Backend(self._daemon, self.reload), bridge, self._page_origin(), self._openid)
-        self._desk = desk
-        self._forget_links = desk.logins.forget_links
-        self._dispatcher = Dispatcher(desk, self._grants, self._names())
-        doors = [Door(each, self._dispatcher.handle, _everybody, self._tls) for each in self._tcp]
+        context = Context(Backend(self._daemon, self.reload), bridge, self._page_origin(), self._openid)
+        self._context = context
+        self._forget_links = context.logins.forget_links
+        self._dispatcher = Dispatcher(context, self._grants, self._names())
+        doors = [Listener(each, self._dispatcher.handle, _everybody, self._tls) for each in self._tcp]
         if self._unix is not None:
-            doors.append(Door(self._unix[0], self._dispatcher.handle, self._admit))
+            doors.append(Listener(self._unix[0], self._dispatcher.handle, self._admit))
         tasks = [asyncio.create_task(door.keep_open()) for door in doors]
         tasks.append(asyncio.create_task(bridge.keep_beating()))
         dispatcher = self._dispatcher
-        tasks.append(asyncio.create_task(PeriodicSnapshots(desk).run()))
+        tasks.append(asyncio.create_task(PeriodicSnapshots(context).run()))
         if self._settings.recover_sandboxes:
-            recovery = Recovery(desk, lambda name: dispatcher.grants.of_name(name))
-            waking = Waking(desk, lambda name: dispatcher.grants.of_name(name))
+            recovery = Recovery(context, lambda name: dispatcher.grants.of_name(name))
+            waking = Waking(context, lambda name: dispatcher.grants.of_name(name))
             tasks += [asyncio.create_task(recovery.run()), asyncio.create_task(waking.run())]
         self._started.set()
         try:
@@ -173,7 +173,7 @@ class ControlServer:
             await self._daemon.inspector.close()
             for door in doors:
                 await door.close()
-            desk.close()
+            context.close()
 
     def _admit(self, connection: socket.socket) -> bytes | None:
         """On the Unix socket only callers are listened to; a sandbox's user is told so, and not parsed."""

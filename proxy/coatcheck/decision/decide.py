@@ -29,7 +29,7 @@ from coatcheck.decision.verdict import Deny, Inject, Injection, Pass, Reason, Ve
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class DecisionContext:
     """What is true at one moment, read once a request."""
 
     now: Now
@@ -68,62 +68,64 @@ class Identified:
 
 
 def decide(
-    peer: Peer, destination: Destination, head: RequestHead, world: World
+    peer: Peer, destination: Destination, head: RequestHead, context: DecisionContext
 ) -> Deny | Identified | Pass | Inject | NeedBody:
     """The verdict on a request's head."""
-    session = identify(peer, world.by_origin, world.now)
+    session = identify(peer, context.by_origin, context.now)
     if isinstance(session, Deny):
         return session
-    policy = world.policies.get(session.policy)
+    policy = context.policies.get(session.policy)
     if policy is None:
         return Identified(session, Deny(Reason.POLICY_MISSING, f"policy {session.policy}"))
     # Before the policy: a connection that contradicts itself is not judged by one of its readings (I7).
     denied = contradiction(peer.original, destination.host, destination.port)
     rule = denied or match(policy, destination, head)
-    found = find(head, world.references, world.known)
+    found = find(head, context.references, context.known)
     if isinstance(rule, Deny):
-        passing = observed(policy, rule, destination, head, world.now.wall)
+        passing = observed(policy, rule, destination, head, context.now.wall)
         if passing is not None and denied is None and not found:
             return Pass(session, passing)
-        return Identified(session, _with_handles(rule, found, session, policy, destination, world))
-    verdict = _credentials(session, policy, rule, destination, head, found, world)
+        return Identified(session, _with_handles(rule, found, session, policy, destination, context))
+    verdict = _credentials(session, policy, rule, destination, head, found, context)
     return Identified(session, _named(verdict, rule)) if isinstance(verdict, Deny) else verdict
 
 
-def decide_connect(peer: Peer, host: str, port: int, world: World) -> Session | Pass | Deny | Identified:
+def decide_connect(
+    peer: Peer, host: str, port: int, context: DecisionContext
+) -> Session | Pass | Deny | Identified:
     """Whether a tunnel to `host:port` may be opened at all: before any name is resolved (I6).
 
     Pass: its TLS is let through unopened, because the rule says `tunnel`. Session: it is opened.
     """
-    session = identify(peer, world.by_origin, world.now)
+    session = identify(peer, context.by_origin, context.now)
     if isinstance(session, Deny):
         return session
-    policy = world.policies.get(session.policy)
+    policy = context.policies.get(session.policy)
     if policy is None:
         return Identified(session, Deny(Reason.POLICY_MISSING, f"policy {session.policy}"))
     # A tunnel may carry plain HTTP or TLS; which one is seen, and judged, with its first request.
     contradicted = contradiction(peer.original, host, port)
     denial = contradicted or host_allowed(policy, host, port, tls=True)
     if denial is not None:
-        passing = contradicted is None and observes(policy, denial, "https", port, world.now.wall)
+        passing = contradicted is None and observes(policy, denial, "https", port, context.now.wall)
         return session if passing else Identified(session, denial)
     rule = tunnel_rule(policy, host, port)
     return session if rule is None else Pass(session, rule)
 
 
-def decide_body(need: NeedBody, body: bytes, world: World) -> Verdict:
+def decide_body(need: NeedBody, body: bytes, context: DecisionContext) -> Verdict:
     """The verdict once the body is there: a declared handle in it is injected, others are inert (I4)."""
-    search = BodySearch(world.references, world.known)
+    search = BodySearch(context.references, context.known)
     search.feed(body)
     search.close()
     injections = list(need.injections)
     by_name = {credential.name: credential for credential in need.credentials}
     for text in search.take():
-        claims = world.claims_of(text)
+        claims = context.claims_of(text)
         if isinstance(claims, Deny) or claims.cred not in by_name:
             continue
         credential = by_name.pop(claims.cred)
-        denial = _may_use(claims, need.session, credential, world)
+        denial = _may_use(claims, need.session, credential, context)
         if denial is not None:
             return _named(denial, need.rule)
         injections.append(Injection(credential, text))
@@ -139,12 +141,12 @@ def _credentials(
     destination: Destination,
     head: RequestHead,
     found: tuple[Found, ...],
-    world: World,
+    context: DecisionContext,
 ) -> Verdict | NeedBody:
     credentials = tuple(policy.credentials[name] for name in rule.credentials)
     injections: dict[str, Injection] = {}
     for item in found:
-        injection = _judge(item, session, policy, credentials, destination, head, world)
+        injection = _judge(item, session, policy, credentials, destination, head, context)
         if isinstance(injection, Deny):
             return injection
         if injection.credential.name in injections:
@@ -174,16 +176,18 @@ def _judge(
     credentials: tuple[Credential, ...],
     destination: Destination,
     head: RequestHead,
-    world: World,
+    context: DecisionContext,
 ) -> Injection | Deny:
     """Whether one handle in the head counts where it stands."""
-    claims = world.claims_of(item.text)
+    claims = context.claims_of(item.text)
     if isinstance(claims, Deny):
         return claims if claims.alarm else replace(claims, alarm=True)
     credential = policy.credentials.get(claims.cred)
     if not _of_its_line(claims, session) or credential is None:
         return _stolen_or_unknown(claims, session)
-    denial = _may_use(claims, session, credential, world) or credential_allows(credential, destination, head)
+    denial = _may_use(claims, session, credential, context) or credential_allows(
+        credential, destination, head
+    )
     if denial is not None:
         return denial
     if credential not in credentials:
@@ -206,9 +210,11 @@ def _stolen_or_unknown(claims: Claims, session: Session) -> Deny:
     return Deny(Reason.HANDLE_OUT_OF_SCOPE, f"credential {claims.cred} is no longer in the policy")
 
 
-def _may_use(claims: Claims, session: Session, credential: Credential, world: World) -> Deny | None:
-    ancestor = world.by_id.get(claims.sid) if claims.sid in session.ancestors else None
-    return judge(claims, session, credential, world.now, ancestor) or _origin_suffices(session, credential)
+def _may_use(
+    claims: Claims, session: Session, credential: Credential, context: DecisionContext
+) -> Deny | None:
+    ancestor = context.by_id.get(claims.sid) if claims.sid in session.ancestors else None
+    return judge(claims, session, credential, context.now, ancestor) or _origin_suffices(session, credential)
 
 
 def _origin_suffices(session: Session, credential: Credential) -> Deny | None:
@@ -255,13 +261,13 @@ def _with_handles(
     session: Session,
     policy: Policy,
     destination: Destination,
-    world: World,
+    context: DecisionContext,
 ) -> Deny:
     """A refused request that carries a handle to where it never belongs is an attempt to take it there:
     an alarm (I4). To its own host it is a client that policy restricts, which is no news."""
     if not found:
         return denial
-    claims = world.claims_of(found[0].text)
+    claims = context.claims_of(found[0].text)
     if isinstance(claims, Deny):
         return replace(denial, detail=denial.detail or claims.detail, alarm=True)
     if not _of_its_line(claims, session):

@@ -23,7 +23,7 @@ class Lifecycle(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
+class Durability:
     """What is done with a sandbox when nobody needs it, or when it died."""
 
     lifecycle: Lifecycle | None = None
@@ -54,7 +54,7 @@ class Keeping:
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class Incarnation:
     """From a start, a restore or a wake to its end: one generation, with sessions of its own."""
 
     generation: int
@@ -78,14 +78,14 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
-class Comeback:
+class RestorePoint:
     """What a life begins from that is not a boot."""
 
     snapshot: str
     """Its directory."""
     generation: int
     """Of whoever was saved there."""
-    lives: tuple[Life, ...]
+    lives: tuple[Incarnation, ...]
     """Of that sandbox, as far as it is known here."""
     sandbox: str
     """Whose snapshot it is."""
@@ -93,15 +93,15 @@ class Comeback:
     """A descriptor of its memory, which several share."""
 
     @property
-    def last(self) -> Life | None:
+    def last(self) -> Incarnation | None:
         """The life that was saved. None: nothing is known of it, as after an import."""
         return next((each for each in self.lives if each.generation == self.generation), None)
 
 
-def line_of(lives: Iterable[Life], generation: int) -> tuple[Life, ...]:
+def line_of(lives: Iterable[Incarnation], generation: int) -> tuple[Incarnation, ...]:
     """The life of that generation and those that it came after, the youngest first."""
     by_generation = {each.generation: each for each in lives}
-    line: list[Life] = []
+    line: list[Incarnation] = []
     life = by_generation.pop(generation, None)
     while life is not None:
         line.append(life)
@@ -109,20 +109,20 @@ def line_of(lives: Iterable[Life], generation: int) -> tuple[Life, ...]:
     return tuple(line)
 
 
-def still_needed(lives: Iterable[Life], generations: Iterable[int]) -> tuple[Life, ...]:
+def still_needed(lives: Iterable[Incarnation], generations: Iterable[int]) -> tuple[Incarnation, ...]:
     """The lives of these generations, and all that they came after; in order, each once."""
     known = tuple(lives)
     kept = {each.generation: each for wanted in generations for each in line_of(known, wanted)}
     return tuple(kept[generation] for generation in sorted(kept))
 
 
-def sessions_of(lives: Iterable[Life]) -> frozenset[str]:
+def sessions_of(lives: Iterable[Incarnation]) -> frozenset[str]:
     """Whose handles processes of these lives may hold."""
     return frozenset(session for life in lives for session in life.sessions.values())
 
 
 def to_replace(
-    saved: Sequence[Saved], limit: int, keeping: Keeping, used: Collection[str] = ()
+    saved: Sequence[Saved], limit: int, keeping: Durability, used: Collection[str] = ()
 ) -> tuple[str, ...]:
     """Which snapshots another one takes the place of, of those that are there, the oldest first: as many as
     are too many with it, be it that the limit was lowered. None of `used`, from which somebody begins just

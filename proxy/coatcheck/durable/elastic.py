@@ -6,7 +6,7 @@ from enum import StrEnum
 from coatcheck.durable.autoscale import Autoscale
 
 
-class By(StrEnum):
+class Initiator(StrEnum):
     """Who asks for another size."""
 
     CALLER = "caller"

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from coatcheck.client.control import ControlError
 from coatcheck.durable.autoscale import History, judge
-from coatcheck.durable.elastic import By, Elastic, Size
+from coatcheck.durable.elastic import Elastic, Initiator, Size
 from coatcheck.durable.scaling import check_in_use, wanted
 from coatcheck.durable.sizing import NEARLY, Sizing
 from coatcheck.launcher.channel import Channel, ChannelBroken, StreamReset
@@ -88,7 +88,7 @@ class Elasticity:
         """What the daemon counts for it: never less than it could still have."""
         self._given_mib = limits.memory_mib
         """What its commands may use together, as the guest's agent was last told."""
-        self._by = By.CALLER
+        self._by = Initiator.CALLER
         """Who asked for that."""
         self._restored = restored
         self._held = False
@@ -108,7 +108,7 @@ class Elasticity:
             elastic = asdict(self._means.elastic) | {"cpus_held_by": self._means.sizing.cpus_held_by}
         return asdict(self._limits) | asdict(self.now) | {"elastic": elastic, "one_size": why}
 
-    async def scale(self, memory_mib: int | None, cpus: int | None, by: By) -> Size:
+    async def scale(self, memory_mib: int | None, cpus: int | None, by: Initiator) -> Size:
         """The size that it has from now on. SandboxRefused when it cannot have it: nothing has changed."""
         async with self._turn:
             means = self._means
@@ -169,7 +169,7 @@ class Elasticity:
             self.now = Size(min(max(await means.sizing.has(), least), most), self.now.cpus)
             self._given_mib = 0  # what its agent was told is not known
             with contextlib.suppress(SandboxRefused):  # it has it, promised or not
-                await self._claim(means.daemon, self.now, By.RESTORED)
+                await self._claim(means.daemon, self.now, Initiator.RESTORED)
         if not means.sizing.fixed:
             await means.sizing.resize(self.now)
 
@@ -184,7 +184,7 @@ class Elasticity:
                 # Somebody in there let the air out of the balloon: from now on it counts for all it can take.
                 with contextlib.suppress(SandboxRefused):
                     await self._claim(
-                        means.daemon, Size(means.elastic.max_memory_mib, self.now.cpus), By.INSIDE
+                        means.daemon, Size(means.elastic.max_memory_mib, self.now.cpus), Initiator.INSIDE
                     )
         elastic = means.elastic
         if elastic.autoscale is None:
@@ -200,7 +200,7 @@ class Elasticity:
         )
         if mib != self.now.memory_mib:
             try:
-                await self.scale(mib, elastic.cpus_for(mib), By.AUTOSCALER)
+                await self.scale(mib, elastic.cpus_for(mib), Initiator.AUTOSCALER)
             except SandboxRefused as refused:
                 logger.info("sandbox %s stays at %s: %s", self._sandbox, self.now, refused.message)
 
@@ -229,7 +229,7 @@ class Elasticity:
             return  # asked again at the next look
         self._given_mib = mib
 
-    async def _claim(self, daemon: Claiming, size: Size, by: By) -> None:
+    async def _claim(self, daemon: Claiming, size: Size, by: Initiator) -> None:
         if size == self._claimed:
             return
         try:

@@ -15,29 +15,29 @@ MACHINE_ID_BYTES: Final = 16
 """Of /etc/machine-id (machine-id(5))."""
 
 
-class Disobeyed(Exception):
+class AgentError(Exception):
     """A guest's agent did not do what it was told. In our words: its own could be anything."""
 
 
 async def freeze(channel: Channel) -> None:
     """Commands stand still, disks are written, nothing is under way in the channel; until `thaw`.
 
-    Disobeyed, ChannelBroken: it may stand half still, and is to be thawed all the same.
+    AgentError, ChannelBroken: it may stand half still, and is to be thawed all the same.
     """
     channel.hold_back()
     said = await _obeyed(channel.order("freeze"), "stop its commands")
     if said.get("frozen") != "yes":
-        raise Disobeyed("the sandbox's agent did not stop its commands")
+        raise AgentError("the sandbox's agent did not stop its commands")
     await _obeyed(channel.order("sync"), "write its disks")
 
 
 async def thaw(channel: Channel) -> None:
-    """All of it goes on. Disobeyed, ChannelBroken: it does not, and such a sandbox is of no use."""
+    """All of it goes on. AgentError, ChannelBroken: it does not, and such a sandbox is of no use."""
     stream = channel.order("thaw")
     channel.go_on()  # behind that order
     said = await _obeyed(stream, "let its commands go on")
     if said.get("frozen") != "no":
-        raise Disobeyed("the sandbox's agent did not let its commands go on")
+        raise AgentError("the sandbox's agent did not let its commands go on")
 
 
 async def set_clock(channel: Channel) -> None:
@@ -46,7 +46,7 @@ async def set_clock(channel: Channel) -> None:
 
 
 async def rebind(channel: Channel, spec: SupervisorSpec) -> None:
-    """A frozen copy becomes somebody of its own: generation, chance, clock, names. Disobeyed, ChannelBroken.
+    """A frozen copy becomes somebody of its own: generation, chance, clock, names. AgentError, ChannelBroken.
 
     Nothing of a user's has run in it when this returns, and nothing does before `thaw`.
     """
@@ -58,7 +58,7 @@ async def rebind(channel: Channel, spec: SupervisorSpec) -> None:
     )
     said = await _obeyed(channel.order("rebind", person), "become somebody of its own")
     if said.get("generation") != str(spec.machine.generation):
-        raise Disobeyed("the sandbox's agent acknowledged another generation than its own")
+        raise AgentError("the sandbox's agent acknowledged another generation than its own")
 
 
 async def _obeyed(stream: Stream, what: str) -> Mapping[str, str]:
@@ -68,7 +68,7 @@ async def _obeyed(stream: Stream, what: str) -> Mapping[str, str]:
             notes = await stream.notes()
             await stream.over()
     except StreamReset:
-        raise Disobeyed(f"the sandbox's agent could not {what}") from None
+        raise AgentError(f"the sandbox's agent could not {what}") from None
     except TimeoutError:
-        raise Disobeyed(f"the sandbox's agent did not {what} within {ORDER_SECONDS:g} s") from None
+        raise AgentError(f"the sandbox's agent did not {what} within {ORDER_SECONDS:g} s") from None
     return {name: value for note in notes for name, value in note.fields}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal
 
-from coatcheck.durable.durability import Keeping, Lifecycle
+from coatcheck.durable.durability import Durability, Lifecycle
 
 MIN_SNAPSHOT_SECONDS: Final = 60.0
 """Between two periodic snapshots. Each stands still for as long as its memory takes to be copied."""
@@ -40,7 +40,7 @@ class Asked:
 class Settled:
     """What holds for it."""
 
-    keeping: Keeping
+    keeping: Durability
     idle_seconds: float | None
     """Until it is idle; None: it never is."""
     runs_long: bool
@@ -89,7 +89,7 @@ def settle(asked: Asked) -> Settled:
             "Say how often one is taken (snapshot_every, --snapshot-every), or leave rotation out.",
         )
     recover = asked.recover if asked.recover is not None else own.recover
-    keeping = Keeping(
+    keeping = Durability(
         lifecycle=asked.lifecycle,
         sleeps=idle == "sleep",
         rotates=rotate,

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from coatcheck.decision.policy import Limit, LimitKind, LimitScope
 from coatcheck.decision.ratelimit import spend
 from coatcheck.decision.verdict import Deny
-from coatcheck.durable.elastic import By, Size
+from coatcheck.durable.elastic import Initiator, Size
 from coatcheck.durable.elasticity import STATUS
 from coatcheck.launcher.metadata_http import Answer, Asked, Refused
 from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
@@ -23,7 +23,7 @@ MOST: Final = 1 << 31
 class Scaler(Protocol):
     """A `launcher.elasticity.Elasticity`, as far as it is used here."""
 
-    async def scale(self, memory_mib: int | None, cpus: int | None, by: By) -> Size: ...
+    async def scale(self, memory_mib: int | None, cpus: int | None, by: Initiator) -> Size: ...
 
 
 class ScaleResource:
@@ -53,7 +53,7 @@ class ScaleResource:
             )
         self._spent = spent.tat
         try:
-            size = await self._scaler.scale(memory_mib, cpus, By.INSIDE)
+            size = await self._scaler.scale(memory_mib, cpus, Initiator.INSIDE)
         except SandboxRefused as error:
             raise _refused(error) from None
         return Answer(200, json.dumps({"memory_mib": size.memory_mib, "cpus": size.cpus}).encode())

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
-from coatcheck.durable.freeze import Disobeyed, freeze, thaw
+from coatcheck.durable.freeze import AgentError, freeze, thaw
 from coatcheck.durable.snapshots import manifest
 from coatcheck.durable.snapshots.manifest import Origin
 from coatcheck.durable.snapshots.store import Store
@@ -32,7 +32,7 @@ FORKS: Final = "forks"
 ASLEEP: Final = "asleep"
 """Below a sandbox's `store`."""
 
-FAILURES: Final = (MachineError, Disobeyed, ChannelBroken, TimeoutError, OSError)
+FAILURES: Final = (MachineError, AgentError, ChannelBroken, TimeoutError, OSError)
 """What a machine, a guest or a disk can come to while something is done to it."""
 
 logger = logging.getLogger("coatcheck.launcher")
@@ -53,7 +53,7 @@ class Durable(Protocol):
     async def page_out(self) -> int: ...
 
 
-class Turns:
+class OperationQueue:
     """What is done to a machine, one after the other, and to its end whoever waits for it."""
 
     def __init__(self) -> None:

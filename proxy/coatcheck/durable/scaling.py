@@ -1,6 +1,6 @@
 """Whether a size that somebody asks for may be had: by its range, its maker's word, what is in use."""
 
-from coatcheck.durable.elastic import By, Elastic, Growth, Scaling, Size
+from coatcheck.durable.elastic import Elastic, Growth, Initiator, Scaling, Size
 from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
 
 CEILING_TO_FLOOR = 16
@@ -12,7 +12,9 @@ SPARE_PART = 8
 """And not less than this part of it: what is in use moves while it is being measured."""
 
 
-def wanted(elastic: Elastic | None, now: Size, memory_mib: int | None, cpus: int | None, by: By) -> Size:
+def wanted(
+    elastic: Elastic | None, now: Size, memory_mib: int | None, cpus: int | None, by: Initiator
+) -> Size:
     """The size that is asked for; what is left out stays. SandboxRefused when the range does not have it."""
     if elastic is None:
         raise SandboxRefused(
@@ -20,7 +22,7 @@ def wanted(elastic: Elastic | None, now: Size, memory_mib: int | None, cpus: int
             "this sandbox has one size",
             "Create it with --max-memory or --max-cpus (max_memory_mib, max_cpus), as a microVM.",
         )
-    if by is By.INSIDE and elastic.scaling is not Scaling.INSIDE:
+    if by is Initiator.INSIDE and elastic.scaling is not Scaling.INSIDE:
         raise SandboxRefused(
             SandboxProblem.SCALING_LOCKED,
             "this sandbox's size is not changed from inside",

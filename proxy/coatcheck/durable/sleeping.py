@@ -12,7 +12,7 @@ from typing import Final
 
 from coatcheck.client.control import ControlError
 from coatcheck.durable.freeze import set_clock, thaw
-from coatcheck.durable.saving import ASLEEP, FAILURES, SAVE_SECONDS, Saver, Turns
+from coatcheck.durable.saving import ASLEEP, FAILURES, SAVE_SECONDS, OperationQueue, Saver
 from coatcheck.launcher.channel import Channel
 from coatcheck.launcher.presence import Presence
 from coatcheck.launcher.refusal import refuse
@@ -33,7 +33,7 @@ class Sleeper:
         self,
         spec: SupervisorSpec,
         saver: Saver,
-        turns: Turns,
+        turns: OperationQueue,
         reporter: Reporter,
         presence: Presence,
         *,

@@ -17,9 +17,9 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 
 from coatcheck.durable.durability import (
-    Comeback,
-    Keeping,
-    Life,
+    Durability,
+    Incarnation,
+    RestorePoint,
     Saved,
     line_of,
     sessions_of,
@@ -57,7 +57,7 @@ class Record:
     sandbox: Sandbox
     """As it was when its last life began; or as it ended, once it did and can be restored."""
     wanted: WantedSandbox
-    lives: tuple[Life, ...]
+    lives: tuple[Incarnation, ...]
     recoveries: tuple[float, ...] = ()
     """When it was last brought back by itself, Unix seconds."""
     interrupted: bool = False
@@ -71,7 +71,7 @@ class Record:
 _RECORDS: Final = TypeAdapter(Record)
 
 
-class Keeper:
+class SandboxStore:
     """The places of all sandboxes that can be kept."""
 
     def __init__(self, settings: Settings) -> None:
@@ -137,7 +137,7 @@ class Keeper:
         sandbox: Sandbox,
         wanted: WantedSandbox,
         identities: Sequence[SandboxIdentity],
-        back: Comeback | None,
+        back: RestorePoint | None,
         born: int = 0,
     ) -> Record | None:
         """A new life of `sandbox` is about to start: on disk when this returns. None: it is no microVM, and
@@ -154,7 +154,7 @@ class Keeper:
                 lives = line_of(back.lives, back.generation)
             saved = [each.generation for each in self.snapshots(sandbox.id) if each.generation is not None]
             latest = max([born, *(each.generation for each in lives), *saved, back.generation if back else 0])
-            life = Life(
+            life = Incarnation(
                 generation=latest + 1,
                 sessions={each.name: each.session for each in identities},
                 credentials={each.name: each.credentials for each in identities},
@@ -202,7 +202,7 @@ class Keeper:
         with self._lock:
             return tuple(each for each, record in self._records.items() if record.interrupted)
 
-    def spec(self, spec: SupervisorSpec, record: Record, back: Comeback | None) -> SupervisorSpec:
+    def spec(self, spec: SupervisorSpec, record: Record, back: RestorePoint | None) -> SupervisorSpec:
         """What its supervisor is told beside all else."""
         line = line_of(record.lives, record.generation)
         place = self.place(spec.id)
@@ -279,7 +279,7 @@ class Keeper:
                 self._unmark(self._going, found)
 
     @contextlib.contextmanager
-    def making_room(self, sandbox_id: str, keeping: Keeping) -> Iterator[tuple[str, ...]]:
+    def making_room(self, sandbox_id: str, keeping: Durability) -> Iterator[tuple[str, ...]]:
         """Names of the snapshots that another one of this sandbox takes the place of; meanwhile nobody begins
         from them. Blocks at the beginning. SandboxRefused."""
         saved, directory = self.snapshots(sandbox_id), self._store(sandbox_id).directory
@@ -317,7 +317,7 @@ class Keeper:
                     del marks[each]
 
     @contextlib.contextmanager
-    def shared(self, back: Comeback) -> Iterator[Comeback]:
+    def shared(self, back: RestorePoint) -> Iterator[RestorePoint]:
         """Its memory read once, for several that begin from it. Blocks at the beginning. SandboxRefused."""
         with _told(SandboxProblem.NOT_SAVED):
             template = Snapshot.open(Path(back.snapshot), self.key_file).template()
@@ -348,13 +348,13 @@ class Keeper:
             )
         return self._store(sandbox_id).directory / whole[-1].name
 
-    def comeback(self, sandbox_id: str, directory: Path) -> Comeback:
+    def comeback(self, sandbox_id: str, directory: Path) -> RestorePoint:
         """What a life begins from that `directory` holds. SandboxRefused when it is not whole and genuine."""
         record = self._records.get(sandbox_id)
         with _told(SandboxProblem.NOT_SAVED):
             found = manifest.read(directory, manifest.open_key(self.key_file))
         lives = record.lives if record is not None else ()
-        return Comeback(str(directory), found.generation, lives, sandbox_id)
+        return RestorePoint(str(directory), found.generation, lives, sandbox_id)
 
 
 def _saved(entry: Entry) -> Saved:

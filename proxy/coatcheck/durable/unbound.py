@@ -12,7 +12,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol, runtime_checkable
 
-from coatcheck.durable.freeze import Disobeyed, freeze
+from coatcheck.durable.freeze import AgentError, freeze
 from coatcheck.launcher.channel import Channel, ChannelBroken, Stream, StreamReset
 from coatcheck.launcher.machine import Machine, MachineError, MachineSpec
 from coatcheck.launcher.preparing import configure, hello
@@ -125,4 +125,4 @@ async def _refuse(stream: Stream) -> None:
     stream.reset("frozen", "it reaches nothing before it is somebody's")
 
 
-_FAILURES = (MachineError, ChannelBroken, StreamReset, Disobeyed, TimeoutError, OSError)
+_FAILURES = (MachineError, ChannelBroken, StreamReset, AgentError, TimeoutError, OSError)

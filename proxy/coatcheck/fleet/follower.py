@@ -1,7 +1,7 @@
 """The thread that keeps this daemon's copy of the fleet's state: listens, applies, notices what is wrong.
 
 It hears of everything that was in the log at a moment, or that moment does not count: when none has counted
-for `max_silence`, nothing leaves (`Hearing`) and what runs is cut.
+for `max_silence`, nothing leaves (`ReplicationHealth`) and what runs is cut.
 """
 
 import logging
@@ -17,7 +17,7 @@ from coatcheck.fleet.shared_log import AT_ONCE, Head, Heard, LogLost, SharedLog
 from coatcheck.state.changes import KeysChanged
 from coatcheck.state.errors import StateError
 from coatcheck.state.replica import Replica
-from coatcheck.state.replication_health import Hearing
+from coatcheck.state.replication_health import ReplicationHealth
 from coatcheck.state.shared_database import START, Position
 from coatcheck.telemetry.events import DaemonEvent, Event
 
@@ -68,7 +68,7 @@ class Follower:
         self,
         log: SharedLog,
         replica: Replica,
-        hearing: Hearing,
+        hearing: ReplicationHealth,
         bounds: Bounds,
         emit: Callable[[Event], None],
     ) -> None:
@@ -250,7 +250,7 @@ class Follower:
             self._complaint = error.message
 
     def _watch(self) -> None:
-        deaf = self._hearing.deaf(self._replica.clock.now()) is not None
+        deaf = self._hearing.stale(self._replica.clock.now()) is not None
         if deaf and not self._deaf:
             self._replica.cut_all()
             self._tell("shared_state_silent", self._hearing.why)

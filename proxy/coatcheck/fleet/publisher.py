@@ -12,7 +12,7 @@ from coatcheck.state.changes import Change, Closed, Opened, Renewed, conflict
 from coatcheck.state.database import Status
 from coatcheck.state.errors import Problem, StateError
 from coatcheck.state.replica import Entry, Replica
-from coatcheck.state.replication_health import Hearing
+from coatcheck.state.replication_health import ReplicationHealth
 from coatcheck.state.shared_database import Position
 
 ATTEMPTS: Final = 50
@@ -28,7 +28,7 @@ class RedisPublisher:
     """`state.shared_database.Publisher` on Redis."""
 
     def __init__(
-        self, log: SharedLog, replica: Replica, hearing: Hearing, replicas: int, timeout: float
+        self, log: SharedLog, replica: Replica, hearing: ReplicationHealth, replicas: int, timeout: float
     ) -> None:
         self._log, self._replica, self._hearing = log, replica, hearing
         self._replicas, self._timeout = replicas, timeout
@@ -36,7 +36,7 @@ class RedisPublisher:
 
     def give(self, changes: Sequence[Change]) -> None:
         """In the log, behind everything that could speak against it."""
-        deaf = self._hearing.deaf(self._replica.clock.now())
+        deaf = self._hearing.stale(self._replica.clock.now())
         if deaf is not None:
             raise _not_shared(deaf.detail)
         try:
@@ -58,7 +58,7 @@ class RedisPublisher:
     def renew(self, renewals: Sequence[Renewed]) -> None:
         """Known to the others, and not flushed to their disks."""
         position = self._replica.position
-        deaf = self._hearing.deaf(self._replica.clock.now())
+        deaf = self._hearing.stale(self._replica.clock.now())
         if deaf is not None or position is None:
             raise _not_shared(deaf.detail if deaf is not None else "it was never read")
         try:

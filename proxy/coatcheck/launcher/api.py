@@ -16,7 +16,7 @@ from aiohttp.web import (
 )
 from yarl import URL
 
-from coatcheck.durable.elastic import By
+from coatcheck.durable.elastic import Initiator
 from coatcheck.durable.elasticity import STATUS as SCALE_STATUS
 from coatcheck.launcher.asking import SOCKET
 from coatcheck.launcher.channel import ChannelBroken, StreamReset
@@ -110,7 +110,7 @@ def _answered(ask: Callable[[Request], Awaitable[Mapping[str, object]]]) -> Hand
 def _scale(sandbox: Supervisor) -> Callable[[Request], Awaitable[Mapping[str, object]]]:
     async def ask(request: Request) -> Mapping[str, object]:
         asked = await request.json()
-        size = await sandbox.elasticity.scale(asked["memory_mib"], asked["cpus"], By.CALLER)
+        size = await sandbox.elasticity.scale(asked["memory_mib"], asked["cpus"], Initiator.CALLER)
         return {"memory_mib": size.memory_mib, "cpus": size.cpus}
 
     return ask

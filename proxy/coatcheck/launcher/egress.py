@@ -32,7 +32,7 @@ _log = logging.getLogger("coatcheck.launcher.ways_out")
 type Metadata = Callable[[Stream, Identity], Awaitable[None]]
 
 
-class WaysOut:
+class Egress:
     """Belongs to one channel. `metadata` answers the metadata service's connections; `rate` is in bytes a
     second, of all connections and both directions together."""
 

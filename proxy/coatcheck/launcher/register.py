@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from coatcheck.durable.store import Keeper
+from coatcheck.durable.store import SandboxStore
 from coatcheck.launcher.admission import decide, too_many
 from coatcheck.launcher.backends import Backends
 from coatcheck.launcher.limits import ceilings
@@ -32,7 +32,7 @@ class Register:
         self._settings = settings
         self._root = settings.runtime.absolute() / "sandboxes"
         self._backends = Backends(settings)
-        self.kept = Keeper(settings)
+        self.kept = SandboxStore(settings)
         self._lock = threading.Lock()
         self._known: dict[str, Sandbox] = {}
         self._admitted: dict[str, WantedSandbox] = {}

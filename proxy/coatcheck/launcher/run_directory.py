@@ -13,7 +13,7 @@ from typing import Any
 
 from coatcheck.decision.session import Isolation
 from coatcheck.durable.autoscale import Autoscale
-from coatcheck.durable.durability import Keeping, Lifecycle
+from coatcheck.durable.durability import Durability, Lifecycle
 from coatcheck.durable.elastic import Elastic, Scaling
 from coatcheck.launcher.sandbox import Backend, Sandbox, SandboxState
 from coatcheck.platform.private_files import write_atomically
@@ -52,9 +52,9 @@ def read_elastic(given: dict[str, Any] | None) -> Elastic | None:
     )
 
 
-def _read_keeping(given: dict[str, Any]) -> Keeping:
+def _read_keeping(given: dict[str, Any]) -> Durability:
     lifecycle = given.get("lifecycle")
-    return Keeping(**given | {"lifecycle": Lifecycle(lifecycle) if lifecycle else None})
+    return Durability(**given | {"lifecycle": Lifecycle(lifecycle) if lifecycle else None})
 
 
 def lock(directory: Path) -> int:

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from coatcheck.decision.filesystem import Filesystem
 from coatcheck.decision.session import Isolation
-from coatcheck.durable.durability import Keeping
+from coatcheck.durable.durability import Durability
 from coatcheck.durable.elastic import Elastic, Growth
 
 AGENT = "agent"
@@ -71,7 +71,7 @@ class WantedSandbox:
     """After so long without anybody connected it ends, or sleeps."""
     filesystem: Filesystem | None = None
     """Of the policy: layers around each command inside."""
-    keeping: Keeping = field(default_factory=Keeping)
+    keeping: Durability = field(default_factory=Durability)
     savable: bool = True
     """False: policy lets no handle that it holds be in a snapshot."""
     growth: Growth | None = None
@@ -178,7 +178,7 @@ class Sandbox:
     """How far; None: it has one size."""
     shares_memory: bool = False
     """With other forks, as far as none of them changes it."""
-    keeping: Keeping = field(default_factory=Keeping)
+    keeping: Durability = field(default_factory=Durability)
     state: SandboxState = SandboxState.STARTING
     ending: Ending | None = None
     detail: str = ""

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from coatcheck.certificates.trust import TrustFiles
-from coatcheck.durable.durability import Comeback
-from coatcheck.durable.elastic import By, Size
+from coatcheck.durable.durability import RestorePoint
+from coatcheck.durable.elastic import Initiator, Size
 from coatcheck.durable.pool import Pool
 from coatcheck.durable.unclaimed import ClaimError, Unclaimed
 from coatcheck.launcher import run_directory
@@ -85,7 +85,7 @@ class Sandboxes(Register):
         self,
         admitted: Admitted,
         identities: Sequence[SandboxIdentity],
-        back: Comeback | None = None,
+        back: RestorePoint | None = None,
         *,
         boots: bool = False,
     ) -> Sandbox:
@@ -99,7 +99,7 @@ class Sandboxes(Register):
         self,
         admitted: Admitted,
         identities: Sequence[SandboxIdentity],
-        back: Comeback | None,
+        back: RestorePoint | None,
         *,
         boots: bool,
     ) -> Sandbox:
@@ -187,7 +187,7 @@ class Sandboxes(Register):
         """Another size for one that runs, as its caller asks; what is None stays. SandboxRefused."""
         return scale_supervisor(self.directory(sandbox_id), memory_mib, cpus)
 
-    def resized(self, sandbox_id: str, size: Size, by: By) -> Sandbox | None:
+    def resized(self, sandbox_id: str, size: Size, by: Initiator) -> Sandbox | None:
         """From its supervisor: it is to count for `size` from now on. SandboxRefused when the host has no
         room for that; then it has not grown. None: it is not known, or over."""
         with self._lock:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from coatcheck.durable.durability import Comeback
-from coatcheck.durable.store import Keeper
+from coatcheck.durable.durability import RestorePoint
+from coatcheck.durable.store import SandboxStore
 from coatcheck.durable.unclaimed import GENERATION, Unclaimed
 from coatcheck.launcher import run_directory
 from coatcheck.launcher.limits import Limits
@@ -30,7 +30,7 @@ def sandbox_of(
     admitted: Admitted,
     identities: Sequence[SandboxIdentity],
     before: Sandbox | None = None,
-    back: Comeback | None = None,
+    back: RestorePoint | None = None,
 ) -> Sandbox:
     """As it is when it starts. `before`: itself, when it comes back; `back`: what it begins from."""
     shares = back is not None and back.template is not None
@@ -61,8 +61,8 @@ def start(
     sandbox: Sandbox,
     admitted: Admitted,
     identities: Sequence[SandboxIdentity],
-    back: Comeback | None,
-    kept: Keeper,
+    back: RestorePoint | None,
+    kept: SandboxStore,
     settings: Settings,
     directory: Path,
     beginning: Callable[[], None],
@@ -104,7 +104,7 @@ def claim(
     sandbox: Sandbox,
     admitted: Admitted,
     identities: Sequence[SandboxIdentity],
-    kept: Keeper,
+    kept: SandboxStore,
     settings: Settings,
     beginning: Callable[[], None],
 ) -> None:
@@ -125,7 +125,7 @@ def claim(
     unclaimed.claim(spec)
 
 
-def first_event(sandbox: Sandbox, back: Comeback | None, detail: str) -> tuple[SandboxChange, str] | None:
+def first_event(sandbox: Sandbox, back: RestorePoint | None, detail: str) -> tuple[SandboxChange, str] | None:
     """What is told when it starts; None of one that comes back, which is told when it runs. `detail`: of a
     new one."""
     if back is None:

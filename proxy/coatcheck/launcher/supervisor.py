@@ -16,13 +16,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, Protocol, runtime_checkable
 
 from coatcheck.durable.elasticity import Elasticity
-from coatcheck.durable.freeze import Disobeyed, rebind, set_clock, thaw
-from coatcheck.durable.saving import ASLEEP, Durable, Saver, Turns
+from coatcheck.durable.freeze import AgentError, rebind, set_clock, thaw
+from coatcheck.durable.saving import ASLEEP, Durable, OperationQueue, Saver
 from coatcheck.durable.sleeping import Sleeper
 from coatcheck.durable.snapshots.store import LIMIT
 from coatcheck.durable.unbound import Unbound
 from coatcheck.launcher.channel import Channel, ChannelBroken, StreamReset
-from coatcheck.launcher.egress import WaysOut
+from coatcheck.launcher.egress import Egress
 from coatcheck.launcher.limits import LimitName
 from coatcheck.launcher.machine import Machine, MachineError
 from coatcheck.launcher.metadata import MetadataService
@@ -88,7 +88,7 @@ class Supervisor:
         self.elasticity = elasticity or Elasticity(spec.id, spec.limits)
         self._metadata = metadata
         self._environments = {each.name: environment(each, metadata) for each in spec.identities}
-        self._ways = WaysOut(
+        self._ways = Egress(
             spec.identities,
             metadata.serve,
             spec.limits.network_bytes_per_second,
@@ -97,7 +97,7 @@ class Supervisor:
         self._reporter = Reporter(spec, client, self.end, self._unenforced)
         self._presence = Presence(spec.idle_seconds, self._idle)
         self.presence = self._presence.here
-        self._turns = Turns()
+        self._turns = OperationQueue()
         self._saver = Saver(spec, machine, lambda: self.state, self.end)
         self._sleeper = Sleeper(
             spec,
@@ -267,7 +267,7 @@ class Supervisor:
             why = refusal(of_agent(error.reason))["error"]["message"]
             failed = Ending.REBIND_FAILED if self._reborn else Ending.START_FAILED
             self.end(failed, f"the sandbox could not be prepared: {why}")
-        except (ChannelBroken, TimeoutError, Disobeyed, MachineError) as error:
+        except (ChannelBroken, TimeoutError, AgentError, MachineError) as error:
             if isinstance(error, ChannelBroken):
                 await asyncio.wait([talking], timeout=LAST_WORDS_SECONDS)  # it ends, too, and knows why
                 error = ChannelBroken(f"{error}: {await self._last_words()}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from coatcheck.decision.comparison import Answer, Comparison, Judged, answer_of, compare, session_of
-from coatcheck.decision.decide import World, decide, decide_connect
+from coatcheck.decision.decide import DecisionContext, decide, decide_connect
 from coatcheck.decision.message import Destination, Peer, RequestHead
 from coatcheck.decision.policy import Policy
 from coatcheck.decision.search import mask
@@ -107,26 +107,35 @@ class Shadow:
         self._tell(DaemonEvent(time.time(), "shadow", f"no candidates at {self._path}"))
 
     def request(
-        self, peer: Peer, destination: Destination, head: RequestHead, world: World, active: Judged
+        self,
+        peer: Peer,
+        destination: Destination,
+        head: RequestHead,
+        context: DecisionContext,
+        active: Judged,
     ) -> None:
         """Compare with `active`, the verdict of the policy in force on this head. Never raises."""
-        self._compare(destination, head, world, active, lambda other: decide(peer, destination, head, other))
+        self._compare(
+            destination, head, context, active, lambda other: decide(peer, destination, head, other)
+        )
 
-    def connect(self, peer: Peer, destination: Destination, world: World, active: Judged) -> None:
+    def connect(self, peer: Peer, destination: Destination, context: DecisionContext, active: Judged) -> None:
         """The same for a CONNECT: what is allowed inside is compared request by request."""
         host, port, head = destination.host, destination.port, RequestHead("CONNECT", "", ())
-        self._compare(destination, head, world, active, lambda other: decide_connect(peer, host, port, other))
+        self._compare(
+            destination, head, context, active, lambda other: decide_connect(peer, host, port, other)
+        )
 
     def _compare(
         self,
         destination: Destination,
         head: RequestHead,
-        world: World,
+        context: DecisionContext,
         active: Judged,
-        judge: Callable[[World], Judged],
+        judge: Callable[[DecisionContext], Judged],
     ) -> None:
         try:
-            result = self._result(destination, head, world, active, judge)
+            result = self._result(destination, head, context, active, judge)
         except Exception as error:  # noqa: BLE001 - nothing of a candidate may touch a request
             result = Comparison.FAILED
             if not self.results[result]:  # the first; the rest are counted
@@ -139,24 +148,24 @@ class Shadow:
         self,
         destination: Destination,
         head: RequestHead,
-        world: World,
+        context: DecisionContext,
         active: Judged,
-        judge: Callable[[World], Judged],
+        judge: Callable[[DecisionContext], Judged],
     ) -> Comparison | None:
         """None: there is nothing to compare with."""
         candidates, session = self.candidates, session_of(active)
         if candidates is None or session is None:
             return None
-        ours, other = world.policies.get(session.policy), candidates.policies.get(session.policy)
+        ours, other = context.policies.get(session.policy), candidates.policies.get(session.policy)
         if other is None and not candidates.whole:
             return None
         if ours is not None and other is not None and ours.sha256 == other.sha256:
             return Comparison.SAME
-        judged = judge(replace(world, policies=candidates.policies))
+        judged = judge(replace(context, policies=candidates.policies))
         result = compare(active, judged)
         if result is not Comparison.SAME:
             answers = answer_of(active), answer_of(judged)
-            self._record(session, destination, head, world, other, result, answers)
+            self._record(session, destination, head, context, other, result, answers)
         return result
 
     def _record(
@@ -164,12 +173,12 @@ class Shadow:
         session: Session,
         destination: Destination,
         head: RequestHead,
-        world: World,
+        context: DecisionContext,
         candidate: Policy | None,
         result: Comparison,
         answers: tuple[Answer, Answer],
     ) -> None:
-        at = world.now.wall
+        at = context.now.wall
         told = self._of_kind((session.policy, result, str(answers[0]), str(answers[1])), at)
         full_at = max(told.full_at, at)
         if full_at - at > (BURST - 1) * EVERY_SECONDS:
@@ -184,9 +193,9 @@ class Shadow:
                 policy=session.policy,
                 candidate_hash=candidate.sha256 if candidate is not None else "",
                 change=result,
-                method=mask(head.method, world.references),
+                method=mask(head.method, context.references),
                 destination=destination.url,
-                path=mask(head.path, world.references),
+                path=mask(head.path, context.references),
                 active=str(answers[0]),
                 candidate=str(answers[1]),
                 unrecorded=unrecorded,

@@ -74,7 +74,7 @@ class Asked(Protocol):
     def credentials(self) -> tuple[str, ...]: ...
 
 
-class Elsewhere(Protocol):
+class PeerApprovals(Protocol):
     """The other daemons of a fleet."""
 
     def waiting(self) -> tuple[Waiting, ...]: ...
@@ -86,8 +86,8 @@ class Elsewhere(Protocol):
     async def answer(self, waiting: Waiting, answer: Answer) -> None: ...
 
 
-class Nowhere:
-    """`Elsewhere` of a daemon that is alone: nothing waits there."""
+class NullPeers:
+    """`PeerApprovals` of a daemon that is alone: nothing waits there."""
 
     def waiting(self) -> tuple[Waiting, ...]:
         return ()
@@ -124,7 +124,7 @@ class Approvals:
         self._remembered: OrderedDict[Question, tuple[float, str]] = OrderedDict()
         """Question -> until when (monotonic), and who said yes."""
         self._over: OrderedDict[str, str] = OrderedDict()
-        self.elsewhere: Elsewhere = Nowhere()
+        self.elsewhere: PeerApprovals = NullPeers()
 
     def waiting(self) -> tuple[Waiting, ...]:
         """What waits now, the longest first; then what waits at other daemons."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container
 from typing import TYPE_CHECKING
 
 from coatcheck.decision.body_search import BodySearch
-from coatcheck.decision.decide import NeedBody, World
+from coatcheck.decision.decide import DecisionContext, NeedBody
 from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import Destination, Edits, Peer, RequestHead, ResponseHead
 from coatcheck.decision.policy import Credential, HandlesInBody, LimitKind, Rule
@@ -23,7 +23,7 @@ from coatcheck.request.request_edits import (
     with_connection_edits,
 )
 from coatcheck.request.response import Answer
-from coatcheck.request.revalidate import denial_of, still_allowed
+from coatcheck.request.revalidate import denial_of, revalidate
 from coatcheck.secrets import Secret
 from coatcheck.telemetry.events import Alarm, Completion
 
@@ -108,9 +108,9 @@ class Call:
     def hold(self, credential: Credential, secret: Secret) -> None:
         self._secrets[credential.name] = secret
 
-    def foreign_claims(self, world: World) -> tuple[Claims, ...]:
+    def foreign_claims(self, context: DecisionContext) -> tuple[Claims, ...]:
         """The genuine handles in this head of sessions that are neither this one nor its ancestors."""
-        return foreign(self.session, self.head, world)
+        return foreign(self.session, self.head, context)
 
     def inherited_from(self) -> str:
         """The ancestor whose string was shown and counted; empty for a session's own, and for none."""
@@ -131,7 +131,7 @@ class Call:
         if current is None or current.generation != session.generation:
             return Deny(Reason.SESSION_REVOKED, "the session has ended")
         now = state.clock.now()
-        dead = alive(current, now) or state.deaf(now)
+        dead = alive(current, now) or state.stale(now)
         if dead is not None:
             return dead
         if now.wall >= self._handle_until:
@@ -142,7 +142,7 @@ class Call:
             return Deny(Reason.HANDLE_REVOKED, "while the request ran")
         policy = state.policies.get(session.policy)
         if policy is not self._policy:
-            still = still_allowed(policy, self.destination, self.head, self.verdict, now.wall)
+            still = revalidate(policy, self.destination, self.head, self.verdict, now.wall)
             if not isinstance(still, Rule):
                 return denial_of(still)
             self._policy = policy

@@ -22,7 +22,7 @@ LITTLE = 1_048_576
 """Bytes: a body of the default limit."""
 
 
-class Places[Call: Hashable]:
+class Capacity[Call: Hashable]:
     """Belongs to the plane's event loop."""
 
     def __init__(

@@ -14,7 +14,14 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from coatcheck.decision.decide import Identified, NeedBody, World, decide, decide_body, decide_connect
+from coatcheck.decision.decide import (
+    DecisionContext,
+    Identified,
+    NeedBody,
+    decide,
+    decide_body,
+    decide_connect,
+)
 from coatcheck.decision.head import check_head
 from coatcheck.decision.message import Destination, Peer, RequestHead
 from coatcheck.decision.policy import SecretRef, SigV4Injection
@@ -24,7 +31,7 @@ from coatcheck.policy.shadow import Shadow
 from coatcheck.request import audit_records as verdict_record
 from coatcheck.request.approvals import Approvals
 from coatcheck.request.call import Call
-from coatcheck.request.capacity import Places
+from coatcheck.request.capacity import Capacity
 from coatcheck.request.revalidate import denial_of
 from coatcheck.request.served_secrets import SessionSecrets
 from coatcheck.secrets import Secret, SecretMissing, SecretUnavailable
@@ -76,7 +83,7 @@ class Exchange:
         self.emit = emit
         self.draining = False
         self.buckets = Buckets()
-        self.places: Places[Call] = Places()
+        self.places: Capacity[Call] = Capacity()
         self.secrets = SessionSecrets()
         self.shadow: Shadow | None = None
         self.approvals = Approvals(lambda event: self.emit(event), state.clock.now)
@@ -97,13 +104,13 @@ class Exchange:
         must be awaited first (the store has to be asked)."""
         call = self._call(peer, destination, head)
         try:
-            world = self.world()
-            refused = self._shut(peer, world) or self._identified(peer, check_head(head, http2=http2))
+            context = self.context()
+            refused = self._shut(peer, context) or self._identified(peer, check_head(head, http2=http2))
             if refused is not None:
                 return call, self._proceed(call, refused)
-            verdict = decide(peer, destination, head, world)
+            verdict = decide(peer, destination, head, context)
             if self.shadow is not None:
-                self.shadow.request(peer, destination, head, world, verdict)
+                self.shadow.request(peer, destination, head, context, verdict)
             return call, self._proceed(call, verdict)
         except Exception:
             logger.exception("request %s: no verdict", call.request_id)
@@ -112,9 +119,9 @@ class Exchange:
 
     def receive_body(self, call: Call, body: bytes) -> Waiting:
         """The second half of the verdict, for a call whose `need` asked for the body."""
-        assert call.need is not None  # noqa: S101 - a plane's bug, not the world's
+        assert call.need is not None  # noqa: S101 - a plane's bug, not the context's
         try:
-            verdict = decide_body(call.need, body, self.world())
+            verdict = decide_body(call.need, body, self.context())
             return self._proceed(
                 call, Identified(call.need.session, verdict) if isinstance(verdict, Deny) else verdict
             )
@@ -130,11 +137,11 @@ class Exchange:
         destination = Destination("https", host, port)
         call = self._call(peer, destination, RequestHead("CONNECT", "", ()))
         try:
-            world = self.world()
-            shut = self._shut(peer, world)
-            verdict = shut or decide_connect(peer, host, port, world)
+            context = self.context()
+            shut = self._shut(peer, context)
+            verdict = shut or decide_connect(peer, host, port, context)
             if self.shadow is not None and shut is None:
-                self.shadow.connect(peer, destination, world, verdict)
+                self.shadow.connect(peer, destination, context, verdict)
             if isinstance(verdict, Session):
                 return verdict
             if (waiting := self._proceed(call, verdict)) is not None:
@@ -306,7 +313,7 @@ class Exchange:
 
     def _theft(self, call: Call) -> None:
         """A handle of one sandbox shown by another: the policy may end the victim's session."""
-        for claims in call.foreign_claims(self.world()):
+        for claims in call.foreign_claims(self.context()):
             victim = self.state.sessions.by_id.get(claims.sid)
             policy = self.state.policies.get(victim.policy) if victim else None
             credential = policy.credentials.get(claims.cred) if policy else None
@@ -347,10 +354,10 @@ class Exchange:
         """What runs."""
         return self.places.calls
 
-    def world(self) -> World:
+    def context(self) -> DecisionContext:
         state = self.state
         sessions = state.sessions
-        return World(
+        return DecisionContext(
             now=state.clock.now(),
             by_origin=sessions.by_origin,
             policies=state.policies,
@@ -373,10 +380,10 @@ class Exchange:
         session = self.session_of(peer) if denial is not None else None
         return denial if denial is None or session is None else Identified(session, denial)
 
-    def _shut(self, peer: Peer, world: World) -> Deny | Identified | None:
+    def _shut(self, peer: Peer, context: DecisionContext) -> Deny | Identified | None:
         """Why nothing is judged now, whoever asks: no candidate policy is compared with that."""
         stopping = Deny(Reason.DRAINING, retry_after=5.0) if self.draining else None
-        return self._identified(peer, stopping or self.state.deaf(world.now))
+        return self._identified(peer, stopping or self.state.stale(context.now))
 
     def _failed(self, call: Call) -> None:
         call.deny(Deny(Reason.INTERNAL_ERROR, "the decision failed"))

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from coatcheck.decision.decide import World
+from coatcheck.decision.decide import DecisionContext
 from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import RequestHead
 from coatcheck.decision.search import find
@@ -12,10 +12,10 @@ from coatcheck.decision.verdict import Inject, Pass
 from coatcheck.state.genuine import GenuineHandles
 
 
-def foreign(session: Session | None, head: RequestHead, world: World) -> tuple[Claims, ...]:
+def foreign(session: Session | None, head: RequestHead, context: DecisionContext) -> tuple[Claims, ...]:
     """The genuine handles in `head` of sessions that are neither this one nor its ancestors."""
     line = {session.id, *session.ancestors} if session is not None else set()
-    claims = (world.claims_of(item.text) for item in find(head, world.references, world.known))
+    claims = (context.claims_of(item.text) for item in find(head, context.references, context.known))
     return tuple(each for each in claims if isinstance(each, Claims) and each.sid not in line)
 
 

@@ -6,7 +6,7 @@ from coatcheck.decision.policy import Policy, Rule, credential_allows, match, tu
 from coatcheck.decision.verdict import Deny, Inject, Pass, Reason
 
 
-def still_allowed(
+def revalidate(
     policy: Policy | None,
     destination: Destination,
     head: RequestHead,

@@ -44,7 +44,7 @@ class Shares(Protocol):
         """`Buckets.used` of all daemons together. In any thread."""
 
 
-class Alone:
+class NullPeers:
     """`Shares` of a daemon that keeps its limits by itself."""
 
     def shares(self, limit: Limit, session: Session) -> bool:
@@ -78,7 +78,7 @@ class Buckets:
         self._tats: dict[BucketKey, float] = {}
         self._running: dict[BucketKey, int] = {}
         self._swept_at = float("-inf")
-        self.shares: Shares = Alone()
+        self.shares: Shares = NullPeers()
         """Another where a fleet of daemons keeps limits together."""
         self.near_elsewhere: Callable[[], Sequence[Level]] = tuple
         """Limits that a fleet's other daemons see nearly used up."""

@@ -11,7 +11,7 @@ CATCH_UP_SECONDS: Final = 5.0
 """Ten times as long as the shared log is not asked for news."""
 
 
-class Hearing:
+class ReplicationHealth:
     """Written by whoever reads the shared log, read by every request and chunk, without a lock."""
 
     def __init__(self, max_silence: float) -> None:
@@ -41,7 +41,7 @@ class Hearing:
                     "Repeat it, or ask another daemon; see /readyz and docs/fleet.md.",
                 )
 
-    def deaf(self, now: Now) -> Deny | None:
+    def stale(self, now: Now) -> Deny | None:
         """Why nothing that needs a session may go on; None while it may."""
         if now.monotonic < self.heard_at + self.max_silence:
             return None

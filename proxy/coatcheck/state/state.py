@@ -33,7 +33,7 @@ from coatcheck.state.journal import Journal
 from coatcheck.state.opening import open_stored
 from coatcheck.state.registry import Registry, Revoked, status_of
 from coatcheck.state.replica import Replica
-from coatcheck.state.replication_health import Hearing
+from coatcheck.state.replication_health import ReplicationHealth
 from coatcheck.state.sessions import NewSession, Sessions, StateSettings, granted, new_session, renewed
 from coatcheck.state.shared_database import SharedDatabase
 from coatcheck.state.signing_keys import SigningKeys
@@ -51,7 +51,7 @@ class State:
 
     genuine: GenuineHandles
     """`claims_of` and its kin."""
-    hearing: Hearing | None = None
+    hearing: ReplicationHealth | None = None
     replica: Replica | None = None
     """Both set where a fleet of daemons shares the state."""
 
@@ -103,7 +103,7 @@ class State:
             stored.database.close()
             raise
         if isinstance(stored.database, SharedDatabase) and max_silence is not None:
-            state.hearing = Hearing(max_silence)
+            state.hearing = ReplicationHealth(max_silence)
             state._registry.shared = True
             parts = (state._registry, state._issued, state.genuine, stored.keys, clock)
             state.replica = Replica(state._writing, state._showing, stored.database, *parts)
@@ -126,9 +126,9 @@ class State:
         """The snapshot. Read it once a request."""
         return self._registry.sessions
 
-    def deaf(self, now: Now) -> Deny | None:
+    def stale(self, now: Now) -> Deny | None:
         """Why nothing may go on that needs a session: what others revoked may not be known here."""
-        return self.hearing.deaf(now) if self.hearing is not None else None
+        return self.hearing.stale(now) if self.hearing is not None else None
 
     def session(self, session_id: str) -> Session:
         """StateError(UNKNOWN_SESSION) when there is none, or none any more."""

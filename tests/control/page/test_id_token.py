@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from coatcheck.control.page.id_token import MAX_GROUPS, TOKEN_BYTES, Expected, Person, key_id, verify
+from coatcheck.control.page.id_token import MAX_GROUPS, TOKEN_BYTES, Expected, Identity, key_id, verify
 from coatcheck.control.page.openid_refusal import OpenIdRefused
 from coatcheck.platform.jwks import parse_jwks
 from tests.control.page.provider import CLIENT, Provider
@@ -29,7 +29,7 @@ def provider() -> Provider:
     return made
 
 
-def proven(provider: Provider, token: str) -> Person:
+def proven(provider: Provider, token: str) -> Identity:
     keys = parse_jwks(json.dumps(provider.jwks()).encode())
     return verify(token, keys[key_id(token)], Expected(ISSUER, CLIENT, NONCE, time.time()))
 

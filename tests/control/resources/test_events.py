@@ -105,9 +105,9 @@ async def test_one_that_may_not_come_back_is_told_as_refused(problem: SandboxPro
         raise SandboxRefused(problem, "not now", "Wait.")
 
     backend = SimpleNamespace(sandboxes=SimpleNamespace(admit=refuse), sandbox_changed=told.append)
-    desk: Any = SimpleNamespace(backend=backend)
+    context: Any = SimpleNamespace(backend=backend)
     with pytest.raises(ControlProblem, match="not now"):
-        await admit(desk, KEPT, "sbx_0123456789abcdef")
+        await admit(context, KEPT, "sbx_0123456789abcdef")
     if problem is SandboxProblem.SANDBOX_BUSY:
         assert not told
     else:

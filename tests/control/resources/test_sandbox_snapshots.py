@@ -14,7 +14,7 @@ import pytest_asyncio
 from coatcheck.client.control import ControlError
 from coatcheck.control.resources.sandbox_snapshots import save
 from coatcheck.control.sandbox_opening import AFTERLIFE_SECONDS
-from coatcheck.durable.durability import Keeping
+from coatcheck.durable.durability import Durability
 from coatcheck.durable.store import SNAPSHOTS
 from coatcheck.launcher.limits import Limits
 from tests.durable.test_store import begin, keeper, sandbox
@@ -98,7 +98,7 @@ async def test_only_its_own_maker_may(where: Place) -> None:
 
 async def test_where_fewer_may_be_by_now_the_oldest_periodic_ones_go_and_each_is_told(tmp_path: Path) -> None:
     """Once the new one is there, and not the one that somebody begins from just now."""
-    kept, one = keeper(tmp_path, max_snapshots=3), replace(sandbox(), keeping=Keeping(rotates=True))
+    kept, one = keeper(tmp_path, max_snapshots=3), replace(sandbox(), keeping=Durability(rotates=True))
     begin(kept, "ses_1", of=one)
     place = kept.place(one.id) / SNAPSHOTS
     for number in range(5):
@@ -112,9 +112,9 @@ async def test_where_fewer_may_be_by_now_the_oldest_periodic_ones_go_and_each_is
 
     sandboxes = SimpleNamespace(kept=kept, ask=ask, noted=lambda _, change, what: told.append((change, what)))
     state = SimpleNamespace(policies={}, sessions=SimpleNamespace(by_id={}))
-    desk: Any = SimpleNamespace(backend=SimpleNamespace(sandboxes=sandboxes, state=state))
+    context: Any = SimpleNamespace(backend=SimpleNamespace(sandboxes=sandboxes, state=state))
     with kept.using(place / "auto-0"):
-        await save(desk, one, "new")
+        await save(context, one, "new")
     assert [each.name for each in kept.snapshots(one.id)] == ["auto-0", "auto-4", "new"]
     assert told == [
         ("snapshot", "new"),

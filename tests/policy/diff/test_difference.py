@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coatcheck.decision.decide import World, decide
+from coatcheck.decision.decide import DecisionContext, decide
 from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import Destination, Origin, OriginClass, Peer, RequestHead
 from coatcheck.decision.policy import (
@@ -140,7 +140,7 @@ def leaves(policy: Policy, request: Concrete) -> set[tuple[Subject, str]]:
         1, 0.0, 9.0, 9.0, 9.0,
     )  # fmt: skip
     by_text = {text: Claims("s", name, 1, 0, 9, "j") for name, text in HANDLES.items()}
-    world = World(
+    world = DecisionContext(
         Now(1.0, 1.0), {session.origin: session}, {"p": policy}, by_text.__getitem__, (), lambda _: False
     )
     destination = Destination(request.scheme, request.host, request.port)

@@ -19,7 +19,7 @@ _LONGEST: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class Identity:
     """Who logged in at the provider."""
 
     subject: str
@@ -55,7 +55,7 @@ def key_id(token: object) -> str:
     return kid
 
 
-def verify(token: str, key: jwt.PyJWK, expected: Expected) -> Person:
+def verify(token: str, key: jwt.PyJWK, expected: Expected) -> Identity:
     """Whom the token proves. Raises OpenIdRefused; what the token says is repeated nowhere."""
     try:
         claims = jwt.decode(
@@ -88,7 +88,7 @@ def verify(token: str, key: jwt.PyJWK, expected: Expected) -> Person:
     return _person(claims)
 
 
-def _person(claims: Mapping[str, Any]) -> Person:
+def _person(claims: Mapping[str, Any]) -> Identity:
     subject, email, groups = claims["sub"], claims.get("email"), claims.get("groups")
     if not isinstance(subject, str) or not 1 <= len(subject) <= 255:  # OpenID Connect Core 2
         raise OpenIdRefused(OpenIdRefusal.TOKEN, "sub is no text of 1 to 255 characters")
@@ -98,4 +98,4 @@ def _person(claims: Mapping[str, Any]) -> Person:
         proofs.add(f"email {email}")
     if isinstance(groups, list) and len(groups) <= MAX_GROUPS:
         proofs |= {f"group {group}" for group in groups if isinstance(group, str) and len(group) <= _LONGEST}
-    return Person(subject, frozenset(proofs))
+    return Identity(subject, frozenset(proofs))

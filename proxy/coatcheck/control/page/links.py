@@ -5,7 +5,7 @@ from http import HTTPStatus
 from pydantic import Field
 
 from coatcheck.control.caller import Action
-from coatcheck.control.context import Desk
+from coatcheck.control.context import Context
 from coatcheck.control.models import Answered
 from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.page.browser import PREFIX
@@ -20,15 +20,15 @@ class PageLink(Answered):
     expires_in: float = Field(description="Seconds.")
 
 
-async def link(desk: Desk, ask: Ask) -> Answer:
-    if desk.page_origin is None:
+async def link(context: Context, ask: Ask) -> Answer:
+    if context.page_origin is None:
         raise ControlProblem(
             Refusal.NO_PAGE,
             "the page is not served, because the control API is on its Unix socket only",
             "Set COATCHECK_CONTROL_PORT, say to 8750, and start the daemon again.",
         )
-    page = f"{desk.page_origin}{PREFIX}/"
-    code = desk.logins.link(caller_of(ask))
+    page = f"{context.page_origin}{PREFIX}/"
+    code = context.logins.link(caller_of(ask))
     return HTTPStatus.CREATED, PageLink(url=f"{page}#login={code}", page=page, expires_in=LINK_SECONDS)
 
 

@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from coatcheck.control.caller import Caller
 from coatcheck.control.grants import Grants
-from coatcheck.control.page.id_token import Expected, Person
+from coatcheck.control.page.id_token import Expected, Identity
 from coatcheck.control.page.logins import digest
 from coatcheck.control.page.openid_provider import Grant, OpenIdProvider
 from coatcheck.control.page.openid_refusal import OpenIdRefusal, OpenIdRefused
@@ -101,7 +101,7 @@ class OpenIdLogins:
         place = known.authorization_endpoint
         return Begun(f"{place}{'&' if '?' in place else '?'}{asked}", cookie)
 
-    async def finish(self, query: str, cookie: str, grants: Callable[[], Grants]) -> tuple[Caller, Person]:
+    async def finish(self, query: str, cookie: str, grants: Callable[[], Grants]) -> tuple[Caller, Identity]:
         """The one caller whom the browser's user is. `query` is what the provider sent it back with."""
         said = _parameters(query)
         pending = self._pending.get(digest(said.get("state", "")))

@@ -14,7 +14,7 @@ from urllib.parse import quote_plus
 import jwt
 import requests
 
-from coatcheck.control.page.id_token import Expected, Person, key_id, verify
+from coatcheck.control.page.id_token import Expected, Identity, key_id, verify
 from coatcheck.control.page.openid_refusal import OpenIdRefusal, OpenIdRefused
 from coatcheck.platform.jwks import parse_jwks
 from coatcheck.platform.private_files import PrivateFileError, read_private
@@ -91,7 +91,7 @@ class OpenIdProvider:
         with keeping(Deadline(SECONDS, MAX_BYTES)):
             return self._discovery.get()
 
-    def person(self, grant: Grant, expected: Expected) -> Person:
+    def person(self, grant: Grant, expected: Expected) -> Identity:
         """Who logged in. The access token that comes along is dropped."""
         with keeping(Deadline(SECONDS, MAX_BYTES)):
             token = self._exchange(grant, self._discovery.get())

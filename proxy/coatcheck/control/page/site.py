@@ -16,7 +16,7 @@ from aiohttp.web_response import Response, StreamResponse
 from pydantic import Field
 
 from coatcheck.control.caller import Caller
-from coatcheck.control.context import Desk
+from coatcheck.control.context import Context
 from coatcheck.control.grants import Grants
 from coatcheck.control.identity import Channel, identify
 from coatcheck.control.models import Asked, Nothing
@@ -69,12 +69,12 @@ class OnBehalf:
 class Site:
     """Belongs to the control API's loop."""
 
-    def __init__(self, desk: Desk, grants: Callable[[], Grants]) -> None:
-        self._desk = desk
-        self._logins = desk.logins
+    def __init__(self, context: Context, grants: Callable[[], Grants]) -> None:
+        self._context = context
+        self._logins = context.logins
         self._grants = grants
         self._files = files.load()
-        self._watchers = Watchers(desk, lambda login: self._logins.still(login, grants()))
+        self._watchers = Watchers(context, lambda login: self._logins.still(login, grants()))
 
     async def answer(self, request: BaseRequest, channel: Channel) -> StreamResponse | OnBehalf:
         """Raises ControlProblem. What the request's head may not be has been refused before."""
@@ -90,9 +90,9 @@ class Site:
             case "GET", "/page/oidc":
                 return self._offer(request)
             case "POST", "/page/oidc/begin":
-                return await self._begin(request, self._desk.openid)
+                return await self._begin(request, self._context.openid)
             case "GET", "/page/oidc/callback":
-                return await self._return(request, self._desk.openid)
+                return await self._return(request, self._context.openid)
             case "POST", "/page/logout":
                 return self._logout(request)
             case "GET", "/page/live":
@@ -133,7 +133,7 @@ class Site:
     def _offer(self, request: BaseRequest) -> Response:
         """Which provider there is, and what the words mean that stand behind `#` after it refused."""
         check_origin(request)
-        openid = self._desk.openid
+        openid = self._context.openid
         words = {reason: {"message": said, "hint": hint} for reason, (said, hint) in WORDS.items()}
         return _json(
             {"host": openid.client.host, "refusals": words} if openid is not None else {"host": None}
@@ -192,7 +192,7 @@ class Site:
         return found
 
     def _tell(self, what: str, detail: str) -> None:
-        self._desk.backend.tell(DaemonEvent(time.time(), what, detail))
+        self._context.backend.tell(DaemonEvent(time.time(), what, detail))
 
 
 def _no_page() -> ControlProblem:

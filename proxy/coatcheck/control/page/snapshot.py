@@ -9,7 +9,7 @@ import coatcheck
 from coatcheck.control.backend import Backend
 from coatcheck.control.bridge import STALLED_SECONDS
 from coatcheck.control.caller import EVERY, Caller
-from coatcheck.control.context import Desk
+from coatcheck.control.context import Context
 from coatcheck.control.page.told import shown_alarm
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.views import lease_expires_at
@@ -34,8 +34,8 @@ type Part = dict[str, Any]
 class Snapshots:
     """Belongs to the control API's loop."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._made: dict[frozenset[str], tuple[float, Part]] = {}
         """By tenants: people see what these have, whatever their role is."""
 
@@ -45,16 +45,16 @@ class Snapshots:
         if caller.tenants in self._made:
             return self._made[caller.tenants][1]
         approvals = await self._approvals(caller)
-        made = await self._desk.read(lambda: _now(self._desk.backend, caller))
+        made = await self._context.read(lambda: _now(self._context.backend, caller))
         made["approvals"] = approvals
-        if self._desk.bridge.age > STALLED_SECONDS:
+        if self._context.bridge.age > STALLED_SECONDS:
             made["daemon"]["missing"].append("plane")
         self._made[caller.tenants] = (now, made)
         return made
 
     async def _approvals(self, caller: Caller) -> Part:
         """`waiting` is None while the plane, which holds them, does not answer."""
-        if self._desk.bridge.age > STALLED_SECONDS:
+        if self._context.bridge.age > STALLED_SECONDS:
             return {"waiting": None, "more": 0}
 
         async def found() -> list[Part]:
@@ -75,13 +75,13 @@ class Snapshots:
                     "same": each.asking.same,
                     "whose": each.asking.whose,
                 }
-                for each in self._desk.backend.approvals.waiting()
+                for each in self._context.backend.approvals.waiting()
                 if caller.sees(each.session)
             ]
 
         try:
             async with asyncio.timeout(STALLED_SECONDS):  # all the rest must not wait for the plane
-                waiting = await self._desk.bridge.call(found)
+                waiting = await self._context.bridge.call(found)
         except (ControlProblem, TimeoutError):
             return {"waiting": None, "more": 0}
         return {"waiting": waiting[:MAX_APPROVALS], "more": max(0, len(waiting) - MAX_APPROVALS)}

@@ -18,7 +18,7 @@ from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import StreamResponse
 
 from coatcheck.control.caller import Action, Caller
-from coatcheck.control.context import Desk
+from coatcheck.control.context import Context
 from coatcheck.control.page.browser import HEADERS
 from coatcheck.control.page.logins import Login
 from coatcheck.control.page.snapshot import Snapshots
@@ -47,10 +47,10 @@ SEND_BUFFER: Final = 128 * 1024
 class Watchers:
     """Belongs to the control API's loop."""
 
-    def __init__(self, desk: Desk, still: Callable[[Login], Caller | None]) -> None:
-        self._desk = desk
+    def __init__(self, context: Context, still: Callable[[Login], Caller | None]) -> None:
+        self._context = context
         self._still = still
-        self._snapshots = Snapshots(desk)
+        self._snapshots = Snapshots(context)
         self._of_login: Counter[int] = Counter()
         self._of_caller: Counter[str] = Counter()
 
@@ -86,7 +86,7 @@ class Watchers:
     async def _follow(self, request: BaseRequest, response: StreamResponse, login: Login) -> None:
         at: int | None = None
         due = 0.0
-        recent, backend = self._desk.backend.recent, self._desk.backend
+        recent, backend = self._context.backend.recent, self._context.backend
         while (caller := self._still(login)) is not None:
             if request.transport is None:  # the browser went away: its place is free at once
                 raise ConnectionResetError

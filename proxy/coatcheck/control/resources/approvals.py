@@ -5,7 +5,7 @@ from typing import Annotated, Literal, cast
 from pydantic import Field
 
 from coatcheck.control.caller import Action
-from coatcheck.control.context import Desk
+from coatcheck.control.context import Context
 from coatcheck.control.models import Answered, Asked, Name
 from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.problem import ControlProblem, Refusal, from_state
@@ -61,30 +61,30 @@ class ApprovalAnswered(Answered):
     approver: str
 
 
-async def list_waiting(desk: Desk, ask: Ask) -> Answer:
+async def list_waiting(context: Context, ask: Ask) -> Answer:
     caller = caller_of(ask)
 
     async def found() -> tuple[Waiting, ...]:
-        return desk.backend.approvals.waiting()
+        return context.backend.approvals.waiting()
 
-    waiting = await desk.bridge.call(found)
+    waiting = await context.bridge.call(found)
     return ApprovalList(approvals=[_view(each) for each in waiting if caller.sees(each.session)])
 
 
-async def answer(desk: Desk, ask: Ask) -> Answer:
+async def answer(context: Context, ask: Ask) -> Answer:
     caller, said, approval = caller_of(ask), cast(AnswerToApproval, ask.body), ask.path["approval"]
     approver = f"{caller.name} for {said.person}" if said.person else caller.name
     word = Word(said.answer == "yes", approver, said.remember_seconds)
 
     async def tell() -> Waiting:
-        approvals = desk.backend.approvals
+        approvals = context.backend.approvals
         theirs = next((each for each in approvals.waiting() if each.id == approval), None)
         if theirs is not None and not caller.sees(theirs.session):
             raise NotWaiting("nothing of this id was asked, or it is long over")
         return await approvals.answer_anywhere(approval, word)
 
     try:
-        waiting = await desk.bridge.call(tell)
+        waiting = await context.bridge.call(tell)
     except NotWaiting as why:
         raise ControlProblem(
             Refusal.NOT_WAITING,

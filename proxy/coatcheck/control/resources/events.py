@@ -7,7 +7,7 @@ from typing import Final, cast
 from pydantic import Field
 
 from coatcheck.control.caller import Action, Role
-from coatcheck.control.context import Desk
+from coatcheck.control.context import Context
 from coatcheck.control.models import Answered, Asked
 from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.resources.sandbox_models import SandboxId
@@ -47,7 +47,7 @@ class EventPage(Answered):
     missed: bool = Field(description="Some were not kept until now: list the sandboxes.")
 
 
-async def follow(desk: Desk, ask: Ask) -> Answer:
+async def follow(context: Context, ask: Ask) -> Answer:
     """Launchers see their own, others those of their tenants: as of sandboxes."""
     query, caller = cast(EventQuery, ask.query), caller_of(ask)
 
@@ -57,7 +57,7 @@ async def follow(desk: Desk, ask: Ask) -> Answer:
         own = event.caller == caller.name
         return own if caller.role is Role.LAUNCHER else caller.of_tenant(event.tenant)
 
-    feed = desk.backend.feed
+    feed = context.backend.feed
     page = feed.after(query.after, wanted, PAGE)
     until = time.monotonic() + query.wait_seconds
     while not page.events and not page.missed and time.monotonic() < until:

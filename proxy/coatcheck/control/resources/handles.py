@@ -5,27 +5,27 @@ from typing import cast
 
 from coatcheck.control import models
 from coatcheck.control.caller import Action
-from coatcheck.control.context import Desk
+from coatcheck.control.context import Context
 from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.resources.sessions import GIVING, GONE, TAKING, caller_of, check_gift, find
 from coatcheck.control.views import minted_view
 from coatcheck.state.errors import Problem
 
 
-async def mint(desk: Desk, ask: Ask) -> Answer:
-    session = find(desk, ask)
+async def mint(context: Context, ask: Ask) -> Answer:
+    session = find(context, ask)
     check_gift(caller_of(ask), session)
     wanted = cast(models.NewHandle, ask.body)
-    state, caller = desk.backend.state, caller_of(ask).name
-    minted = await desk.give(lambda: state.mint(session.id, wanted.credential, wanted.ttl_seconds, caller))
+    state, caller = context.backend.state, caller_of(ask).name
+    minted = await context.give(lambda: state.mint(session.id, wanted.credential, wanted.ttl_seconds, caller))
     return HTTPStatus.CREATED, minted_view(minted, state.policies.get(session.policy))
 
 
-async def revoke(desk: Desk, ask: Ask) -> Answer:
-    session = find(desk, ask)
+async def revoke(context: Context, ask: Ask) -> Answer:
+    session = find(context, ask)
     why = cast(models.Revocation, ask.body).why or ""
-    state, caller, jti = desk.backend.state, caller_of(ask).name, ask.path["jti"]
-    await desk.take(lambda: state.revoke_handle(session.id, jti, caller, why))
+    state, caller, jti = context.backend.state, caller_of(ask).name, ask.path["jti"]
+    await context.take(lambda: state.revoke_handle(session.id, jti, caller, why))
     return models.HandleRevoked(jti=jti)
 
 

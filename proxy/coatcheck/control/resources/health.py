@@ -9,12 +9,12 @@ from http import HTTPStatus
 from coatcheck.control import models
 from coatcheck.control.bridge import DEAD_SECONDS, STALLED_SECONDS
 from coatcheck.control.caller import Action
-from coatcheck.control.context import Desk
+from coatcheck.control.context import Context
 from coatcheck.control.operation import Answer, Ask, Operation, Text
 
 
-async def alive(desk: Desk, ask: Ask) -> Answer:
-    age = desk.bridge.age
+async def alive(context: Context, ask: Ask) -> Answer:
+    age = context.bridge.age
     health = models.Health(
         status="stalled" if age > STALLED_SECONDS else "ok", plane_age_seconds=round(age, 3)
     )
@@ -22,16 +22,16 @@ async def alive(desk: Desk, ask: Ask) -> Answer:
     return HTTPStatus.SERVICE_UNAVAILABLE if age > DEAD_SECONDS else HTTPStatus.OK, health
 
 
-async def ready(desk: Desk, ask: Ask) -> Answer:
-    missing = [*desk.backend.missing()]
-    if desk.bridge.age > STALLED_SECONDS:
+async def ready(context: Context, ask: Ask) -> Answer:
+    missing = [*context.backend.missing()]
+    if context.bridge.age > STALLED_SECONDS:
         missing.append("plane")
     readiness = models.Readiness(ready=not missing, missing=missing)
     return HTTPStatus.SERVICE_UNAVAILABLE if missing else HTTPStatus.OK, readiness
 
 
-async def metrics(desk: Desk, ask: Ask) -> Answer:
-    return Text(*await desk.read(desk.backend.render_metrics))
+async def metrics(context: Context, ask: Ask) -> Answer:
+    return Text(*await context.read(context.backend.render_metrics))
 
 
 OPERATIONS = (

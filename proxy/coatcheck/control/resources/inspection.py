@@ -13,7 +13,7 @@ from pydantic import Field
 
 from coatcheck.control.backend import Sandboxes
 from coatcheck.control.caller import Action
-from coatcheck.control.context import Desk
+from coatcheck.control.context import Context
 from coatcheck.control.models import Answered
 from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.problem import ControlProblem, Reason, Refusal
@@ -71,8 +71,8 @@ class _Subject:
         return await asyncio.to_thread(self.sandboxes.ask, self.sandbox, method, target)
 
 
-async def start(desk: Desk, ask: Ask) -> Answer:
-    sandbox = find(desk, ask)
+async def start(context: Context, ask: Ask) -> Answer:
+    sandbox = find(context, ask)
     if sandbox.over:
         raise ControlProblem(
             SandboxProblem.SANDBOX_ENDED,
@@ -81,26 +81,26 @@ async def start(desk: Desk, ask: Ask) -> Answer:
         )
     sessions = tuple(sandbox.sessions.values())
     try:
-        inspection = desk.backend.inspector.start(
-            _Subject(sandbox.id, sessions, desk.backend.sandboxes), sandbox.tenant, caller_of(ask).name
+        inspection = context.backend.inspector.start(
+            _Subject(sandbox.id, sessions, context.backend.sandboxes), sandbox.tenant, caller_of(ask).name
         )
     except AlreadyRunning as error:
         raise ControlProblem(Refusal.INSPECTION_RUNNING, str(error), "Try again when it is done.") from None
     return HTTPStatus.ACCEPTED, _view(inspection)
 
 
-async def show(desk: Desk, ask: Ask) -> Answer:
-    return _view(_known(desk, find(desk, ask).id))
+async def show(context: Context, ask: Ask) -> Answer:
+    return _view(_known(context, find(context, ask).id))
 
 
-async def cancel(desk: Desk, ask: Ask) -> Answer:
-    sandbox = find(desk, ask)
-    await desk.backend.inspector.cancel(sandbox.id)
-    return _view(_known(desk, sandbox.id))
+async def cancel(context: Context, ask: Ask) -> Answer:
+    sandbox = find(context, ask)
+    await context.backend.inspector.cancel(sandbox.id)
+    return _view(_known(context, sandbox.id))
 
 
-def _known(desk: Desk, sandbox_id: str) -> Inspection:
-    inspection = desk.backend.inspector.get(sandbox_id)
+def _known(context: Context, sandbox_id: str) -> Inspection:
+    inspection = context.backend.inspector.get(sandbox_id)
     if inspection is None:
         raise ControlProblem(
             Refusal.NOT_FOUND, "this sandbox was not inspected", "POST to the same address starts it."

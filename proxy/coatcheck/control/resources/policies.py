@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from coatcheck.control import models
 from coatcheck.control.caller import EVERY, Action
-from coatcheck.control.context import Desk
+from coatcheck.control.context import Context
 from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.problem import ControlProblem, Refusal, unknown_session
 from coatcheck.control.resources.sessions import caller_of
@@ -19,13 +19,13 @@ from coatcheck.policy.shadow import Shadow
 from coatcheck.state.errors import Problem
 
 
-def _all(desk: Desk, ask: Ask) -> models.PolicyList:
+def _all(context: Context, ask: Ask) -> models.PolicyList:
     caller = caller_of(ask)
-    policies, accepted = desk.backend.state.policies, desk.backend.policies.bundle
+    policies, accepted = context.backend.state.policies, context.backend.policies.bundle
     return models.PolicyList(
-        refused=(desk.backend.policies.last_refused or None) if caller.of_policy(EVERY) else None,
+        refused=(context.backend.policies.last_refused or None) if caller.of_policy(EVERY) else None,
         bundle=_bundle(accepted) if accepted is not None else None,
-        shadow=_shadow(desk.backend.shadow) if caller.of_policy(EVERY) else None,
+        shadow=_shadow(context.backend.shadow) if caller.of_policy(EVERY) else None,
         policies=[
             models.PolicyView(
                 name=policy.name,
@@ -64,17 +64,17 @@ def _shadow(shadow: Shadow | None) -> models.ShadowView | None:
     )
 
 
-async def list_all(desk: Desk, ask: Ask) -> Answer:
-    return _all(desk, ask)
+async def list_all(context: Context, ask: Ask) -> Answer:
+    return _all(context, ask)
 
 
-async def why(desk: Desk, ask: Ask) -> Answer:
+async def why(context: Context, ask: Ask) -> Answer:
     question = cast(models.Question, ask.body)
     destination, target = _read_url(question.url)
-    policy, granted = _subject(desk, ask, question)
+    policy, granted = _subject(context, ask, question)
     sent = tuple((name.lower(), value) for name, value in question.headers)
     head = RequestHead(question.method, target, (("host", destination.host), *sent))
-    explanation = await desk.read(lambda: explain(policy, granted, destination, head))
+    explanation = await context.read(lambda: explain(policy, granted, destination, head))
     return models.Explanation(
         policy=explanation.policy,
         request=explanation.request,
@@ -92,9 +92,9 @@ async def why(desk: Desk, ask: Ask) -> Answer:
     )
 
 
-def _subject(desk: Desk, ask: Ask, question: models.Question) -> tuple[Policy, Collection[str]]:
+def _subject(context: Context, ask: Ask, question: models.Question) -> tuple[Policy, Collection[str]]:
     """The policy that is asked, and the credentials that the session was granted (all, without one)."""
-    state, caller = desk.backend.state, caller_of(ask)
+    state, caller = context.backend.state, caller_of(ask)
     if (question.session is None) == (question.policy is None):
         raise ControlProblem(
             Problem.BAD_VALUE, "name either a session or a policy", "Leave one of the two out."
@@ -131,8 +131,8 @@ def _bad_url(what: str) -> ControlProblem:
     )
 
 
-async def reload(desk: Desk, ask: Ask) -> Answer:
-    refused = await desk.bridge.call(desk.backend.reload)
+async def reload(context: Context, ask: Ask) -> Answer:
+    refused = await context.bridge.call(context.backend.reload)
     if refused:
         what = "; ".join(f"{name}: {problem}" for name, problem in refused.items())
         raise ControlProblem(
@@ -140,7 +140,7 @@ async def reload(desk: Desk, ask: Ask) -> Answer:
             f"not reloaded, what was in force stays: {what}",
             "Mend it, try `coatcheck policy check`, and reload again.",
         )
-    return _all(desk, ask)
+    return _all(context, ask)
 
 
 OPERATIONS = (

@@ -4,7 +4,7 @@ from typing import cast
 
 from coatcheck.control import models
 from coatcheck.control.caller import Action
-from coatcheck.control.context import Desk
+from coatcheck.control.context import Context
 from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.resources.sessions import caller_of
@@ -14,7 +14,7 @@ from coatcheck.state.errors import Problem
 _NAMES = ("tenant", "subject", "policy")
 
 
-async def revoke_many(desk: Desk, ask: Ask) -> Answer:
+async def revoke_many(context: Context, ask: Ask) -> Answer:
     wanted, caller = cast(models.Revocations, ask.body), caller_of(ask)
     named = {name: value for name in _NAMES if (value := getattr(wanted, name)) is not None}
     if bool(named) == wanted.everything:
@@ -33,8 +33,8 @@ async def revoke_many(desk: Desk, ask: Ask) -> Answer:
     def chosen(session: Session) -> bool:
         return caller.sees(session) and all(getattr(session, name) == named[name] for name in named)
 
-    state = desk.backend.state
-    revoked = await desk.take(
+    state = context.backend.state
+    revoked = await context.take(
         lambda: state.revoke_where(chosen, wanted.credential, caller.name, wanted.why or "")
     )
     return models.Revoked(sessions=len(revoked))

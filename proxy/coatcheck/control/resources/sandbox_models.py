@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field
 from coatcheck.control.models import SANDBOX_ID, SNAPSHOT, Answered, Asked, Name, PolicyName, SessionId
 from coatcheck.decision.session import Isolation
 from coatcheck.durable.durability import Lifecycle
-from coatcheck.durable.elastic import By, Scaling
+from coatcheck.durable.elastic import Initiator, Scaling
 from coatcheck.durable.lifecycle import Recover
 from coatcheck.launcher.sandbox import Backend, Ending, SandboxState
 
@@ -121,7 +121,7 @@ class Sized(Asked):
 
     memory_mib: Whole
     cpus: Whole
-    by: By
+    by: Initiator
 
 
 class SandboxQuery(Asked):

@@ -4,7 +4,7 @@ import asyncio
 from typing import Final, cast
 
 from coatcheck.control.caller import Action, Role
-from coatcheck.control.context import Desk
+from coatcheck.control.context import Context
 from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.problem import ControlProblem, Reason, from_sandbox
 from coatcheck.control.resources import sandbox_models as models
@@ -23,11 +23,11 @@ SCALING: Final[frozenset[Reason]] = USING | {
 }
 
 
-async def scale(desk: Desk, ask: Ask) -> Answer:
+async def scale(context: Context, ask: Ask) -> Answer:
     """Its supervisor decides: it knows what is in use."""
-    sandbox = use(desk, ask)
+    sandbox = use(context, ask)
     asked = cast(models.Scale, ask.body)
-    sandboxes = desk.backend.sandboxes
+    sandboxes = context.backend.sandboxes
     try:
         size = await asyncio.to_thread(sandboxes.scale, sandbox.id, asked.memory_mib, asked.cpus)
     except SandboxRefused as error:
@@ -36,13 +36,13 @@ async def scale(desk: Desk, ask: Ask) -> Answer:
     return models.Scaled(sandbox=view(now), memory_mib=size.memory_mib, cpus=size.cpus)
 
 
-async def count(desk: Desk, ask: Ask) -> Answer:
+async def count(context: Context, ask: Ask) -> Answer:
     """What a sandbox counts for from now on; before it grows, and after it has shrunk."""
-    sandbox = find(desk, ask)
+    sandbox = find(context, ask)
     if caller_of(ask).role is not Role.OWNER:
         raise forbidden("this: only the daemon's own supervisors say what their sandboxes have")
     said = cast(models.Sized, ask.body)
-    sandboxes = desk.backend.sandboxes
+    sandboxes = context.backend.sandboxes
     size = Size(said.memory_mib, said.cpus)
     try:
         now = await asyncio.to_thread(sandboxes.resized, sandbox.id, size, said.by)

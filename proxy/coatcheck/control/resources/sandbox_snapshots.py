@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Final, cast
 
 from coatcheck.control.caller import Action, Role
-from coatcheck.control.context import Desk
+from coatcheck.control.context import Context
 from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.problem import ControlProblem, Reason, from_sandbox
 from coatcheck.control.resources import sandbox_models as models
@@ -46,9 +46,9 @@ async def told[T](work: Callable[[], T]) -> T:
 # --- saving ------------------------------------------------------------------------------------------------
 
 
-def check_savable(desk: Desk, sandbox: Sandbox) -> None:
+def check_savable(context: Context, sandbox: Sandbox) -> None:
     """Policy may have changed since it was made: what it says now counts."""
-    state = desk.backend.state
+    state = context.backend.state
     policy = state.policies.get(sandbox.policy)
     sessions = [state.sessions.by_id.get(each) for each in sandbox.sessions.values()]
     never = held_back(policy, [each.credentials for each in sessions if each is not None])
@@ -60,11 +60,11 @@ def check_savable(desk: Desk, sandbox: Sandbox) -> None:
         )
 
 
-async def save(desk: Desk, sandbox: Sandbox, name: str) -> None:
+async def save(context: Context, sandbox: Sandbox, name: str) -> None:
     """It is saved as `name` when this returns; the oldest periodic snapshots make room where they may.
     ControlProblem."""
-    check_savable(desk, sandbox)
-    sandboxes = desk.backend.sandboxes
+    check_savable(context, sandbox)
+    sandboxes = context.backend.sandboxes
     kept = sandboxes.kept
     room = kept.making_room(sandbox.id, sandbox.keeping)
     replaced = await told(room.__enter__)
@@ -80,8 +80,8 @@ async def save(desk: Desk, sandbox: Sandbox, name: str) -> None:
         room.__exit__(None, None, None)
 
 
-async def take(desk: Desk, ask: Ask) -> Answer:
-    sandbox = use(desk, ask)
+async def take(context: Context, ask: Ask) -> Answer:
+    sandbox = use(context, ask)
     name = cast(models.NewSnapshot, ask.body).name
     if name.startswith(PERIODIC):
         raise ControlProblem(
@@ -89,12 +89,12 @@ async def take(desk: Desk, ask: Ask) -> Answer:
             f"names that begin with {PERIODIC} are of periodic snapshots, which are replaced",
             "Use another name.",
         )
-    sandboxes = desk.backend.sandboxes
+    sandboxes = context.backend.sandboxes
     if sandboxes.is_down(sandbox.id):
         raise ControlProblem(
             SandboxProblem.NOT_RUNNING, "it sleeps, and is saved already", "Wake it, or fork it as it is."
         )
-    await save(desk, sandbox, name)
+    await save(context, sandbox, name)
     found = await told(lambda: sandboxes.kept.snapshots(sandbox.id))
     for each in found:
         if each.name == name:
@@ -104,37 +104,37 @@ async def take(desk: Desk, ask: Ask) -> Answer:
     )
 
 
-async def list_all(desk: Desk, ask: Ask) -> Answer:
-    sandbox = find(desk, ask)
-    kept = desk.backend.sandboxes.kept
+async def list_all(context: Context, ask: Ask) -> Answer:
+    sandbox = find(context, ask)
+    kept = context.backend.sandboxes.kept
     return models.SnapshotList(
         snapshots=[_view(each) for each in await told(lambda: kept.snapshots(sandbox.id))]
     )
 
 
-async def remove(desk: Desk, ask: Ask) -> Answer:
-    sandbox = find(desk, ask)
-    kept, name = desk.backend.sandboxes.kept, ask.path["snapshot"]
+async def remove(context: Context, ask: Ask) -> Answer:
+    sandbox = find(context, ask)
+    kept, name = context.backend.sandboxes.kept, ask.path["snapshot"]
     await told(lambda: kept.remove(sandbox.id, name))
-    return await list_all(desk, ask)
+    return await list_all(context, ask)
 
 
-async def sleep(desk: Desk, ask: Ask) -> Answer:
-    sandbox = use(desk, ask)
-    sandboxes = desk.backend.sandboxes
+async def sleep(context: Context, ask: Ask) -> Answer:
+    sandbox = use(context, ask)
+    sandboxes = context.backend.sandboxes
     if sandbox.state is not SandboxState.SLEEPING:
-        check_savable(desk, sandbox)
+        check_savable(context, sandbox)
         await told(lambda: sandboxes.ask(sandbox.id, "POST", "/sleep", {}, SAVE_SECONDS))
         sandboxes.reported(sandbox.id, SandboxState.SLEEPING, None, "")
     return models.SandboxShown(sandbox=view(sandboxes.settle(sandbox.id) or sandbox))
 
 
-async def may_save(desk: Desk, ask: Ask) -> Answer:
+async def may_save(context: Context, ask: Ask) -> Answer:
     """An idle one falls asleep by its supervisor, which knows no policy."""
-    sandbox = find(desk, ask)
+    sandbox = find(context, ask)
     if caller_of(ask).role is not Role.OWNER:
         raise forbidden("this: only the daemon's own supervisors ask it")
-    check_savable(desk, sandbox)
+    check_savable(context, sandbox)
     return models.SandboxShown(sandbox=view(sandbox))
 
 

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from pydantic import BaseModel
 
 from coatcheck.control.caller import Action
-from coatcheck.control.context import Desk
+from coatcheck.control.context import Context
 from coatcheck.control.operation import Answer, Ask, Operation, Passage, Unread
 from coatcheck.control.problem import Reason
 from coatcheck.control.resources import sandbox_models as models
@@ -37,34 +37,34 @@ _FILE: Final[frozenset[Reason]] = _INSIDE | {
 }
 
 
-async def run(desk: Desk, ask: Ask) -> Answer:
-    return await _to(desk, ask, "/exec", ask.query)
+async def run(context: Context, ask: Ask) -> Answer:
+    return await _to(context, ask, "/exec", ask.query)
 
 
-async def file(desk: Desk, ask: Ask) -> Answer:
-    return await _to(desk, ask, "/files", ask.query)
+async def file(context: Context, ask: Ask) -> Answer:
+    return await _to(context, ask, "/files", ask.query)
 
 
-async def port(desk: Desk, ask: Ask) -> Answer:
-    return await _to(desk, ask, f"/ports/{ask.path['port']}", ask.query)
+async def port(context: Context, ask: Ask) -> Answer:
+    return await _to(context, ask, f"/ports/{ask.path['port']}", ask.query)
 
 
-async def http(desk: Desk, ask: Ask) -> Answer:
+async def http(context: Context, ask: Ask) -> Answer:
     """`rest` is as the client sent it, query and all: nobody but the server inside reads it."""
-    return await _passage(desk, ask, f"/http/{ask.path['port']}{ask.path['rest']}")
+    return await _passage(context, ask, f"/http/{ask.path['port']}{ask.path['rest']}")
 
 
-async def _to(desk: Desk, ask: Ask, target: str, query: BaseModel) -> Passage:
+async def _to(context: Context, ask: Ask, target: str, query: BaseModel) -> Passage:
     given = query.model_dump(exclude_none=True)
-    return await _passage(desk, ask, f"{target}?{urlencode(given)}" if given else target)
+    return await _passage(context, ask, f"{target}?{urlencode(given)}" if given else target)
 
 
-async def _passage(desk: Desk, ask: Ask, target: str) -> Passage:
+async def _passage(context: Context, ask: Ask, target: str) -> Passage:
     """Whoever uses one that sleeps wakes it: by its supervisor, or here if it has none."""
-    sandbox = use(desk, ask)
-    if desk.backend.sandboxes.is_down(sandbox.id):
-        sandbox = await running(desk, await awake(desk, sandbox, caller_of(ask)))
-    return Passage(sandbox.id, desk.backend.sandboxes.directory(sandbox.id), target)
+    sandbox = use(context, ask)
+    if context.backend.sandboxes.is_down(sandbox.id):
+        sandbox = await running(context, await awake(context, sandbox, caller_of(ask)))
+    return Passage(sandbox.id, context.backend.sandboxes.directory(sandbox.id), target)
 
 
 OPERATIONS = (

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Final, cast
 
 from coatcheck.control.caller import Action, Caller, Role
-from coatcheck.control.context import Desk
+from coatcheck.control.context import Context
 from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.problem import ControlProblem, Reason, Refusal, from_sandbox, unknown_sandbox
 from coatcheck.control.resources import sandbox_models as models
@@ -32,9 +32,9 @@ UNKNOWN: Final[frozenset[Reason]] = frozenset({SandboxProblem.UNKNOWN_SANDBOX})
 USING: Final[frozenset[Reason]] = UNKNOWN | {SandboxProblem.SANDBOX_ENDED, SandboxProblem.NOT_RUNNING}
 
 
-def find(desk: Desk, ask: Ask) -> Sandbox:
+def find(context: Context, ask: Ask) -> Sandbox:
     """The sandbox in the path, if the caller may know of it: another's is as unknown as none."""
-    sandbox = desk.backend.sandboxes.get(ask.path["sandbox"])
+    sandbox = context.backend.sandboxes.get(ask.path["sandbox"])
     if sandbox is None or not sees(caller_of(ask), sandbox):
         raise unknown_sandbox(ask.path["sandbox"])
     return sandbox
@@ -47,9 +47,9 @@ def sees(caller: Caller, sandbox: Sandbox) -> bool:
     return caller.of_tenant(sandbox.tenant)
 
 
-def use(desk: Desk, ask: Ask) -> Sandbox:
+def use(context: Context, ask: Ask) -> Sandbox:
     """The sandbox in the path, for somebody who may run things in it: whose grant *still* covers it."""
-    sandbox = find(desk, ask)
+    sandbox = find(context, ask)
     lacks = caller_of(ask).may_give(sandbox.tenant, sandbox.policy, sandbox.isolation, OriginClass.SOCKET)
     if lacks is not None:
         raise forbidden(lacks)
@@ -100,20 +100,20 @@ def _keeping(sandbox: Sandbox) -> models.KeepingView:
     )
 
 
-async def create(desk: Desk, ask: Ask) -> Answer:
-    if desk.backend.draining:
+async def create(context: Context, ask: Ask) -> Answer:
+    if context.backend.draining:
         raise ControlProblem(
             Refusal.DRAINING, "the daemon is shutting down", "Create the sandbox when it is back."
         )
-    sandbox = await open_sandbox(desk, cast(models.NewSandbox, ask.body), caller_of(ask))
+    sandbox = await open_sandbox(context, cast(models.NewSandbox, ask.body), caller_of(ask))
     return HTTPStatus.CREATED, models.SandboxShown(sandbox=view(sandbox))
 
 
-async def list_all(desk: Desk, ask: Ask) -> Answer:
+async def list_all(context: Context, ask: Ask) -> Answer:
     query, caller = cast(models.SandboxQuery, ask.query), caller_of(ask)
     found = [
         view(each)
-        for each in desk.backend.sandboxes.all()
+        for each in context.backend.sandboxes.all()
         if sees(caller, each)
         and query.tenant in (None, each.tenant)
         and query.opened_by in (None, each.opened_by)
@@ -122,22 +122,22 @@ async def list_all(desk: Desk, ask: Ask) -> Answer:
     return models.SandboxList(sandboxes=found)
 
 
-async def show(desk: Desk, ask: Ask) -> Answer:
-    sandbox = find(desk, ask)
+async def show(context: Context, ask: Ask) -> Answer:
+    sandbox = find(context, ask)
     until = time.monotonic() + cast(models.Waiting, ask.query).wait_seconds
     while sandbox.state is SandboxState.STARTING and time.monotonic() < until:
         await asyncio.sleep(POLL_SECONDS)
-        sandbox = desk.backend.sandboxes.settle(sandbox.id) or sandbox
+        sandbox = context.backend.sandboxes.settle(sandbox.id) or sandbox
     return models.SandboxShown(sandbox=view(sandbox))
 
 
-async def kill(desk: Desk, ask: Ask) -> Answer:
-    sandbox = find(desk, ask)
+async def kill(context: Context, ask: Ask) -> Answer:
+    sandbox = find(context, ask)
     caller = caller_of(ask).name
     why = cast(models.Killing, ask.body).why
     detail = f"ended by {caller}: {why}" if why else f"ended by {caller}"
-    sandboxes = desk.backend.sandboxes
-    await desk.take(lambda: sandboxes.kill(sandbox.id, Ending.KILLED, detail))
+    sandboxes = context.backend.sandboxes
+    await context.take(lambda: sandboxes.kill(sandbox.id, Ending.KILLED, detail))
     until = time.monotonic() + GONE_SECONDS
     now = sandboxes.settle(sandbox.id) or sandbox
     while now.state is not SandboxState.ENDED and time.monotonic() < until:
@@ -146,17 +146,17 @@ async def kill(desk: Desk, ask: Ask) -> Answer:
     return models.SandboxShown(sandbox=view(now))
 
 
-async def pause(desk: Desk, ask: Ask) -> Answer:
-    return await _change(desk, ask, "/pause", SandboxState.PAUSED)
+async def pause(context: Context, ask: Ask) -> Answer:
+    return await _change(context, ask, "/pause", SandboxState.PAUSED)
 
 
-async def resume(desk: Desk, ask: Ask) -> Answer:
-    return await _change(desk, ask, "/resume", SandboxState.RUNNING)
+async def resume(context: Context, ask: Ask) -> Answer:
+    return await _change(context, ask, "/resume", SandboxState.RUNNING)
 
 
-async def _change(desk: Desk, ask: Ask, target: str, state: SandboxState) -> Answer:
-    sandbox = use(desk, ask)
-    sandboxes = desk.backend.sandboxes
+async def _change(context: Context, ask: Ask, target: str, state: SandboxState) -> Answer:
+    sandbox = use(context, ask)
+    sandboxes = context.backend.sandboxes
     try:
         await asyncio.to_thread(sandboxes.ask, sandbox.id, "POST", target)
     except SandboxRefused as error:
@@ -165,44 +165,46 @@ async def _change(desk: Desk, ask: Ask, target: str, state: SandboxState) -> Ans
     return models.SandboxShown(sandbox=view(now or sandbox))
 
 
-async def report(desk: Desk, ask: Ask) -> Answer:
+async def report(context: Context, ask: Ask) -> Answer:
     """Its sessions' leases are renewed, by the grant of who made it: one that was taken away ends it."""
-    sandbox = find(desk, ask)
+    sandbox = find(context, ask)
     said = cast(models.Report, ask.body)
     caller = caller_of(ask)
     if caller.role is not Role.OWNER:
         raise forbidden("this: only the daemon's own supervisors report")
-    sandboxes = desk.backend.sandboxes
+    sandboxes = context.backend.sandboxes
     if said.state == "ending":
-        await desk.take(lambda: sandboxes.reported(sandbox.id, SandboxState.ENDING, said.ending, said.detail))
+        await context.take(
+            lambda: sandboxes.reported(sandbox.id, SandboxState.ENDING, said.ending, said.detail)
+        )
     else:
-        use(desk, ask)
-        await _renew_all(desk, sandbox, ask.caller_named(sandbox.opened_by))
+        use(context, ask)
+        await _renew_all(context, sandbox, ask.caller_named(sandbox.opened_by))
         sandboxes.reported(sandbox.id, SandboxState(said.state), None, said.detail)
     return models.SandboxShown(sandbox=view(sandboxes.get(sandbox.id) or sandbox))
 
 
-async def _renew_all(desk: Desk, sandbox: Sandbox, maker: Caller | None) -> None:
+async def _renew_all(context: Context, sandbox: Sandbox, maker: Caller | None) -> None:
     """Where several share it, those that are over stay so, and the last one is the end."""
     left = len(sandbox.sessions) if sandbox.keeping.shares else 1
     for session_id in sandbox.sessions.values():
         try:
-            await _renew(desk, maker, session_id, sandbox.opened_by)
+            await _renew(context, maker, session_id, sandbox.opened_by)
         except ControlProblem as problem:
             left -= 1
             if not left or problem.reason not in (Problem.SESSION_CLOSED, Problem.UNKNOWN_SESSION):
                 raise
 
 
-async def _renew(desk: Desk, maker: Caller | None, session_id: str, name: str) -> None:
-    state = desk.backend.state
+async def _renew(context: Context, maker: Caller | None, session_id: str, name: str) -> None:
+    state = context.backend.state
     session = state.sessions.by_id.get(session_id)
     if session is None:
         raise ControlProblem(Problem.UNKNOWN_SESSION, f"session {session_id} is gone", "Create another.")
     if maker is None:
         raise forbidden(f"this any more: there is no caller {name}")
     check_gift(maker, session)
-    await desk.give(lambda: state.renew(session_id, name, None))
+    await context.give(lambda: state.renew(session_id, name, None))
 
 
 OPERATIONS = (

@@ -6,7 +6,7 @@ from typing import Final, cast
 from coatcheck.certificates.client_environment import environment, proxy_variables, trust_variables
 from coatcheck.control import models
 from coatcheck.control.caller import Action, Caller
-from coatcheck.control.context import Desk
+from coatcheck.control.context import Context
 from coatcheck.control.opening import is_transparent, open_session
 from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.problem import ControlProblem, Reason, Refusal, unknown_session
@@ -37,10 +37,10 @@ def caller_of(ask: Ask) -> Caller:
     return ask.caller
 
 
-def find(desk: Desk, ask: Ask) -> Session:
+def find(context: Context, ask: Ask) -> Session:
     """The session in the path, if the caller may know of it: another's is as unknown as none."""
     session_id = ask.path["session"]
-    session = desk.backend.state.sessions.by_id.get(session_id)
+    session = context.backend.state.sessions.by_id.get(session_id)
     if session is None or not caller_of(ask).sees(session):
         raise unknown_session(session_id)
     return session
@@ -61,23 +61,23 @@ def forbidden(lacks: str) -> ControlProblem:
     )
 
 
-async def open_one(desk: Desk, ask: Ask) -> Answer:
+async def open_one(context: Context, ask: Ask) -> Answer:
     wanted = cast(models.NewSession, ask.body)
     caller = caller_of(ask)
     kind = wanted.origin.origin_class if wanted.origin is not None else OriginClass.SOCKET
     lacks = caller.may_give(wanted.tenant, wanted.policy, wanted.isolation, kind)
     if lacks is not None:
         raise forbidden(lacks)
-    if desk.backend.draining:
+    if context.backend.draining:
         raise ControlProblem(
             Refusal.DRAINING, "the daemon is shutting down", "Open the session when it is back."
         )
     if wanted.parent is not None:
-        parent = desk.backend.state.sessions.by_id.get(wanted.parent)
+        parent = context.backend.state.sessions.by_id.get(wanted.parent)
         if parent is None or not caller.sees(parent):
             raise unknown_session(wanted.parent)
-    opened = await open_session(desk, wanted, caller.name)
-    state, trust = desk.backend.state, desk.backend.trust_for(opened.session.id)
+    opened = await open_session(context, wanted, caller.name)
+    state, trust = context.backend.state, context.backend.trust_for(opened.session.id)
     policy = state.policies.get(wanted.policy)
     handles = {minted.credential: minted_view(minted, policy) for minted in opened.handles}
     variables: dict[str, str] = {}
@@ -93,40 +93,40 @@ async def open_one(desk: Desk, ask: Ask) -> Answer:
         lease_expires_at=lease_expires_at(opened.session, state),
         handles=handles,
         environment=variables,
-        proxy=proxy_view(desk.backend, opened.session.id, opened.url),
+        proxy=proxy_view(context.backend, opened.session.id, opened.url),
     )
 
 
-async def renew(desk: Desk, ask: Ask) -> Answer:
-    found = find(desk, ask)
+async def renew(context: Context, ask: Ask) -> Answer:
+    found = find(context, ask)
     check_gift(caller_of(ask), found)
     wanted = cast(models.Renewal, ask.body)
-    state, caller = desk.backend.state, caller_of(ask).name
-    session = await desk.give(lambda: state.renew(found.id, caller, wanted.lease_seconds))
+    state, caller = context.backend.state, caller_of(ask).name
+    session = await context.give(lambda: state.renew(found.id, caller, wanted.lease_seconds))
     return models.SessionRenewed(
         session=session_view(session, state), lease_expires_at=lease_expires_at(session, state)
     )
 
 
-async def revoke(desk: Desk, ask: Ask) -> Answer:
-    found = find(desk, ask)
+async def revoke(context: Context, ask: Ask) -> Answer:
+    found = find(context, ask)
     why = cast(models.Revocation, ask.body).why or ""
-    state, caller = desk.backend.state, caller_of(ask).name
-    session = await desk.take(lambda: state.revoke(found.id, caller, why))
+    state, caller = context.backend.state, caller_of(ask).name
+    session = await context.take(lambda: state.revoke(found.id, caller, why))
     return models.SessionClosed(session=session_view(session, state))
 
 
-async def end(desk: Desk, ask: Ask) -> Answer:
-    found = find(desk, ask)
-    state, caller = desk.backend.state, caller_of(ask).name
-    session = await desk.take(lambda: state.end(found.id, caller))
+async def end(context: Context, ask: Ask) -> Answer:
+    found = find(context, ask)
+    state, caller = context.backend.state, caller_of(ask).name
+    session = await context.take(lambda: state.end(found.id, caller))
     return models.SessionClosed(session=session_view(session, state))
 
 
-async def show(desk: Desk, ask: Ask) -> Answer:
-    session = find(desk, ask)
-    backend = desk.backend
-    handles = await desk.read(lambda: backend.state.handles(session.id))
+async def show(context: Context, ask: Ask) -> Answer:
+    session = find(context, ask)
+    backend = context.backend
+    handles = await context.read(lambda: backend.state.handles(session.id))
     url = backend.endpoint(session.id)
     if url is None and session.origin.kind is not OriginClass.SOCKET and not is_transparent(session.origin):
         url = backend.proxy_url
@@ -144,14 +144,14 @@ async def show(desk: Desk, ask: Ask) -> Answer:
     )
 
 
-async def list_all(desk: Desk, ask: Ask) -> Answer:
+async def list_all(context: Context, ask: Ask) -> Answer:
     query = cast(models.SessionQuery, ask.query)
-    return await desk.read(lambda: _page(desk, caller_of(ask), query))
+    return await context.read(lambda: _page(context, caller_of(ask), query))
 
 
-def _page(desk: Desk, caller: Caller, query: models.SessionQuery) -> models.SessionList:
+def _page(context: Context, caller: Caller, query: models.SessionQuery) -> models.SessionList:
     """One page in the order of ids, which no session that opens or ends in between can shift."""
-    state = desk.backend.state
+    state = context.backend.state
     by_id = state.sessions.by_id
     page: list[models.SessionView] = []
     for session_id in sorted(by_id):

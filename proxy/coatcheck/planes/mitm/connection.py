@@ -30,12 +30,12 @@ from coatcheck.decision.message import Peer
 from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.planes.listeners.sockets import address_of, reset
 from coatcheck.planes.listeners.transparent import first_layer
-from coatcheck.planes.mitm.failing import FAILED, Spent, last_word
+from coatcheck.planes.mitm.failing import FAILED, ClosedLayer, final_response
 from coatcheck.planes.mitm.flow import EgressContext
 from coatcheck.planes.mitm.hooks import VerdictHook
 from coatcheck.planes.mitm.http1 import BoundedHttp1Client
 from coatcheck.planes.mitm.reading import RoomyReading
-from coatcheck.planes.mitm.time_slice import Turn
+from coatcheck.planes.mitm.time_slice import TimeSlice
 from coatcheck.planes.upstream.handshake import limit_handshake
 from coatcheck.planes.upstream.upstream import UpstreamRefused
 
@@ -67,7 +67,7 @@ class EgressConnection(RoomyReading):
         )
         context = EgressContext(client, plane.options)
         super().__init__(context)
-        self._spent = Spent(context)
+        self._spent = ClosedLayer(context)
         self.layer = first_layer(context, self, peer)
         self.transports[client] = server.ConnectionIO(reader=reader, writer=writer)
         self.plane, self.peer = plane, peer
@@ -114,7 +114,7 @@ class EgressConnection(RoomyReading):
         self.told = False
         """The client was told that the connection failed; it may read that before the connection ends."""
         self._over = False
-        self.turn, self._in_order = Turn(plane.turns), asyncio.Lock()
+        self.turn, self._in_order = TimeSlice(plane.turns), asyncio.Lock()
 
     # --- events and hooks ---------------------------------------------------------------------------
 
@@ -329,7 +329,7 @@ class EgressConnection(RoomyReading):
         try:
             if not any(call.left for call in self.calls):
                 self._send()
-                word, writer = last_word(self, denial), self.transports[self.client].writer
+                word, writer = final_response(self, denial), self.transports[self.client].writer
                 if word and writer is not None:
                     writer.write(word)
                     self.told = True

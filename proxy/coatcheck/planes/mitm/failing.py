@@ -72,7 +72,7 @@ class FailsClosed(HttpStream, ABC):
         """End both sides without a clean end of message."""
 
 
-class Spent(layer.Layer):
+class ClosedLayer(layer.Layer):
     """Listens to nothing: the connection has failed, and only its end is being waited for."""
 
     @override
@@ -80,7 +80,7 @@ class Spent(layer.Layer):
         yield from ()
 
 
-def last_word(link: "EgressConnection", denial: Deny) -> bytes:
+def final_response(link: "EgressConnection", denial: Deny) -> bytes:
     """The refusal, recorded, as the client can read it now; empty where it could not."""
     client, parser = link.client, link.parsers.get(link.client)
     if isinstance(parser, Http2Server):

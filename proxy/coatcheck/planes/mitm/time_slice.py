@@ -22,7 +22,7 @@ class Resume(events.Event):
         self.unfinished = unfinished
 
 
-class Turn:
+class TimeSlice:
     """Of one connection. `queue` is the plane's: of all connections that have more in hand one goes on at a
     time, so that a turn of the loop does not get longer with their number."""
 

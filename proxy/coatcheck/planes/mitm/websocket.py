@@ -19,7 +19,7 @@ from wsproto.utilities import ProtocolError
 
 from coatcheck.decision.scrub import Scrubber
 from coatcheck.decision.verdict import Deny, Reason
-from coatcheck.planes.mitm.time_slice import Resume, Turn
+from coatcheck.planes.mitm.time_slice import Resume, TimeSlice
 
 if TYPE_CHECKING:
     from coatcheck.request.call import Call
@@ -79,7 +79,7 @@ class _Side:
 class EgressWebsocket(layer.Layer):
     """Relays between the two sides until one closes, or the session's right to it ends."""
 
-    def __init__(self, context: Context, flow: http.HTTPFlow, call: "Call", turn: Turn) -> None:
+    def __init__(self, context: Context, flow: http.HTTPFlow, call: "Call", turn: TimeSlice) -> None:
         super().__init__(context)
         self._turn = turn
         self._ends: list[events.ConnectionClosed] = []

@@ -1,6 +1,6 @@
 """A sample, tried: the core's own `decide` is asked as the daemon would ask it, with a session made for it.
 
-The handles are stand-ins of this module, and `World.claims_of` says what they mean: no key, no clock.
+The handles are stand-ins of this module; `DecisionContext.claims_of` says what they mean. No key, no clock.
 """
 
 from base64 import b64encode
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from coatcheck.decision.decide import Identified, NeedBody, World, decide, decide_body
+from coatcheck.decision.decide import DecisionContext, Identified, NeedBody, decide, decide_body
 from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import Destination, Origin, Peer, RequestHead
 from coatcheck.decision.policy import (
@@ -117,7 +117,7 @@ def _try(
     if shown and credential is None:
         return Trial(sample, None, Reason.HANDLE_OUT_OF_SCOPE)
     handle = _handle(credential) if credential else ""
-    world = World(
+    context = DecisionContext(
         now=_NOW,
         by_origin={session.origin: session},
         policies={policy.name: policy},
@@ -126,9 +126,9 @@ def _try(
         known=lambda text: text == handle,
     )
     head = _head(sample, credential)
-    verdict = decide(Peer("sample", (session.origin,)), destination, head, world)
+    verdict = decide(Peer("sample", (session.origin,)), destination, head, context)
     if isinstance(verdict, NeedBody):  # the handle is in the body: `_head` leaves no other open
-        final = decide_body(verdict, handle.encode(), world)
+        final = decide_body(verdict, handle.encode(), context)
         verdict = Identified(session, final) if isinstance(final, Deny) else final
     match verdict:
         case Identified(_, denial):
