@@ -45,7 +45,7 @@ class World:
         self.sandboxes = sandboxes
         self.recovery = Recovery(context, self._named)
         self.revoked = False
-        monkeypatch.setattr(sandbox_recovery, "bring_back_unasked", self._bring_back)
+        monkeypatch.setattr(sandbox_recovery, "restore_unattended", self._bring_back)
         monkeypatch.setattr(sandbox_recovery, "revoked", lambda context, sandbox: self.revoked)
         monkeypatch.setattr(sandbox_recovery, "LOOK_SECONDS", 0.0)
         monkeypatch.setattr(sandbox_recovery, "time", SimpleNamespace(time=lambda: self.now))
