@@ -217,6 +217,17 @@ def test_modules_and_tests_that_are_named_exist(document: Path) -> None:
     ] == []
 
 
+def test_the_maps_name_files_and_folders_that_are_there() -> None:
+    """Wherever CONTRIBUTING.md names one, and in the two diagrams of docs/architecture.md."""
+    drawn = "".join(found["text"] for found in FENCE.finditer((ROOT / "docs/architecture.md").read_text()))
+    text = drawn + LINK.sub("", (ROOT / "CONTRIBUTING.md").read_text())
+    paths = set(re.findall(r"(?<![\w./*-])[\w-]+(?:/[\w-]+)*(?:/|\.py)(?![\w*])", text))
+    assert len(paths) > 60
+    assert [
+        path for path in sorted(paths) if not any((base / path).exists() for base in (ROOT, PACKAGE))
+    ] == []
+
+
 def test_the_request_path_names_what_is_there() -> None:
     """In docs/architecture.md: `file.py  Class.method` of each step."""
     shown = (ROOT / "docs/architecture.md").read_text().partition("## One request\n")[2].partition("\n## ")[0]
