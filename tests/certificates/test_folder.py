@@ -3,12 +3,14 @@
 import re
 import subprocess
 import tomllib
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from coatcheck.certificates.authority import Authority, CertificateError
 from coatcheck.certificates.leaf import LeafIssuer
+from coatcheck.certificates.trust import write_trust_files
 from tests.certificates.openssl_ca import made_with_openssl
 
 ROOT = Path(__file__).parent.parent.parent
@@ -63,6 +65,14 @@ def rows() -> dict[str, tuple[str, str]]:
     table = README.partition("## The profile\n")[2].partition("##")[0]
     cells = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
     return {row[0]: (row[1], row[2]) for row in cells if len(row) == 3}
+
+
+def test_the_readme_names_the_files_that_a_sandbox_is_given(tmp_path: Path) -> None:
+    """All of them, and no other."""
+    write_trust_files(tmp_path, Authority.ephemeral("CA", timedelta(days=1)).pem)
+    section = README.partition("## What a sandbox is given\n")[2].partition("\n## ")[0]
+    named = re.findall(r"(?m)^\| `(.*?)` \|", section)
+    assert sorted(named) == sorted(path.name for path in tmp_path.iterdir()) and len(named) == 3
 
 
 def test_the_readme_has_the_profiles_figures() -> None:

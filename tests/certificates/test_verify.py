@@ -267,6 +267,15 @@ BROKEN_CAS: dict[str, tuple[bytes, str]] = {
         resigned(CA.certificate, CA.key, without=x509.SubjectKeyIdentifier),
         "it has no subject key identifier",
     ),
+    "another issuer's key identifier": (
+        resigned(
+            CA.certificate,
+            CA.key,
+            having=x509.AuthorityKeyIdentifier(b"another" * 3, None, None),
+            critical=False,
+        ),
+        "openssl does not accept it as a CA: error ",
+    ),
     "another extension": (
         resigned(
             CA.certificate, CA.key, critical=False,
