@@ -3,9 +3,10 @@
 import asyncio
 from dataclasses import dataclass
 
+from coatcheck.decision.denial import Deny
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.session import Session
-from coatcheck.decision.verdict import Deny, Pass
+from coatcheck.decision.verdict import Pass
 from coatcheck.request.approvals import Approvals
 from coatcheck.state.state import State
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from coatcheck.decision.verdict import Reason
+from coatcheck.decision.denial import Reason
 from coatcheck.settings.daemon import Settings
 from coatcheck.telemetry.metrics.table import describe
 from demo.server import TlsServer

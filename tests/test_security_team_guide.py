@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from coatcheck.decision.verdict import Reason
+from coatcheck.decision.denial import Reason
 from coatcheck.policy.editor_schema import SNIPPETS
 from coatcheck.policy.file.reading import read
 from tests import debian

@@ -42,6 +42,7 @@ COVERED_BY = {
     "control/sandbox_opening.py": "control/resources/test_sandboxes.py",
     "control/resources/sandbox_streams.py": "client/sandbox/test_client.py",
     "durable/elastic.py": "durable/test_scaling.py",
+    "decision/denial.py": "decision/test_verdict.py",
     "decision/filesystem.py": "policy/file/test_building.py",
     "decision/observation.py": "decision/test_observing.py",
     "local/dev.py": "cli/test_daemon.py",

@@ -15,8 +15,8 @@ from coatcheck.certificates.leaf import LeafIssuer
 from coatcheck.certificates.succession import tidy, trusted
 from coatcheck.certificates.trust import TrustFiles, write_trust_files
 from coatcheck.control.server import ControlServer
+from coatcheck.decision.denial import Reason
 from coatcheck.decision.session import alive
-from coatcheck.decision.verdict import Reason
 from coatcheck.fleet.member import member_of, open_state
 from coatcheck.inspection.daemon import inspector_of
 from coatcheck.launcher.service import Sandboxes

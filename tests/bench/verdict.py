@@ -13,11 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from coatcheck.decision.decide import decide
+from coatcheck.decision.denial import Deny
 from coatcheck.decision.handle import verify
 from coatcheck.decision.message import Destination, Origin, OriginClass, Peer, RequestHead
 from coatcheck.decision.policy import SecretRef
 from coatcheck.decision.substitute import substitute
-from coatcheck.decision.verdict import Deny, Inject
+from coatcheck.decision.verdict import Inject
 from coatcheck.policy.file.loading import load_policy
 from coatcheck.request.exchange import Exchange
 from coatcheck.secrets.cache import CachedStore

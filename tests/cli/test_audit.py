@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.decision.verdict import Reason
+from coatcheck.decision.denial import Reason
 from coatcheck.telemetry.audit.checkpoint import CheckpointSigner
 from coatcheck.telemetry.audit.log import AuditLog
 from coatcheck.telemetry.events import Alarm, DaemonEvent

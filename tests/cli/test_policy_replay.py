@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.decision.verdict import Reason
+from coatcheck.decision.denial import Reason
 from coatcheck.policy import load_policy
 from tests.cli.transcript import coatcheck
 from tests.policy.bundle.bundles import YAML, put

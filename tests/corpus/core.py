@@ -10,13 +10,14 @@ from typing import Any, Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coatcheck.decision.decide import DecisionContext, Identified, NeedBody, decide, decide_connect
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.handle import Claims, HandleKeys, sign, verify
 from coatcheck.decision.head import check_head
 from coatcheck.decision.host import HostRefused, split_authority
 from coatcheck.decision.message import Destination, Origin, OriginClass, Peer, RequestHead
 from coatcheck.decision.policy import Policy
 from coatcheck.decision.session import Isolation, Now, Session
-from coatcheck.decision.verdict import Deny, Inject, Reason
+from coatcheck.decision.verdict import Inject
 from coatcheck.policy.checking import load_file
 from tests.corpus import handles
 from tests.corpus.driver import request_bytes

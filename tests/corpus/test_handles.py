@@ -10,8 +10,8 @@ from urllib.parse import unquote
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.handle import Claims, HandleKeys, sign, verify
-from coatcheck.decision.verdict import Deny, Reason
 from tests.corpus import echoes, handles
 from tests.corpus.expand import FILTERS, expander
 from tests.corpus.proxies import Inside

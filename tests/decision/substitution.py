@@ -2,10 +2,11 @@
 
 import base64
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Edits, Headers, RequestHead
 from coatcheck.decision.policy import Credential, HostPattern, InjectionKind, SecretRef
 from coatcheck.decision.substitute import substitute
-from coatcheck.decision.verdict import Deny, Injection, Reason
+from coatcheck.decision.verdict import Injection
 
 HANDLE = "cch_eyJhbGciOiJFZERTQSJ9.eyJqdGkiOiIxIn0.c2ln_-A"
 OTHER = "cch_eyJhbGciOiJFZERTQSJ9.eyJqdGkiOiIyIn0.c2ln_-B"

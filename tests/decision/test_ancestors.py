@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from coatcheck.decision.decide import DecisionContext, Identified, NeedBody, decide, decide_body
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import Origin, OriginClass, Peer, RequestHead
 from coatcheck.decision.session import Isolation, Now, Session
-from coatcheck.decision.verdict import Deny, Inject, Reason
+from coatcheck.decision.verdict import Inject
 from tests.decision.test_decide import API, CREDENTIALS, POLICY, SESSION, alarm, reason
 
 

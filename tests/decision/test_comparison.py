@@ -7,6 +7,7 @@ import pytest
 from coatcheck.decision.approval import Asking
 from coatcheck.decision.comparison import Comparison, Judged, answer_of, compare, session_of
 from coatcheck.decision.decide import Identified, NeedBody
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.policy import (
     BodyInjection,
@@ -17,7 +18,7 @@ from coatcheck.decision.policy import (
     SecretRef,
 )
 from coatcheck.decision.session import Isolation, Session
-from coatcheck.decision.verdict import Deny, Inject, Injection, Pass, Reason
+from coatcheck.decision.verdict import Inject, Injection, Pass
 
 SESSION = Session(
     "s-1", "acme", "agent", "default", Origin(OriginClass.SOCKET, "s-1"), frozenset({"api"}), Isolation.NONE,

@@ -12,6 +12,7 @@ from coatcheck.decision.decide import (
     decide_body,
     decide_connect,
 )
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import (
     Destination,
@@ -35,7 +36,7 @@ from coatcheck.decision.policy import (
 )
 from coatcheck.decision.session import Isolation, Now, Session
 from coatcheck.decision.synthetic import synthetic
-from coatcheck.decision.verdict import Deny, Inject, Pass, Reason
+from coatcheck.decision.verdict import Inject, Pass
 
 ORIGIN = Origin(OriginClass.SOCKET, "ses_a")
 PEER = Peer("ses_a", (ORIGIN,))

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from coatcheck.decision.denial import EXPLANATIONS, Reason
 from coatcheck.decision.explain import explain, render
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.policy import (
@@ -13,7 +14,6 @@ from coatcheck.decision.policy import (
     Rule,
     SecretRef,
 )
-from coatcheck.decision.verdict import EXPLANATIONS, Reason
 
 API = (HostPattern("api.example.org"),)
 

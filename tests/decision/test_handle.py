@@ -13,11 +13,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.handle import MAX_CHARS, PREFIX, Claims, HandleKeys, judge, sign, verify
 from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.policy import Credential, HeaderInjection, SecretRef
 from coatcheck.decision.session import Isolation, Now, Session
-from coatcheck.decision.verdict import Deny, Reason
 
 KEY = Ed25519PrivateKey.generate()
 OTHER_KEY = Ed25519PrivateKey.generate()

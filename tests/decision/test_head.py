@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.head import MAX_HEADER_BYTES, MAX_HEADERS, check_connect, check_head
 from coatcheck.decision.message import RequestHead
-from coatcheck.decision.verdict import Deny, Reason
 
 
 def head(*headers: tuple[str, str], method: str = "GET", version: str = "HTTP/1.1") -> RequestHead:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Destination, Edits, RequestHead
 from coatcheck.decision.observation import Observation
 from coatcheck.decision.observing import MAX_REQUEST_BYTES, METHODS, OBSERVED, observes
-from coatcheck.decision.verdict import Deny, Pass, Reason
+from coatcheck.decision.verdict import Pass
 from coatcheck.policy import PolicyError, load_policy
 from coatcheck.request.call import Call
 from coatcheck.state.state import State

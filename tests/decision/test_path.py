@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coatcheck.decision.denial import Reason
 from coatcheck.decision.path import MAX_TARGET, ambiguous, canonical_path, check_target
-from coatcheck.decision.verdict import Reason
 
 GOOD = [
     "/",

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.policy import (
     Credential,
@@ -21,7 +22,6 @@ from coatcheck.decision.policy import (
     rules_for_host,
     tunnel_rule,
 )
-from coatcheck.decision.verdict import Deny, Reason
 
 API = (HostPattern("api.example.org"),)
 POST = frozenset({"POST"})

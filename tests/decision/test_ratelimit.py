@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.policy import Limit, LimitKind, LimitScope, Rule
 from coatcheck.decision.ratelimit import Spent, bucket_key, charge, enter, spend
 from coatcheck.decision.session import Isolation, Session
-from coatcheck.decision.verdict import Deny, Reason
 
 SIXTY = Limit(LimitKind.REQUESTS, 60, 60.0, 10, LimitScope.SESSION)
 BYTES = Limit(LimitKind.BYTES_DOWN, 1_000, 10.0, 1_000, LimitScope.SESSION)

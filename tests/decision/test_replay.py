@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from coatcheck.decision.comparison import Judged
 from coatcheck.decision.decide import DecisionContext, Identified, decide
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import Destination, Origin, OriginClass, Peer, RequestHead
 from coatcheck.decision.observation import Observation
@@ -23,7 +24,7 @@ from coatcheck.decision.policy import (
 )
 from coatcheck.decision.replay import Change, Question, replay
 from coatcheck.decision.session import Isolation, Now, Session
-from coatcheck.decision.verdict import Deny, Inject, Pass, Reason
+from coatcheck.decision.verdict import Inject, Pass
 from coatcheck.policy import load_policy
 
 NAMES = ("one", "two")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Headers, RequestHead, ResponseHead
 from coatcheck.decision.response import (
     Framing,
@@ -15,7 +16,6 @@ from coatcheck.decision.response import (
 )
 from coatcheck.decision.response_headers import MAX_HEADER_BYTES, MAX_HEADERS
 from coatcheck.decision.scrub import Patterns
-from coatcheck.decision.verdict import Deny, Reason
 
 SECRET = "sk-proj-0123456789abcdefABCDEF"
 PATTERNS = Patterns.of([SECRET])

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Origin, OriginClass, Peer
 from coatcheck.decision.session import Isolation, Now, alive, identify, isolation_at_least
-from coatcheck.decision.verdict import Deny, Reason
 from tests.decision.test_decide import SESSION
 
 CERTIFICATE = Origin(OriginClass.MTLS, "ab" * 32)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.policy import (
     Credential,
@@ -14,7 +15,6 @@ from coatcheck.decision.policy import (
     match,
 )
 from coatcheck.decision.steering import _spellings, read_steering
-from coatcheck.decision.verdict import Deny, Reason
 
 HOSTS = (HostPattern("api.example.org"),)
 HERE = Destination("https", "api.example.org", 443)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Edits, Headers, RequestHead
 from coatcheck.decision.policy import (
     BasicInjection,
@@ -19,7 +20,7 @@ from coatcheck.decision.policy import (
     SigV4Injection,
 )
 from coatcheck.decision.substitute import check_secret, substitute
-from coatcheck.decision.verdict import Deny, Injection, Reason
+from coatcheck.decision.verdict import Injection
 from tests.decision.substitution import (
     HANDLE,
     OTHER,

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Edits, Headers
 from coatcheck.decision.policy import BodyInjection, HeaderInjection
 from coatcheck.decision.substitute import body_limit, substitute
 from coatcheck.decision.substitute_body import MOST_CONTAINERS
-from coatcheck.decision.verdict import Deny, Injection, Reason
+from coatcheck.decision.verdict import Injection
 from tests.decision.substitution import (
     FORM,
     HANDLE,

@@ -2,8 +2,8 @@
 
 import pytest
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.substitute_pair import substitute_pair
-from coatcheck.decision.verdict import Deny, Reason
 from tests.decision.substitution import HANDLE
 
 

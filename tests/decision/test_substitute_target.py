@@ -5,9 +5,10 @@ from urllib.parse import quote
 
 import pytest
 
+from coatcheck.decision.denial import Reason
 from coatcheck.decision.policy import PathInjection, QueryInjection
 from coatcheck.decision.substitute import substitute
-from coatcheck.decision.verdict import Injection, Reason
+from coatcheck.decision.verdict import Injection
 from tests.decision.substitution import HANDLE, OTHER, SECRET, credential, edits, refused, request, run
 
 

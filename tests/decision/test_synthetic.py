@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coatcheck.decision.address import screen
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.host import canonical_host
 from coatcheck.decision.message import OriginalDestination
 from coatcheck.decision.synthetic import IPV4, IPV6, contradiction, synthetic
-from coatcheck.decision.verdict import Deny, Reason
 
 NAMES = st.integers(0, 10**9).map(lambda number: f"n{number}.example")
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from coatcheck.decision.verdict import EXPLANATIONS, Deny, Injection, Reason
+from coatcheck.decision.denial import EXPLANATIONS, Deny, Reason
+from coatcheck.decision.verdict import Injection
 from tests.decision.test_decide import CREDENTIALS
 
 

@@ -11,7 +11,7 @@ import h2.config
 import h2.connection
 import h2.events
 
-from coatcheck.decision.verdict import EXPLANATIONS, Reason
+from coatcheck.decision.denial import EXPLANATIONS, Reason
 from tests.fail_closed.world import World
 from tests.planes.wire import Wire
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import override
 
+from coatcheck.decision.denial import Reason
 from coatcheck.decision.policy import Limit, LimitScope, SecretRef
 from coatcheck.decision.ratelimit import BucketKey
 from coatcheck.decision.session import Session
-from coatcheck.decision.verdict import Reason
 from coatcheck.planes.mitm.plane import MitmPlane
 from coatcheck.request.approvals import Answer, NotWaiting
 from coatcheck.secrets import Secret

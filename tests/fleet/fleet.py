@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from coatcheck.decision.denial import Reason
 from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.session import Session
-from coatcheck.decision.verdict import Reason
 from coatcheck.fleet.member import Member, open_state
 from coatcheck.settings.daemon import Settings
 from coatcheck.state import NewSession, State

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.session import Session
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.fleet.approvals import SharedApprovals
 from coatcheck.policy import load_policy
 from coatcheck.request.approvals import Answer, Approvals, NotWaiting, Waiting

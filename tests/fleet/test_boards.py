@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from coatcheck.decision.denial import Reason
 from coatcheck.decision.policy import Limit, LimitKind, LimitScope
 from coatcheck.decision.session import Now
-from coatcheck.decision.verdict import Reason
 from coatcheck.fleet import boards
 from coatcheck.fleet.boards import Board, SharedBoards
 from coatcheck.fleet.seal import Seal

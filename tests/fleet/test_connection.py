@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trustme
 
-from coatcheck.decision.verdict import Reason
+from coatcheck.decision.denial import Reason
 from coatcheck.fleet.connection import Connector, SharedStateDown
 from coatcheck.fleet.scripts import COMMANDS
 from coatcheck.settings.shared_state import SharedStateServer

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.decision.verdict import Reason
+from coatcheck.decision.denial import Reason
 from coatcheck.fleet.follower import LONG_LOG, ClockApart
 from coatcheck.fleet.shared_log import Heard
 from coatcheck.state import Problem, StateError

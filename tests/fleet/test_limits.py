@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.policy import Limit, LimitKind, LimitScope, Policy, Rule
 from coatcheck.decision.session import Session
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.fleet import limits
 from coatcheck.fleet.limits import SharedLimits
 from coatcheck.fleet.seal import Seal

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from coatcheck.decision.denial import Reason
 from coatcheck.decision.session import Session
-from coatcheck.decision.verdict import Reason
 from coatcheck.fleet.shared_log import Heard, SharedLog
 from coatcheck.state import Problem, StateError, Status
 from coatcheck.state.changes import Renewed

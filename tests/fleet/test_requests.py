@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from coatcheck.decision.comparison import Comparison
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import RequestHead
 from coatcheck.decision.policy import Limit
 from coatcheck.decision.ratelimit import BucketKey
 from coatcheck.decision.session import Session
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.policy import load_policy
 from coatcheck.policy.shadow import Shadow
 from coatcheck.request.call import Call

@@ -10,9 +10,9 @@ from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers import http as mitm_http
 
+from coatcheck.decision.denial import Deny
 from coatcheck.decision.head import check_head
 from coatcheck.decision.message import Peer
-from coatcheck.decision.verdict import Deny
 from coatcheck.planes.mitm.destination import destination_of, tunnel_target
 from coatcheck.planes.mitm.http1 import BoundedHttp1Server
 from coatcheck.planes.mitm.translate import request_head

@@ -11,11 +11,12 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from coatcheck.decision.decide import DecisionContext, Identified, NeedBody, decide
+from coatcheck.decision.denial import Deny
 from coatcheck.decision.handle import Claims, HandleKeys, sign, verify
 from coatcheck.decision.head import check_head
 from coatcheck.decision.message import Destination, Origin, OriginClass, Peer, RequestHead
 from coatcheck.decision.session import Isolation, Now, Session
-from coatcheck.decision.verdict import Deny, Inject, Pass
+from coatcheck.decision.verdict import Inject, Pass
 from coatcheck.policy import load_policy
 from tests.fuzz.budget import budget
 

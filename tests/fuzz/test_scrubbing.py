@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from coatcheck.decision.body_scrubber import BodyScrubber
+from coatcheck.decision.denial import Deny
 from coatcheck.decision.message import RequestHead, ResponseHead
 from coatcheck.decision.response import ResponsePlan, plan_response
 from coatcheck.decision.scrub import Patterns
-from coatcheck.decision.verdict import Deny
 from tests.fuzz.budget import budget
 
 USER = "x-access-token"

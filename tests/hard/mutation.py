@@ -24,8 +24,8 @@ FORKED = Path(__file__).parent / "forked.py"
 STAGE, MUTANTS = WORK / "stage", WORK / "stage/mutants"
 MUTMUT = "mutmut==3.8.1"
 ORDER = (
-    *("session", "decide", "head", "host", "path", "handle", "address", "search", "verdict", "policy"),
-    *("substitute", "substitute_body", "substitute_pair", "host_index", "synthetic", "steering"),
+    *("session", "decide", "head", "host", "path", "handle", "address", "search", "verdict", "denial"),
+    *("policy", "substitute", "substitute_body", "substitute_pair", "host_index", "synthetic", "steering"),
     *("body_search", "encodings", "scrub", "body_scrubber", "response", "response_headers", "message"),
     *("envelopes", "ratelimit", "content_coding"),
 )

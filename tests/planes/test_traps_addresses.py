@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from coatcheck.decision.verdict import Reason
+from coatcheck.decision.denial import Reason
 from coatcheck.planes.upstream.upstream import Upstream, UpstreamRefused, UpstreamSettings
 from tests.daemon import Sandbox, TestDaemon
 from tests.planes.attack import nothing_is_left, request

@@ -7,7 +7,7 @@ from mitmproxy.proxy import layer
 from mitmproxy.proxy.layers.http import HttpRequestHook
 from mitmproxy.proxy.layers.tls import TlsClienthelloHook, TlsStartClientHook, TlsStartServerHook
 
-from coatcheck.decision.verdict import Reason
+from coatcheck.decision.denial import Reason
 from coatcheck.planes.mitm.connection import EgressConnection
 from coatcheck.planes.mitm.hooks import VerdictHook
 from coatcheck.request.call import Call

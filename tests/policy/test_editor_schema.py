@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from coatcheck.decision.verdict import EXPLANATIONS, Reason
+from coatcheck.decision.denial import EXPLANATIONS, Reason
 from coatcheck.policy import check_policy
 from coatcheck.policy.editor_schema import SNIPPETS, policy_schema, samples_schema
 from coatcheck.policy.file.codes import Code

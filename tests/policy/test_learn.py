@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.policy import Policy, match
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.policy import learn as learning
 from coatcheck.policy import load_policy
 from coatcheck.policy.file.problem import Wrong

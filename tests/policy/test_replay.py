@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from coatcheck.decision.denial import Reason
 from coatcheck.decision.replay import Change
-from coatcheck.decision.verdict import Reason
 from coatcheck.policy import load_policy
 from coatcheck.policy import replay as module
 from coatcheck.policy.replay import replay_logs

@@ -8,9 +8,9 @@ import pytest
 
 from coatcheck.decision.comparison import Comparison
 from coatcheck.decision.decide import decide
+from coatcheck.decision.denial import Reason
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.policy import SecretRef
-from coatcheck.decision.verdict import Reason
 from coatcheck.policy import load_policy
 from coatcheck.policy import shadow as module
 from coatcheck.policy.shadow import BURST, EVERY_SECONDS, MAX_KINDS, Shadow

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.session import Now, Session
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.policy import load_policy
 from coatcheck.request.approvals import Answer, Approvals, NotWaiting
 from coatcheck.state.sessions import NewSession

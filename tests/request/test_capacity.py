@@ -2,7 +2,7 @@
 
 import pytest
 
-from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.request.capacity import LITTLE, Capacity
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Destination, Edits, Peer, RequestHead, ResponseHead
 from coatcheck.decision.policy import Policy, SecretRef
 from coatcheck.decision.response import ResponsePlan
 from coatcheck.decision.session import Session
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.policy import load_policy
 from coatcheck.request.call import Call
 from coatcheck.request.exchange import Exchange, ExchangeSettings, status_of

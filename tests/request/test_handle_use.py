@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from coatcheck.decision.denial import Reason
 from coatcheck.decision.message import Edits, Peer
 from coatcheck.decision.session import Session
-from coatcheck.decision.verdict import Inject, Injection, Reason
+from coatcheck.decision.verdict import Inject, Injection
 from coatcheck.policy import load_policy
 from coatcheck.request.handle_use import ancestor_shown, counts_until, foreign, one_revoked
 from coatcheck.state.sessions import NewSession

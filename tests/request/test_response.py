@@ -2,9 +2,9 @@
 
 import gzip
 
+from coatcheck.decision.denial import Deny
 from coatcheck.decision.message import Headers, RequestHead, ResponseHead
 from coatcheck.decision.response import ResponsePlan
-from coatcheck.decision.verdict import Deny
 from coatcheck.request.response import Answer
 from coatcheck.request.served_secrets import SessionSecrets
 from tests.known_secrets import known_secret

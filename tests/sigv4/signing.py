@@ -11,9 +11,9 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Edits, RequestHead
 from coatcheck.decision.policy import SigV4Injection
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.sigv4.covered import needs_body_hash
 from coatcheck.sigv4.keys import AwsKeys
 from coatcheck.sigv4.resign import resign

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.sigv4.keys import AwsKeys, parse_aws_keys
 from tests.known_secrets import known_secret
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from coatcheck.decision.denial import Reason
 from coatcheck.decision.message import Edits, Headers, RequestHead
-from coatcheck.decision.verdict import Reason
 from coatcheck.sigv4.covered import needs_body_hash
 from coatcheck.sigv4.keys import AwsKeys
 from coatcheck.sigv4.resign import PRESIGNED_SECONDS, resign

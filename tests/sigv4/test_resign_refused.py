@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Edits, RequestHead
 from coatcheck.decision.policy import SigV4Injection
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.sigv4.resign import resign
 from tests.sigv4.recording_server import Recording
 from tests.sigv4.signing import (

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from coatcheck.decision.denial import Reason
 from coatcheck.decision.session import MAX_ANCESTORS, Session
-from coatcheck.decision.verdict import Reason
 from coatcheck.state import MintedHandle, Problem, State, StateError, StateSettings, Status
 from tests.state.house import WANTED, House, counts
 

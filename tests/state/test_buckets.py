@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.policy import Limit, LimitKind, LimitScope, Rule
 from coatcheck.decision.session import Isolation, Session
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.state.buckets import Buckets
 
 SESSION = Session(

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.handle import Claims, HandleKeys, verify
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.state import State, genuine
 from tests.state.house import WANTED
 

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Peer
 from coatcheck.decision.session import identify
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.state import Problem, State, StateError, Status
 from coatcheck.telemetry.events import SessionChange
 from tests.state.house import WANTED, House

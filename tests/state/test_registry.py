@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from coatcheck.decision.denial import Reason
 from coatcheck.decision.message import Origin, OriginClass, Peer
 from coatcheck.decision.session import Session, identify
-from coatcheck.decision.verdict import Reason
 from coatcheck.state import Problem, State, StateError, StateSettings
 from coatcheck.state.changes import Closed, CredentialsLeft
 from coatcheck.state.replica import Entry

@@ -10,8 +10,8 @@ from threading import Event
 
 import pytest
 
+from coatcheck.decision.denial import Reason
 from coatcheck.decision.session import Session
-from coatcheck.decision.verdict import Reason
 from coatcheck.state import State, StateError, signing_keys
 from coatcheck.state.changes import Change, HandleRevoked, KeysChanged, Minted, Opened
 from coatcheck.state.replica import Entry, Replica

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.platform.private_files import PrivateFileError
 from coatcheck.state import Problem, State, StateError
 from coatcheck.state.sessions import SANDBOX_SOCKETS

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.handle import Claims, verify
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.platform.private_files import PrivateFileError
 from coatcheck.state.errors import StateError
 from coatcheck.state.signing_keys import FILE_NAME, SigningKeys

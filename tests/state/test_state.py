@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from coatcheck.decision.denial import Reason
 from coatcheck.decision.message import Origin, OriginClass
-from coatcheck.decision.verdict import Reason
 from coatcheck.state import NewSession, Problem, State, StateError, StateSettings, Status
 from coatcheck.state.registry import Taken
 from coatcheck.telemetry.events import DaemonEvent, Revocation, SessionChange, SessionEvent

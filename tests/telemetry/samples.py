@@ -7,7 +7,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coatcheck.decision.comparison import Comparison
-from coatcheck.decision.verdict import Reason
+from coatcheck.decision.denial import Reason
 from coatcheck.telemetry.audit.checkpoint import CheckpointSigner
 from coatcheck.telemetry.audit.log import AuditLog
 from coatcheck.telemetry.events import (

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from coatcheck.decision.verdict import Reason
+from coatcheck.decision.denial import Reason
 from coatcheck.telemetry.events import (
     Alarm,
     Completion,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coatcheck.decision.verdict import Reason
+from coatcheck.decision.denial import Reason
 from coatcheck.telemetry.events import Event, Repeated
 from coatcheck.telemetry.repeats import BURST, EVERY_SECONDS, TELL_SECONDS, Repeats
 from tests.telemetry.samples import ALARM, COMPLETION, DECISION, DENIED, ENDED, OPENED

@@ -5,9 +5,10 @@ from enum import StrEnum
 
 from coatcheck.decision.approval import Asking
 from coatcheck.decision.decide import Identified, NeedBody
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.policy import Credential
 from coatcheck.decision.session import Session
-from coatcheck.decision.verdict import Deny, Inject, Injection, Pass, Reason
+from coatcheck.decision.verdict import Inject, Injection, Pass
 
 type Judged = Deny | Identified | Pass | Inject | NeedBody | Session
 """What `decide` and `decide_connect` answer."""

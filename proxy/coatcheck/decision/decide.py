@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from coatcheck.decision.body_search import BodySearch
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.handle import Claims, judge
 from coatcheck.decision.message import Destination, Origin, Peer, RequestHead
 from coatcheck.decision.observing import observed, observes
@@ -25,7 +26,7 @@ from coatcheck.decision.policy import (
 from coatcheck.decision.search import Found, find, placed
 from coatcheck.decision.session import Now, Session, identify, isolation_at_least
 from coatcheck.decision.synthetic import contradiction
-from coatcheck.decision.verdict import Deny, Inject, Injection, Pass, Reason, Verdict
+from coatcheck.decision.verdict import Inject, Injection, Pass, Verdict
 
 
 @dataclass(frozen=True, slots=True)

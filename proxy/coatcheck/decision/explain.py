@@ -6,11 +6,11 @@ For people who write policies. The request path asks `policy.match` and nothing 
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from coatcheck.decision.denial import EXPLANATIONS, Deny, Reason
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.path import ambiguous, canonical_path
 from coatcheck.decision.policy import Credential, Policy, Rule, credential_allows, match, misfit
 from coatcheck.decision.steering import read_steering
-from coatcheck.decision.verdict import EXPLANATIONS, Deny, Reason
 
 
 @dataclass(frozen=True, slots=True)

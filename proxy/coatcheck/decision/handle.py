@@ -19,9 +19,9 @@ from jwt.api_jws import PyJWS
 from jwt.exceptions import PyJWTError
 from jwt.utils import base64url_encode
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.policy import Credential
 from coatcheck.decision.session import Now, Session
-from coatcheck.decision.verdict import Deny, Reason
 
 PREFIX: Final = "cch_"
 MAX_CHARS: Final = 1024

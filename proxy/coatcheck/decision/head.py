@@ -3,8 +3,8 @@
 What mitmproxy lets through and why each matters: notes/mitmproxy 4.2.
 """
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import RequestHead
-from coatcheck.decision.verdict import Deny, Reason
 
 MAX_HEADERS = 128
 """Header fields a request; common servers stop at 100 (Apache, nginx by size)."""

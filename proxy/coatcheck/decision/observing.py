@@ -6,11 +6,11 @@ to where no rule allows it is refused and alarms as always, so nothing here can 
 
 from typing import Final
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.path import check_target
 from coatcheck.decision.policy import HostPattern, Limit, LimitKind, LimitScope, Policy, Rule
 from coatcheck.decision.steering import names_another_host, read_steering
-from coatcheck.decision.verdict import Deny, Reason
 
 OBSERVED: Final = "(observed)"
 """The rule's name in records. No policy file can hold a rule of this name."""

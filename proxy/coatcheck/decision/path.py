@@ -22,7 +22,7 @@ carry a handle.
 import unicodedata
 from urllib.parse import unquote_to_bytes
 
-from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.decision.denial import Deny, Reason
 
 MAX_TARGET = 8192
 """Characters. nginx, Apache and most CDNs refuse longer request lines too."""

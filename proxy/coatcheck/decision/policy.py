@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from coatcheck.decision.approval import Asking
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.filesystem import Filesystem
 from coatcheck.decision.host_index import HostIndex
 from coatcheck.decision.message import Destination, OriginClass, RequestHead
@@ -15,7 +16,6 @@ from coatcheck.decision.observation import Observation
 from coatcheck.decision.path import ambiguous, canonical_path, check_target
 from coatcheck.decision.session import DEFAULT_ORIGIN_CLASSES, Isolation
 from coatcheck.decision.steering import Steering, names_another_host, read_steering
-from coatcheck.decision.verdict import Deny, Reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ with the decision; who keeps it is not our business (`state.buckets` does).
 from dataclasses import dataclass
 from math import floor
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.policy import Limit, LimitKind, LimitScope, Rule
 from coatcheck.decision.session import Session
-from coatcheck.decision.verdict import Deny, Reason
 
 type BucketKey = tuple[str | float, ...]
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.observing import LACKING
 from coatcheck.decision.policy import (
@@ -23,7 +24,6 @@ from coatcheck.decision.policy import (
     tunnel_rule,
 )
 from coatcheck.decision.session import Isolation
-from coatcheck.decision.verdict import Deny, Reason
 
 
 class Change(StrEnum):

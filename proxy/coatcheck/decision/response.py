@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from coatcheck.decision.content_coding import DECODABLE, parse_codings
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Edits, Headers, RequestHead, ResponseHead
 from coatcheck.decision.response_headers import (
     HEAD_ONLY,
@@ -20,7 +21,6 @@ from coatcheck.decision.response_headers import (
     without,
 )
 from coatcheck.decision.scrub import Patterns
-from coatcheck.decision.verdict import Deny, Reason
 
 
 class Framing(StrEnum):

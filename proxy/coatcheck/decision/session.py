@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Origin, OriginClass, Peer
-from coatcheck.decision.verdict import Deny, Reason
 
 MAX_ANCESTORS: Final = 128
 """Lives that a session may come after. Each is some hundred bytes that are kept for as long as the youngest

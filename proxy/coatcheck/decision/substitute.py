@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from urllib.parse import quote, unquote
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Edits, RequestHead
 from coatcheck.decision.policy import (
     BasicInjection,
@@ -23,7 +24,7 @@ from coatcheck.decision.policy import (
 from coatcheck.decision.search import MARK
 from coatcheck.decision.substitute_body import substitute_body
 from coatcheck.decision.substitute_pair import substitute_pair
-from coatcheck.decision.verdict import Deny, Injection, Reason
+from coatcheck.decision.verdict import Injection
 
 SHORTEST_SCRUBBED_SECRET = 16
 """Bytes. A shorter one would be taken out of answers where it stands by chance (DESIGN 5, Scrubbing)."""

@@ -3,10 +3,10 @@
 import json
 from typing import NoReturn
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import RequestHead
 from coatcheck.decision.policy import BodyInjection
 from coatcheck.decision.substitute_pair import substitute_pair
-from coatcheck.decision.verdict import Deny, Reason
 
 type Json = str | int | float | bool | list[Json] | dict[str, Json] | None
 

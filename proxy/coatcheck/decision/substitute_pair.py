@@ -2,7 +2,7 @@
 
 from urllib.parse import quote, unquote_plus
 
-from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.decision.denial import Deny, Reason
 
 
 def substitute_pair(pairs: str, name: str, handle: str | None, secret: str) -> str | Deny:

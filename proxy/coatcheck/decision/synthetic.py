@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import OriginalDestination
-from coatcheck.decision.verdict import Deny, Reason
 
 IPV4 = IPv4Network("198.18.0.0/15")
 """For benchmarks of networks (RFC 2544): on no internet and hardly on any intranet. 131,072 addresses: two

@@ -9,9 +9,9 @@ from email.utils import parsedate_to_datetime
 
 from requests.exceptions import RequestException
 
+from coatcheck.decision.denial import Deny
 from coatcheck.decision.policy import Credential, SigV4Injection
 from coatcheck.decision.substitute import check_secret
-from coatcheck.decision.verdict import Deny
 from coatcheck.doctor.finding import Finding, Subject, ok, problem, warning
 from coatcheck.secrets import Secret, SecretMissing, SecretStore, SecretUnavailable
 from coatcheck.secrets.bounded_http import deadline_session, keeping

@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from coatcheck.decision.denial import Deny
 from coatcheck.decision.policy import Limit, LimitKind, LimitScope
 from coatcheck.decision.ratelimit import spend
-from coatcheck.decision.verdict import Deny
 from coatcheck.durable.elastic import Initiator, Size
 from coatcheck.durable.elasticity import STATUS
 from coatcheck.launcher.metadata_http import Answer, Asked, Refused

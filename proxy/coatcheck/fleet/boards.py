@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Any, Final
 
+from coatcheck.decision.denial import Reason
 from coatcheck.decision.policy import Limit, LimitKind, LimitScope
 from coatcheck.decision.session import Now
-from coatcheck.decision.verdict import Reason
 from coatcheck.fleet.connection import LEAVING_SECONDS, SharedStateDown
 from coatcheck.fleet.shared_log import SharedLog
 from coatcheck.state.levels import Level

@@ -16,11 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import OriginClass
 from coatcheck.decision.policy import Limit, LimitKind, LimitScope
 from coatcheck.decision.ratelimit import BucketKey, charge, spend
 from coatcheck.decision.session import Session
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.fleet.connection import LEAVING_SECONDS, SharedStateDown
 from coatcheck.fleet.shared_log import SharedLog
 from coatcheck.state.buckets import ShareAwaited

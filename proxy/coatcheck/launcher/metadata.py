@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
+from coatcheck.decision.denial import Deny
 from coatcheck.decision.policy import Limit, LimitKind, LimitScope
 from coatcheck.decision.ratelimit import spend
-from coatcheck.decision.verdict import Deny
 from coatcheck.durable.metadata_scale import SCALE, Scaler, ScaleResource
 from coatcheck.launcher.metadata_aws import (
     CONTAINER,

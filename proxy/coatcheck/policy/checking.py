@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from coatcheck.decision.denial import EXPLANATIONS, Reason
 from coatcheck.decision.explain import PolicyExplanation, explain, render
 from coatcheck.decision.message import RequestHead
 from coatcheck.decision.policy import Policy
-from coatcheck.decision.verdict import EXPLANATIONS, Reason
 from coatcheck.policy.file.loading import check_policy
 from coatcheck.policy.file.problem import PolicyError, Problem, Wrong
 from coatcheck.policy.file.reading import MAX_BYTES

@@ -8,8 +8,8 @@ snippet. Other readers of JSON Schema skip `defaultSnippets` and `enumDescriptio
 from collections.abc import Mapping
 from typing import Any, Final
 
-from coatcheck.decision.verdict import EXPLANATIONS as REASONS
-from coatcheck.decision.verdict import Reason
+from coatcheck.decision.denial import EXPLANATIONS as REASONS
+from coatcheck.decision.denial import Reason
 from coatcheck.policy.file.codes import EXPLANATIONS as FINDINGS
 from coatcheck.policy.file.codes import Code
 from coatcheck.policy.file.models import Document

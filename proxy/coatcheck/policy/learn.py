@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from coatcheck.decision.denial import Reason
 from coatcheck.decision.replay import BY_MATCH
-from coatcheck.decision.verdict import Reason
 from coatcheck.policy.file.fields import host_pattern, line_of_text, method, path_pattern
 from coatcheck.policy.file.problem import Wrong
 from coatcheck.policy.file.reading import read

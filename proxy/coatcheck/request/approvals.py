@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from coatcheck.decision.approval import Asking, Question, question, shown_target
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.search import mask
 from coatcheck.decision.session import Now, Session
-from coatcheck.decision.verdict import Deny, Inject, Pass, Reason
+from coatcheck.decision.verdict import Inject, Pass
 from coatcheck.state.state import State
 from coatcheck.telemetry.events import ApprovalChange, ApprovalEvent, Event
 

@@ -2,8 +2,9 @@
 
 import time
 
+from coatcheck.decision.denial import Deny
 from coatcheck.decision.search import mask
-from coatcheck.decision.verdict import Deny, Inject
+from coatcheck.decision.verdict import Inject
 from coatcheck.request.call import Call
 from coatcheck.state.state import State
 from coatcheck.telemetry.events import Alarm, Decision, Outcome

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from coatcheck.decision.body_search import BodySearch
 from coatcheck.decision.decide import DecisionContext, NeedBody
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import Destination, Edits, Peer, RequestHead, ResponseHead
 from coatcheck.decision.policy import Credential, HandlesInBody, LimitKind, Rule
 from coatcheck.decision.response import ResponsePlan
 from coatcheck.decision.session import Session, alive
 from coatcheck.decision.substitute import check_secret
-from coatcheck.decision.verdict import Deny, Inject, Pass, Reason
+from coatcheck.decision.verdict import Inject, Pass
 from coatcheck.request.handle_use import ancestor_shown, counts_until, foreign, one_revoked
 from coatcheck.request.request_edits import (
     credential_edits,

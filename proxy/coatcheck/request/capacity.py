@@ -6,7 +6,7 @@ One sandbox can take neither all the places nor all the room: the rest of the fl
 from collections.abc import Hashable
 from collections.abc import Set as AbstractSet
 
-from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.decision.denial import Deny, Reason
 
 MAX_CALLS = 5000
 """Requests at once; above it new ones get 503, so that revocation stays fast (I5)."""

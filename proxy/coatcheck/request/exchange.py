@@ -22,11 +22,12 @@ from coatcheck.decision.decide import (
     decide_body,
     decide_connect,
 )
+from coatcheck.decision.denial import EXPLANATIONS, Deny, Reason
 from coatcheck.decision.head import check_head
 from coatcheck.decision.message import Destination, Peer, RequestHead
 from coatcheck.decision.policy import SecretRef, SigV4Injection
 from coatcheck.decision.session import Session, alive
-from coatcheck.decision.verdict import EXPLANATIONS, Deny, Inject, Pass, Reason, Verdict
+from coatcheck.decision.verdict import Inject, Pass, Verdict
 from coatcheck.policy.shadow import Shadow
 from coatcheck.request import audit_records as verdict_record
 from coatcheck.request.approvals import Approvals

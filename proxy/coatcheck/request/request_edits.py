@@ -3,12 +3,13 @@
 import hashlib
 from collections.abc import Iterator, Mapping
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.head import HOP_BY_HOP
 from coatcheck.decision.message import Destination, Edits, RequestHead
 from coatcheck.decision.policy import BasicInjection, Credential, SigV4Injection
 from coatcheck.decision.response import plan_request_for_scrubbing
 from coatcheck.decision.substitute import substitute
-from coatcheck.decision.verdict import Deny, Inject, Reason
+from coatcheck.decision.verdict import Inject
 from coatcheck.secrets import Secret
 from coatcheck.sigv4.keys import parse_aws_keys
 from coatcheck.sigv4.resign import resign

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from coatcheck.decision.body_scrubber import BodyScrubber
 from coatcheck.decision.content_coding import CodingRefused
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Headers, RequestHead, ResponseHead
 from coatcheck.decision.response import (
     Framing,
@@ -13,7 +14,6 @@ from coatcheck.decision.response import (
     readable_charset,
 )
 from coatcheck.decision.scrub import Patterns, scrub_bytes
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.request.served_secrets import SessionSecrets
 
 

@@ -1,9 +1,10 @@
 """Whether a verdict still stands under the policy as it is now."""
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.observing import OBSERVED, observed
 from coatcheck.decision.policy import Policy, Rule, credential_allows, match, tunnel_rule
-from coatcheck.decision.verdict import Deny, Inject, Pass, Reason
+from coatcheck.decision.verdict import Inject, Pass
 
 
 def revalidate(

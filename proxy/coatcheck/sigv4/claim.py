@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import unquote
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import RequestHead
-from coatcheck.decision.verdict import Deny, Reason
 
 ALGORITHM: Final = "AWS4-HMAC-SHA256"
 TOKEN_HEADER: Final = "x-amz-security-token"

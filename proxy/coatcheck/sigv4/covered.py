@@ -4,8 +4,8 @@ from typing import Final
 
 from botocore.auth import EMPTY_SHA256_HASH, STREAMING_UNSIGNED_PAYLOAD_TRAILER, UNSIGNED_PAYLOAD
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Destination, Headers, RequestHead
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.sigv4.claim import CONTENT_HEADER, S3_SERVICES, Claim, is_sha256, read_claim
 from coatcheck.sigv4.signature import ToSign
 

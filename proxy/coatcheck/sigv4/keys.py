@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Final
 
-from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.decision.denial import Deny, Reason
 
 _NAMES: Final = ("access_key_id", "secret_access_key", "session_token")
 _LONGEST: Final = 8192

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote, unquote
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Destination, Edits, Headers, RequestHead
 from coatcheck.decision.policy import SigV4Injection
 from coatcheck.decision.search import MARK
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.sigv4.claim import ALGORITHM, TOKEN_HEADER, Claim, read_claim
 from coatcheck.sigv4.covered import covered, netloc, without
 from coatcheck.sigv4.keys import AwsKeys

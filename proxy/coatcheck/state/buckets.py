@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.policy import Limit, LimitKind, LimitScope, Rule
 from coatcheck.decision.ratelimit import BucketKey, bucket_key, charge, enter, spend
 from coatcheck.decision.session import Session
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.state.levels import Level
 
 MAX_BUCKETS = 200_000

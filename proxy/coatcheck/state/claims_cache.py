@@ -6,8 +6,8 @@ Read in the plane's thread without a lock: every step is one operation on one di
 from hashlib import sha256
 from typing import Final
 
+from coatcheck.decision.denial import Deny
 from coatcheck.decision.handle import Claims
-from coatcheck.decision.verdict import Deny
 
 MAX_GENUINE: Final = 65_536
 """More than 10,000 sessions with six handles each; about 30 MB when full."""

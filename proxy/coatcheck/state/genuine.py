@@ -1,8 +1,8 @@
 """Whether a handle's text is genuine, fast: asked by planes for every handle, without a lock."""
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.handle import MAX_CHARS, PREFIX, Claims, verify
 from coatcheck.decision.policy import Shape
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.state.claims_cache import MAX_GENUINE, MAX_REFUSED, ClaimsCache, digest_of
 from coatcheck.state.issued import IssuedHandles
 from coatcheck.state.signing_keys import SigningKeys

@@ -10,9 +10,9 @@ from functools import partial
 from math import floor
 from typing import Final
 
+from coatcheck.decision.denial import Reason
 from coatcheck.decision.message import Origin
 from coatcheck.decision.session import Now, Session, alive
-from coatcheck.decision.verdict import Reason
 from coatcheck.state.database import Database, IssuedHandle, Status
 from coatcheck.state.errors import Problem, StateError
 from coatcheck.state.issued import IssuedHandles

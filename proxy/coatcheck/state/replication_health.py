@@ -3,8 +3,8 @@
 from threading import Condition
 from typing import Final
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.session import Now
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.state.errors import Problem, StateError
 
 CATCH_UP_SECONDS: Final = 5.0

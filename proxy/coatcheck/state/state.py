@@ -20,9 +20,9 @@ from threading import RLock
 from types import MappingProxyType
 from typing import Final
 
+from coatcheck.decision.denial import Deny
 from coatcheck.decision.policy import Policy
 from coatcheck.decision.session import Now, Session
-from coatcheck.decision.verdict import Deny
 from coatcheck.state.clock import Clock
 from coatcheck.state.database import Database, IssuedHandle, Status
 from coatcheck.state.errors import Problem, StateError

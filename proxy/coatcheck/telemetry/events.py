@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from coatcheck.decision.comparison import Comparison
-from coatcheck.decision.verdict import Reason
+from coatcheck.decision.denial import Reason
 
 
 class Outcome(StrEnum):

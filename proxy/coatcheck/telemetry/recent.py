@@ -12,7 +12,7 @@ from itertools import islice, takewhile
 from threading import Lock
 from typing import Final
 
-from coatcheck.decision.verdict import Reason
+from coatcheck.decision.denial import Reason
 from coatcheck.telemetry.events import (
     Alarm,
     ApprovalChange,

@@ -9,7 +9,7 @@ import threading
 from dataclasses import dataclass
 from typing import Final
 
-from coatcheck.decision.verdict import Reason
+from coatcheck.decision.denial import Reason
 from coatcheck.telemetry.events import Alarm, Decision, Event, Outcome, Repeated
 
 BURST: Final = 100

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from coatcheck.control.page import snapshot
+from coatcheck.decision.denial import Reason
 from coatcheck.decision.policy import Limit, LimitKind, LimitScope
-from coatcheck.decision.verdict import Reason
 from coatcheck.policy import load_policy
 from coatcheck.state.levels import Level
 from coatcheck.telemetry.recent import AlarmGroup

@@ -6,7 +6,7 @@ import pytest
 
 from coatcheck.control.page.told import only_own, shown, shown_alarm
 from coatcheck.decision.comparison import Comparison
-from coatcheck.decision.verdict import EXPLANATIONS, Reason
+from coatcheck.decision.denial import EXPLANATIONS, Reason
 from coatcheck.telemetry.events import (
     ApprovalChange,
     ApprovalEvent,

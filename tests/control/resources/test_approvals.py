@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from coatcheck.client.control import ControlError
-from coatcheck.decision.verdict import Deny
+from coatcheck.decision.denial import Deny
 from coatcheck.policy import load_policy
 from tests.asking import held, waiting
 from tests.control.conftest import Control

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from coatcheck.decision.address import parse_networks
-from coatcheck.decision.verdict import Reason
+from coatcheck.decision.denial import Reason
 from coatcheck.planes.upstream.upstream import ParentProxy, Upstream, UpstreamRefused, UpstreamSettings
 from coatcheck.settings.daemon import Settings
 from demo.server import TlsServer

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.policy import Rule, match
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.policy import PolicyError, Problem, check_policy, load_directory, load_file, load_policy
 
 HERE = Path(__file__).parent

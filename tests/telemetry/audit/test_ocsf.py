@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coatcheck.decision.verdict import Reason
+from coatcheck.decision.denial import Reason
 from coatcheck.telemetry.audit import record as audit_record
 from coatcheck.telemetry.audit.ocsf import SCHEMA, event
 from coatcheck.telemetry.events import Event, Outcome, Repeated

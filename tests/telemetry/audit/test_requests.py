@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from coatcheck.decision.denial import Reason
 from coatcheck.decision.message import Destination
-from coatcheck.decision.verdict import Reason
 from coatcheck.telemetry.audit.log import AuditLog
 from coatcheck.telemetry.audit.requests import Tally, recorded_requests
 from coatcheck.telemetry.events import Event, Repeated

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from coatcheck.decision.verdict import Reason
+from coatcheck.decision.denial import Reason
 from coatcheck.telemetry.metrics.metrics import FetchFailure, Metrics, Sink
 from coatcheck.telemetry.metrics.pulled import NAMES
 from coatcheck.telemetry.metrics.table import PREFIX, describe

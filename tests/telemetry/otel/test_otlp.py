@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from opentelemetry.proto.logs.v1.logs_pb2 import SeverityNumber
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from coatcheck.decision.verdict import Reason
+from coatcheck.decision.denial import Reason
 from coatcheck.telemetry.events import Event, Outcome, PolicyEvent
 from coatcheck.telemetry.log import LogLine
 from coatcheck.telemetry.otel.otlp import TEXT, Encoder, log_record, rejected, span, trace_id

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from coatcheck.decision.verdict import Reason
+from coatcheck.decision.denial import Reason
 from coatcheck.telemetry.otel.requests import Request, Requests
 from tests.telemetry.samples import COMPLETION, DECISION, DENIED, numbered
 

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from coatcheck.control.models import SESSION_ID
-from coatcheck.decision.verdict import EXPLANATIONS
+from coatcheck.decision.denial import EXPLANATIONS
 from coatcheck.telemetry.events import (
     Alarm,
     ApprovalEvent,

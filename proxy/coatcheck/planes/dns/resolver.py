@@ -11,9 +11,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import override
 
+from coatcheck.decision.denial import Deny
 from coatcheck.decision.policy import Limit, LimitKind, LimitScope
 from coatcheck.decision.ratelimit import spend
-from coatcheck.decision.verdict import Deny
 from coatcheck.planes.dns.message import MAX_QUERY, Malformed, answer, read_query
 from coatcheck.telemetry.metrics.metrics import DnsOutcome
 

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import (
     Destination,
     Origin,
@@ -22,7 +23,6 @@ from coatcheck.decision.message import (
     Peer,
     RequestHead,
 )
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.planes.dns.message import MAX_QUERY
 from coatcheck.planes.dns.resolver import Datagrams, Resolver
 from coatcheck.planes.listeners.descriptors import is_spare

@@ -15,9 +15,9 @@ from mitmproxy.proxy.layers.http import HTTPMode
 from mitmproxy.proxy.layers.modes import HttpProxy
 from mitmproxy.proxy.layers.tls import parse_client_hello
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.host import HostRefused
 from coatcheck.decision.message import Peer
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.planes.listeners.client_hello import is_whole, server_name
 from coatcheck.planes.mitm.layers import EgressHttpLayer
 from coatcheck.planes.mitm.refusal import refusal_bytes

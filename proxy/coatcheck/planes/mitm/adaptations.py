@@ -3,7 +3,7 @@
 from mitmproxy import http
 from mitmproxy.proxy.layers.http import _http1, _http2
 
-from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.planes.mitm.refusal import refusal_body, refusal_bytes
 
 _REASON_OF_STATUS = {

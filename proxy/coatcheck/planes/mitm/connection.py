@@ -26,8 +26,8 @@ from mitmproxy.proxy.layers.http._http1 import Http1Connection
 from mitmproxy.proxy.layers.http._http2 import Http2Connection
 from OpenSSL import SSL
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Peer
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.planes.listeners.sockets import address_of, reset
 from coatcheck.planes.listeners.transparent import first_layer
 from coatcheck.planes.mitm.failing import FAILED, ClosedLayer, final_response

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from mitmproxy import http
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.head import check_connect
 from coatcheck.decision.host import HostRefused, split_authority
 from coatcheck.decision.message import Destination, OriginClass, RequestHead
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.planes.mitm.translate import request_head
 
 if TYPE_CHECKING:

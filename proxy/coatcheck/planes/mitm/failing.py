@@ -18,7 +18,7 @@ from mitmproxy.proxy.layers.http._http1 import Http1Server
 from mitmproxy.proxy.layers.http._http2 import Http2Server
 from OpenSSL import SSL
 
-from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.planes.mitm.flow import EgressFlow
 from coatcheck.planes.mitm.refusal import refusal, refusal_bytes
 

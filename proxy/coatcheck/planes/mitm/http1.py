@@ -20,8 +20,8 @@ from mitmproxy.proxy.layers import http as mitm_http
 from mitmproxy.proxy.layers.http._base import HttpEvent
 from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Connection, Http1Server, make_body_reader
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.head import MAX_HEADER_BYTES
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.planes.mitm.refusal import refusal_bytes
 from coatcheck.planes.mitm.time_slice import Resume
 

@@ -21,7 +21,7 @@ from mitmproxy.proxy.layers.http._base import HttpConnection
 from mitmproxy.proxy.layers.http._http2 import Http2Client, Http2Connection, Http2Server
 from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
 
-from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.planes.mitm.time_slice import Resume
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers import http as mitm_http
 from mitmproxy.proxy.layers.http import HTTPMode
 
-from coatcheck.decision.verdict import Reason
+from coatcheck.decision.denial import Reason
 from coatcheck.planes.mitm.http1 import BoundedHttp1Client, BoundedHttp1Server, Release
 from coatcheck.planes.mitm.http2 import BoundedHttp2Client, BoundedHttp2Server, Credit
 from coatcheck.planes.mitm.stream import EgressStream

@@ -21,10 +21,10 @@ from mitmproxy.proxy.layers.tls import TlsClienthelloHook, TlsStartClientHook, T
 from OpenSSL import SSL
 
 from coatcheck.certificates.authority import CertificateError
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.host import HostRefused
 from coatcheck.decision.message import Destination, Origin, OriginClass, RequestHead
 from coatcheck.decision.policy import rules_for_host
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.planes.listeners.client_hello import server_name
 from coatcheck.planes.mitm.adaptations import adapt_mitmproxy
 from coatcheck.planes.mitm.connection import EgressConnection

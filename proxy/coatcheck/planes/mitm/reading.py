@@ -15,7 +15,7 @@ from mitmproxy.proxy import events, server
 from mitmproxy.proxy.layers.http._http1 import Http1Connection
 from mitmproxy.proxy.layers.http._http2 import Http2Connection
 
-from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.planes.mitm.failing import FAILED
 from coatcheck.planes.mitm.http2 import has_room
 

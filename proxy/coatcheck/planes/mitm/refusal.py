@@ -5,7 +5,7 @@ import json
 from mitmproxy import http
 from mitmproxy.net.http import http1
 
-from coatcheck.decision.verdict import EXPLANATIONS, Deny
+from coatcheck.decision.denial import EXPLANATIONS, Deny
 
 
 def refusal_body(denial: Deny, request_id: str) -> bytes:

@@ -35,7 +35,7 @@ from mitmproxy.proxy.layers.http import (
 )
 from mitmproxy.proxy.layers.http._base import HttpEvent
 
-from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.planes.mitm.failing import FailsClosed
 from coatcheck.planes.mitm.flow import EgressFlow
 from coatcheck.planes.mitm.hooks import VerdictHook

@@ -10,8 +10,8 @@ from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers.tls import parse_client_hello
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.host import HostRefused
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.planes.listeners.client_hello import is_whole, server_name
 
 if TYPE_CHECKING:

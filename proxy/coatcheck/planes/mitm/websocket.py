@@ -17,8 +17,8 @@ from wsproto.connection import ConnectionState
 from wsproto.events import BytesMessage, CloseConnection, Message, Ping, Pong, TextMessage
 from wsproto.utilities import ProtocolError
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.scrub import Scrubber
-from coatcheck.decision.verdict import Deny, Reason
 from coatcheck.planes.mitm.time_slice import Resume, TimeSlice
 
 if TYPE_CHECKING:

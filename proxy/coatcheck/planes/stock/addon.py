@@ -17,10 +17,11 @@ from mitmproxy.net.http.http1 import expected_http_body_size
 from mitmproxy.proxy import server_hooks
 from mitmproxy.tools.dump import DumpMaster
 
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.host import HostRefused, canonical_host
 from coatcheck.decision.message import Destination, Origin, OriginClass, Peer
 from coatcheck.decision.response import Framing
-from coatcheck.decision.verdict import Deny, Inject, Reason
+from coatcheck.decision.verdict import Inject
 from coatcheck.planes.mitm.adaptations import adapt_mitmproxy
 from coatcheck.planes.mitm.destination import destination_of, tunnel_target
 from coatcheck.planes.mitm.refusal import refusal

@@ -11,7 +11,7 @@ from typing import Any
 
 from mitmproxy import ctx, http
 
-from coatcheck.decision.verdict import Deny, Reason
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.planes.listeners.sockets import reset
 from coatcheck.request.exchange import Call
 

@@ -7,7 +7,7 @@ from typing import Final
 from mitmproxy.connection import Connection
 from mitmproxy.proxy.server import ConnectionIO
 
-from coatcheck.decision.verdict import Reason
+from coatcheck.decision.denial import Reason
 from coatcheck.planes.upstream.parent_proxy import UpstreamRefused
 
 SECONDS: Final = 10.0

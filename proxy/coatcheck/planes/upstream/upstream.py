@@ -15,7 +15,7 @@ from ipaddress import ip_address
 import aiohappyeyeballs
 
 from coatcheck.decision.address import Network, screen
-from coatcheck.decision.verdict import Reason
+from coatcheck.decision.denial import Reason
 from coatcheck.planes.listeners.descriptors import is_spare
 from coatcheck.planes.upstream.name_servers import NameServers
 from coatcheck.planes.upstream.parent_proxy import ParentProxy, UpstreamRefused, open_tunnel

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from coatcheck.decision.denial import Deny
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.policy import (
     Policy,
@@ -12,7 +13,6 @@ from coatcheck.decision.policy import (
     rules_for_host,
     tunnel_rule,
 )
-from coatcheck.decision.verdict import Deny
 from coatcheck.policy.diff.cells import HostCell, PathCell, host_cells, path_cells
 
 

@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
+from coatcheck.decision.denial import Reason
 from coatcheck.decision.host import HostRefused, split_authority
 from coatcheck.decision.message import Destination, OriginClass
 from coatcheck.decision.session import Isolation
-from coatcheck.decision.verdict import Reason
 from coatcheck.policy.file.models import FromText, LeastIsolation, Line, Name, OneOf, Origin, Strict
 from coatcheck.policy.file.problem import PolicyError, Problem, Wrong
 from coatcheck.policy.file.reading import read

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from coatcheck.decision.decide import DecisionContext, Identified, NeedBody, decide, decide_body
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import Destination, Origin, Peer, RequestHead
 from coatcheck.decision.policy import (
@@ -25,7 +26,7 @@ from coatcheck.decision.policy import (
 )
 from coatcheck.decision.search import MARK
 from coatcheck.decision.session import Now, Session
-from coatcheck.decision.verdict import Deny, Inject, Reason
+from coatcheck.decision.verdict import Inject
 from coatcheck.policy.samples.samples import Sample, SampleSession
 
 NO_HANDLE: Final = "none"

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coatcheck.decision.denial import Reason
 from coatcheck.decision.host import HostRefused, split_authority
 from coatcheck.decision.message import Destination
-from coatcheck.decision.verdict import Reason
 from coatcheck.telemetry.audit import file as audit_file
 from coatcheck.telemetry.events import Outcome
 from coatcheck.telemetry.repeats import ALLOWED_BEFORE

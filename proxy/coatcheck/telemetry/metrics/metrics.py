@@ -18,7 +18,7 @@ from prometheus_client import (
 from prometheus_client.process_collector import ProcessCollector
 
 from coatcheck.decision.comparison import Comparison
-from coatcheck.decision.verdict import Reason
+from coatcheck.decision.denial import Reason
 from coatcheck.telemetry.events import (
     Alarm,
     ApprovalChange,
