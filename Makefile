@@ -9,7 +9,7 @@ setup:  ## .venv/bin/coatcheck from requirements.lock, and the Debian packages t
 	@scripts/setup
 
 demo: setup  ## the main job on real input, six attacks, a redirect, a real agent in a microVM
-	@.venv/bin/coatcheck demo $(ARGS)
+	@.venv/bin/python -m demo $(ARGS)
 
 test: setup  ## every test
 	@scripts/test $(ARGS)

@@ -1,8 +1,9 @@
-"""`python -m demo` is `coatcheck demo`."""
+"""`python -m demo`."""
 
 import sys
 
-from demo.main import DemoError, main
+from demo.main import main
+from demo.requirement import DemoError
 
 try:
     sys.exit(main(sys.argv[1:]))

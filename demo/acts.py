@@ -13,7 +13,6 @@ from demo.agent_program import AgentError
 from demo.attacks import Attacker, every
 from demo.clients import show_clients, show_control, show_handles
 from demo.daemon import DaemonError, OpenedSession
-from demo.git_server import GitMissing
 from demo.isolation import Isolation, probe
 from demo.microvm import show_microvm
 from demo.reach import reach
@@ -22,6 +21,7 @@ from demo.sandbox import Sandbox, SandboxError, open_sandbox
 from demo.stage import Stage
 from demo.summary import show_audit, show_search
 from demo.transparent import show_transparent
+from demo.upstreams.git_server import GitMissing
 from demo.zero_secrets import Searched, needles, search_bytes, search_processes
 
 _TOLD = (

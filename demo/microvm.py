@@ -24,10 +24,10 @@ from coatcheck.telemetry.audit.checkpoint import load_public_key, signature_hold
 from demo.agent_program import ENVIRONMENT, PACKAGE, AgentError, Conversation, bundled, command
 from demo.daemon import LEASE_SECONDS
 from demo.report import Report
-from demo.report_pdf import make_report
-from demo.seen import fingerprint
 from demo.stage import Stage
-from demo.working_model import PRIMES_TASK, REPORT_TASK
+from demo.upstreams.report_pdf import make_report
+from demo.upstreams.seen import fingerprint
+from demo.upstreams.working_model import PRIMES_TASK, REPORT_TASK
 from demo.zero_secrets import descendants, needles, search_bytes
 
 SUBJECT: Final = "agent-in-microvm"

@@ -20,7 +20,7 @@ from coatcheck.certificates.trust import BUNDLE_FILE, CA_FILE, JAVA_TRUSTSTORE_F
 from coatcheck.launcher import seccomp
 from demo import isolation
 from demo.isolation import Isolation, Layout, bubblewrap_arguments
-from demo.main import PATH
+from demo.requirement import PATH
 
 INSIDE = Path(__file__).parent / "inside"
 LINE_BYTES = 4 << 20

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from coatcheck.secrets.embedded import EmbeddedVault
 from coatcheck.settings.explained import load_settings
-from demo.certificate import upstream_certificate
 from demo.daemon import DemoDaemon, running_daemon
-from demo.git_server import git_server, make_repository
-from demo.origin import origin
-from demo.seen import Seen
-from demo.server import TlsServer
+from demo.upstreams.certificate import upstream_certificate
+from demo.upstreams.git_server import git_server, make_repository
+from demo.upstreams.origin import origin
+from demo.upstreams.seen import Seen
+from demo.upstreams.server import TlsServer
 
 ORIGIN_NAMES = ("api.openai.com", "api.anthropic.com", "internal.example", "docs.example", "attacker.example")
 """All served by one origin, which really listens: an attack that got through would be seen."""

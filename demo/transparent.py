@@ -19,8 +19,8 @@ from coatcheck.decision.synthetic import synthetic
 from coatcheck.redirect.applying import SEARCH_PATH, Tool
 from demo.gate import RESOLVER, SECONDS
 from demo.report import Report
-from demo.seen import fingerprint
 from demo.stage import Stage
+from demo.upstreams.seen import fingerprint
 from demo.zero_secrets import needles, search_bytes
 
 PROGRAM = Path(__file__).parent / "inside" / "no_proxy.py"

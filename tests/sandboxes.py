@@ -19,7 +19,7 @@ from coatcheck.images.cache import find
 from coatcheck.images.problem import ImageError
 from coatcheck.launcher import cgroup
 from coatcheck.settings.daemon import Settings
-from demo.origin import origin
+from demo.upstreams.origin import origin
 from tests.daemon import TestDaemon, running_daemon
 from tests.known_secrets import known_secret
 from tests.upstreams import NAMES, UpstreamTls

@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 from coatcheck.decision.denial import Reason
 from coatcheck.settings.daemon import Settings
 from coatcheck.telemetry.metrics.table import describe
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.cli.transcript import COATCHECK
 from tests.e2e.daemon_process import DaemonProcess, OpenedSession, daemon_process
 from tests.e2e.story import policy, until

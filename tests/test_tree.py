@@ -30,7 +30,6 @@ PACKAGE = Path("proxy/coatcheck")
 COVERED_BY = {
     "request/call.py": "request/test_exchange.py",
     "cli/control.py": "cli/test_session.py",
-    "cli/demo.py": "demo/test_main.py",
     "cli/diagnosis.py": "doctor/test_examination.py",
     "cli/own.py": "cli/test_run.py",
     "cli/sandbox_listing.py": "cli/test_sandbox.py",

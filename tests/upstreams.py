@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import trustme
 
-from demo.git_server import git_server, make_repository
-from demo.origin import origin
-from demo.server import TlsServer
+from demo.upstreams.git_server import git_server, make_repository
+from demo.upstreams.origin import origin
+from demo.upstreams.server import TlsServer
 from tests import debian
 from tests.known_secrets import known_secret
 
@@ -69,7 +69,7 @@ def real_keys() -> dict[str, str]:
 
 @pytest.fixture
 async def origin_server(upstream_tls: UpstreamTls, real_keys: dict[str, str]) -> AsyncIterator[TlsServer]:
-    """`demo.origin` on 127.0.0.1:`.port`, for all NAMES; `.seen` tells what arrived."""
+    """`demo.upstreams.origin` on 127.0.0.1:`.port`, for all NAMES; `.seen` tells what arrived."""
     async with origin(
         upstream_tls.certificate, upstream_tls.key, real_keys, names=NAMES, event_gap=0.01
     ) as running:
@@ -84,7 +84,7 @@ def git_token() -> str:
 
 @pytest.fixture
 async def git_host(upstream_tls: UpstreamTls, tmp_path: Path, git_token: str) -> AsyncIterator[TlsServer]:
-    """`demo.git_server` on 127.0.0.1:`.port`, with the private repository /private.git."""
+    """`demo.upstreams.git_server` on 127.0.0.1:`.port`, with the private repository /private.git."""
     debian.need("git")
     repository = tmp_path / "upstream/private.git"
     repository.parent.mkdir()

@@ -13,7 +13,7 @@ from tests.upstreams import UpstreamTls
 def an_origin(tls: UpstreamTls, key: str) -> Iterator["tuple[subprocess.Popen[str], int]"]:
     words = ("--certificate", str(tls.certificate), "--key", str(tls.key), "--name", "api.openai.com")
     process = subprocess.Popen(
-        [sys.executable, "-m", "demo.origin", *words],
+        [sys.executable, "-m", "demo.upstreams.origin", *words],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:

@@ -18,7 +18,7 @@ import pytest
 from coatcheck.doctor.control import daemon_pid
 from coatcheck.policy.shipped import POLICY
 from coatcheck.secrets.embedded import EmbeddedVault
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.bao import bao
 from tests.cli.transcript import COATCHECK, Said, coatcheck, environment
 from tests.upstreams import UpstreamTls

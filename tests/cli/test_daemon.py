@@ -15,7 +15,7 @@ import pytest
 
 from coatcheck.policy.shipped import POLICY
 from coatcheck.settings.daemon import Settings
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.cli.asks import ask_with
 from tests.cli.conftest import Served, alive, end
 from tests.cli.transcript import COATCHECK, coatcheck, environment

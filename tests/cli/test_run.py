@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.cli.conftest import Served, alive, end
 from tests.cli.transcript import COATCHECK, coatcheck, environment
 

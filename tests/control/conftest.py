@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from coatcheck.client.control import ControlClient
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.daemon import TestDaemon, running_daemon
 from tests.known_secrets import known_secret
 from tests.planes.conftest import ORIGIN, POLICY

@@ -11,7 +11,7 @@ import pytest
 
 from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.state.database import Status
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.control.conftest import Control
 from tests.planes.attack import eventually
 

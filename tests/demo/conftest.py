@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.upstreams import UpstreamTls
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from demo.main import DemoError, check_requirements, main
+from demo.main import check_requirements, main
+from demo.requirement import DemoError
 
 pytestmark = [
     pytest.mark.slow,

@@ -14,10 +14,10 @@ import pytest
 
 from demo.microvm import HOST, STAND_IN, missing, show_microvm
 from demo.report import Report
-from demo.report_pdf import make_report
-from demo.server import TlsServer
 from demo.stage import Stage
-from demo.working_model import PRIMES_TASK, REPORT_TASK
+from demo.upstreams.report_pdf import make_report
+from demo.upstreams.server import TlsServer
+from demo.upstreams.working_model import PRIMES_TASK, REPORT_TASK
 from tests.upstreams import UpstreamTls
 
 

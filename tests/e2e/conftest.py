@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.bao import bao
 from tests.daemon import TestDaemon, running_daemon
 from tests.e2e.aws_origin import BUCKET_HOST, S3_HOST, SQS_HOST, AwsOrigin, aws_keys, aws_origin

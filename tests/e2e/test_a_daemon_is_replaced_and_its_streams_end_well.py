@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.e2e.daemon_process import DaemonProcess, OpenedSession, daemon_process
 from tests.e2e.story import policy, until
 from tests.e2e.test_three_daemons_of_a_fleet_are_one_to_a_sandbox import redis, status_at

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.e2e.daemon_process import DaemonProcess, daemon_process
 from tests.e2e.story import policy, until
 from tests.upstreams import UpstreamTls

@@ -10,7 +10,7 @@ from coatcheck.policy import PolicyError, load_policy
 from coatcheck.policy.bundle.signed import signed_policies
 from coatcheck.policy.learn import draft, learn
 from coatcheck.policy.replay import replay_logs
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.daemon import running_daemon
 from tests.e2e.story import MODELS, bearer, policy, reason, until
 from tests.planes.wire import http_client

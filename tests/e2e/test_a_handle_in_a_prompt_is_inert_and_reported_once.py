@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.daemon import TestDaemon, running_daemon
 from tests.e2e.story import bearer, policy, reason
 from tests.planes.wire import http_client

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from coatcheck.state.errors import StateError
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.daemon import TestDaemon, running_daemon
 from tests.e2e.inside import inside
 from tests.e2e.story import MODELS, bearer, policy, reason

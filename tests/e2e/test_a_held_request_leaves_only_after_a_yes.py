@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from coatcheck.client.control import ControlClient
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.cli.transcript import coatcheck
 from tests.daemon import Sandbox, TestDaemon, running_daemon
 from tests.e2e.story import MODELS, bearer, policy, reason, until

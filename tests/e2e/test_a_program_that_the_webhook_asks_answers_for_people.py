@@ -13,7 +13,7 @@ import httpx
 from aiohttp import web
 
 from coatcheck.telemetry.webhook import signature
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.daemon import running_daemon
 from tests.e2e.story import MODELS, bearer, policy, reason, until
 from tests.known_secrets import known_secret

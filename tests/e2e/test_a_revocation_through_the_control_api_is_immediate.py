@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.e2e.daemon_process import daemon_process
 from tests.e2e.story import policy
 from tests.upstreams import UpstreamTls

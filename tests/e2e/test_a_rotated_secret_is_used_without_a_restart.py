@@ -5,7 +5,7 @@ from pathlib import Path
 
 from coatcheck.secrets.embedded import EmbeddedVault
 from coatcheck.secrets.vault import VaultConfig, VaultStore
-from demo.origin import origin
+from demo.upstreams.origin import origin
 from tests.daemon import running_daemon
 from tests.e2e.story import bearer, policy, until
 from tests.known_secrets import known_secret

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from demo.report_pdf import make_report
-from demo.server import TlsServer
-from demo.working_model import PRIMES_TASK, REPORT_TASK
+from demo.upstreams.report_pdf import make_report
+from demo.upstreams.server import TlsServer
+from demo.upstreams.working_model import PRIMES_TASK, REPORT_TASK
 from tests.daemon import TestDaemon
 from tests.e2e.inside import Inside
 

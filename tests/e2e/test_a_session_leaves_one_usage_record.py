@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.daemon import running_daemon
 from tests.e2e.story import MODELS, bearer, policy
 from tests.planes.wire import http_client

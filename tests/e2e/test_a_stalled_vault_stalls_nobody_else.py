@@ -9,7 +9,7 @@ import pytest
 from coatcheck.secrets.embedded import EmbeddedVault
 from coatcheck.secrets.vault import VaultConfig, VaultStore
 from coatcheck.secrets.vault_login import TokenLogin
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.daemon import running_daemon
 from tests.e2e.story import until
 from tests.planes.wire import http_client

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.e2e.inside import Inside
 
 

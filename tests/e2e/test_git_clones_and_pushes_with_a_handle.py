@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.daemon import TestDaemon, running_daemon
 from tests.e2e.inside import Inside
 from tests.upstreams import UpstreamTls

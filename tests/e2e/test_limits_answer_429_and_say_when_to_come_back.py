@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.daemon import TestDaemon, running_daemon
 from tests.e2e.story import MODELS, bearer, policy, reason, until
 from tests.planes.wire import http_client

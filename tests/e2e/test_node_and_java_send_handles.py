@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.e2e.inside import FINISHED, Inside
 
 # Node before 22.21 reads no proxy variable: an agent that asks for a tunnel, as proxy-agent libraries do.

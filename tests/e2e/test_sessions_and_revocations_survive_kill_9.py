@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.e2e.daemon_process import DaemonProcess, daemon_process
 from tests.e2e.story import policy
 from tests.upstreams import UpstreamTls

@@ -5,7 +5,7 @@ import os
 import signal
 from pathlib import Path
 
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.e2e.daemon_process import daemon_process
 from tests.e2e.story import policy, until
 from tests.upstreams import UpstreamTls

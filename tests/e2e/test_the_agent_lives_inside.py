@@ -14,9 +14,9 @@ import pytest
 from coatcheck.client.frameworks.claude_agent_sdk import command_file
 from coatcheck.client.sandbox import Sandbox, SandboxClient
 from demo.agent_program import ENVIRONMENT, MODEL, Conversation, bundled, command
-from demo.report_pdf import Report, make_report
-from demo.server import TlsServer
-from demo.working_model import PRIMES_TASK, REPORT_TASK
+from demo.upstreams.report_pdf import Report, make_report
+from demo.upstreams.server import TlsServer
+from demo.upstreams.working_model import PRIMES_TASK, REPORT_TASK
 from tests.daemon import TestDaemon
 from tests.e2e.inside import no_secret_in
 

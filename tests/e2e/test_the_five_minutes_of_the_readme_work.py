@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from coatcheck.secrets.embedded import EmbeddedVault
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests import debian
 from tests.bao import running_bao
 from tests.upstreams import UpstreamTls

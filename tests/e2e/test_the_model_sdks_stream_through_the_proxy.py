@@ -2,7 +2,7 @@
 
 import pytest
 
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.e2e.inside import Inside
 from tests.upstreams import UpstreamTls
 

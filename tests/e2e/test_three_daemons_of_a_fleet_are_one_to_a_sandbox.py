@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.e2e.daemon_process import DaemonProcess, OpenedSession, daemon_process
 from tests.e2e.story import MODELS, PATIENCE, policy, until
 from tests.fleet.redis_server import RedisServer, redis_server

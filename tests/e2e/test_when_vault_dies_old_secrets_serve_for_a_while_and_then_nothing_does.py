@@ -6,7 +6,7 @@ from pathlib import Path
 
 from coatcheck.secrets.embedded import EmbeddedVault
 from coatcheck.secrets.vault import VaultConfig, VaultStore
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.daemon import running_daemon
 from tests.e2e.story import MODELS, bearer, policy, reason, until
 from tests.known_secrets import remember_secret

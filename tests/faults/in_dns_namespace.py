@@ -15,7 +15,7 @@ from typing import Literal
 import trustme
 
 from coatcheck.planes.upstream.name_servers import RESOLV_CONF
-from demo.origin import origin
+from demo.upstreams.origin import origin
 from tests.daemon import Sandbox, TestDaemon, running_daemon
 from tests.debian import find
 from tests.e2e.story import reason

@@ -4,7 +4,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.daemon import running_daemon
 from tests.e2e.story import MODELS, bearer, policy, reason, until
 from tests.planes.wire import http_client

@@ -16,7 +16,7 @@ import pytest
 from coatcheck.secrets.configured import make_stores
 from coatcheck.secrets.memory import MemoryStore
 from coatcheck.settings.daemon import Settings
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.daemon import Sandbox, TestDaemon, running_daemon
 from tests.e2e.story import reason, until
 from tests.faults.own_bao import OwnBao

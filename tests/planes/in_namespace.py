@@ -16,7 +16,7 @@ import trustme
 from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.synthetic import IPV4, IPV6
 from coatcheck.state.sessions import NewSession
-from demo.origin import origin
+from demo.upstreams.origin import origin
 from tests.daemon import TestDaemon, running_daemon
 from tests.debian import find
 from tests.planes.dns.test_message import query

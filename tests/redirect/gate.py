@@ -133,7 +133,7 @@ def _origin(
 ) -> Iterator[tuple["subprocess.Popen[str]", int]]:
     arguments = ("--certificate", str(tls.certificate), "--key", str(tls.key), "--name", "api.openai.com")
     origin = subprocess.Popen(
-        where.command(sys.executable, "-m", "demo.origin", *arguments),
+        where.command(sys.executable, "-m", "demo.upstreams.origin", *arguments),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:

@@ -1,8 +1,16 @@
 """`coatcheck demo`."""
 
+import os
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from coatcheck.cli.errors import CommandError
+
+CHECKOUT = Path(__file__).parents[3]
+"""The repository, where this package is installed from one."""
 
 
 def demo(
@@ -10,11 +18,17 @@ def demo(
         list[str] | None, typer.Argument(help="Passed on to the demo.", show_default=False)
     ] = None,
 ) -> None:
-    """The main job on real input, in a sandbox without secrets; six attacks and their refusals; a client that
-    knows of no proxy; a real agent program inside a microVM, inspected from the host.
+    """Run the demo: real clients in a sandbox without secrets, six attacks and their refusals, a client that
+    knows of no proxy, and a real agent program inside a microVM that is inspected from the host.
+
+    The demo is part of the repository, not of the installed package.
 
     Example: coatcheck demo
     """
-    from demo.main import main
-
-    raise typer.Exit(main(arguments or []))
+    if not (CHECKOUT / "demo" / "__main__.py").is_file():
+        raise CommandError(
+            "the demo is not part of the installed package",
+            "clone the Coatcheck repository and run `make demo` there",
+        )
+    os.chdir(CHECKOUT)  # `-m` looks there first
+    os.execv(sys.executable, [sys.executable, "-m", "demo", *(arguments or ())])  # noqa: S606 - no shell is wanted

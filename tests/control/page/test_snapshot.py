@@ -14,7 +14,7 @@ from coatcheck.decision.policy import Limit, LimitKind, LimitScope
 from coatcheck.policy import load_policy
 from coatcheck.state.levels import Level
 from coatcheck.telemetry.recent import AlarmGroup
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.control.conftest import Control
 from tests.control.page.conftest import log_in
 from tests.e2e.story import MODELS, bearer, policy

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from coatcheck.client.control import ControlError
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.control.conftest import CALLERS, Control
 
 ROLES = ("owner", *CALLERS, "nobody")

@@ -20,7 +20,7 @@ from coatcheck.decision.session import Session
 from coatcheck.planes.listeners import listener
 from coatcheck.planes.mitm import pace
 from coatcheck.state.sessions import NewSession
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.daemon import TestDaemon, running_daemon
 from tests.planes.platform import AUDIENCE, ISSUER, Platform
 from tests.upstreams import UpstreamTls

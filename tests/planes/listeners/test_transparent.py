@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coatcheck.planes.mitm import plane as mitm
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.daemon import Sandbox, TestDaemon, running_daemon
 from tests.planes.attack import eventually, nothing_is_left, request
 from tests.planes.h2_client import H2Client

@@ -5,7 +5,7 @@ import logging
 import httpx
 import pytest
 
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.daemon import Sandbox, TestDaemon
 from tests.planes.attack import nothing_is_left
 from tests.planes.wire import http_client, tunnel, wire

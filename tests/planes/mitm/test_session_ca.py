@@ -11,7 +11,7 @@ import pytest
 from cryptography import x509
 
 from coatcheck.planes.mitm.session_ca import SessionCas
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.daemon import Sandbox, TestDaemon, running_daemon
 from tests.planes.conftest import POLICY
 from tests.upstreams import UpstreamTls

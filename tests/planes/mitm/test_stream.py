@@ -9,7 +9,7 @@ import pytest
 import wsproto
 from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Request, TextMessage
 
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.daemon import Sandbox, TestDaemon
 from tests.planes.wire import Wire, http_client, tunnel, wire
 

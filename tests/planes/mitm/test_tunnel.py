@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.daemon import Sandbox, TestDaemon, running_daemon
 from tests.planes.wire import Wire, wire
 from tests.upstreams import UpstreamTls

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.planes.mitmdump import SCRIPT, Mitmdump, child_environment, command, refusal_of, running
 from tests.planes.wire import Wire
 from tests.ports import free_port

@@ -12,7 +12,7 @@ from coatcheck.decision.address import parse_networks
 from coatcheck.decision.denial import Reason
 from coatcheck.planes.upstream.upstream import ParentProxy, Upstream, UpstreamRefused, UpstreamSettings
 from coatcheck.settings.daemon import Settings
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.daemon import TestDaemon, running_daemon
 from tests.planes.conftest import POLICY
 from tests.planes.connect_proxy import ConnectProxy, connect_proxy

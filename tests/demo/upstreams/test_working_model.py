@@ -1,7 +1,7 @@
 import subprocess
 from typing import Any
 
-from demo.working_model import (
+from demo.upstreams.working_model import (
     PRIMES_TASK,
     REPORT_TASK,
     Said,

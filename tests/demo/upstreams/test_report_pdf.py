@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.report_pdf import CHAPTERS, PAGES_A_CHAPTER, make_report
+from demo.upstreams.report_pdf import CHAPTERS, PAGES_A_CHAPTER, make_report
 
 
 @pytest.mark.needs_debian("pdftotext")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from demo.seen import fingerprint
-from demo.server import TlsServer
+from demo.upstreams.seen import fingerprint
+from demo.upstreams.server import TlsServer
 from tests.upstreams import UpstreamTls
 
 if TYPE_CHECKING:  # five seconds of a processor, which only the worker that runs this file should spend
@@ -176,7 +176,7 @@ async def test_as_a_program_it_takes_keys_from_standard_input_and_tells_what_it_
     """The demo starts it so; no key on a command line, where every process could read it."""
     certificate, key = str(upstream_tls.certificate), str(upstream_tls.key)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "demo.origin", "--certificate", certificate, "--key", key),
+        *(sys.executable, "-m", "demo.upstreams.origin", "--certificate", certificate, "--key", key),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )

@@ -7,10 +7,10 @@ from typing import Any
 
 from aiohttp import web
 
-from demo.event_stream import Event, send_events
-from demo.seen import credential_of
-from demo.server import LEDGER
-from demo.working_model import Said, ToolCall, next_turn
+from demo.upstreams.event_stream import Event, send_events
+from demo.upstreams.seen import credential_of
+from demo.upstreams.server import LEDGER
+from demo.upstreams.working_model import Said, ToolCall, next_turn
 
 KEY = "anthropic"
 MODELS = ("claude-sonnet-5", "claude-haiku-4-5")

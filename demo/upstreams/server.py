@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from demo.seen import Ledger, Seen, credential_of
+from demo.upstreams.seen import Ledger, Seen, credential_of
 
 LEDGER: web.AppKey[Ledger] = web.AppKey("ledger", Ledger)
 

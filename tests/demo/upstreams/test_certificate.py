@@ -6,7 +6,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from demo.certificate import upstream_certificate
+from demo.upstreams.certificate import upstream_certificate
 
 
 def test_the_certificate_holds_for_its_names_only(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from aiohttp import web
 
-from demo.seen import Ledger, Seen, credential_of
-from demo.server import LEDGER, TlsServer
+from demo.upstreams.seen import Ledger, Seen, credential_of
+from demo.upstreams.server import LEDGER, TlsServer
 
 KEY = "github"
 _SERVICES = ("git-upload-pack", "git-receive-pack")

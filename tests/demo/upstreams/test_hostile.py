@@ -12,7 +12,7 @@ import httpx
 import pytest
 import zstandard
 
-from demo.server import TlsServer
+from demo.upstreams.server import TlsServer
 from tests.known_secrets import known_secret
 
 

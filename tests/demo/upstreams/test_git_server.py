@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from demo.seen import fingerprint
-from demo.server import TlsServer
+from demo.upstreams.seen import fingerprint
+from demo.upstreams.server import TlsServer
 from tests.upstreams import UpstreamTls
 
 pytestmark = pytest.mark.needs_debian("git")

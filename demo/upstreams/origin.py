@@ -3,7 +3,7 @@
     async with origin(certificate, key, {"openai": "sk-…", "anthropic": "sk-ant-…"}) as server:
         … https://localhost:{server.port} …; server.seen
 
-As a program (`python -m demo.origin --certificate F --key F`) it reads the keys as a JSON
+As a program (`python -m demo.upstreams.origin --certificate F --key F`) it reads the keys as a JSON
 object from standard input, never from the command line, and writes JSON lines: `{"port": …}` once it
 listens, then one line for each request that it saw. It ends when its standard input does.
 """
@@ -18,9 +18,9 @@ from pathlib import Path
 
 from aiohttp import web
 
-from demo import anthropic_wire, hostile, openai_wire
-from demo.seen import Ledger, Seen
-from demo.server import TlsServer
+from demo.upstreams import anthropic_wire, hostile, openai_wire
+from demo.upstreams.seen import Ledger, Seen
+from demo.upstreams.server import TlsServer
 
 
 def origin(
@@ -72,7 +72,7 @@ async def _serve(arguments: argparse.Namespace, keys: Mapping[str, str]) -> None
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m demo.origin", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m demo.upstreams.origin", description=__doc__)
     parser.add_argument("--certificate", type=Path, required=True, help="PEM chain")
     parser.add_argument("--key", type=Path, required=True, help="PEM private key")
     parser.add_argument("--name", action="append", default=[], help="a host to serve; others get 421")

@@ -22,8 +22,8 @@ import brotli
 import zstandard
 from aiohttp import WSMsgType, web
 
-from demo.event_stream import Event, send_events
-from demo.seen import credential_of
+from demo.upstreams.event_stream import Event, send_events
+from demo.upstreams.seen import credential_of
 
 _BLOCK = bytes(64 * 1024)
 _COMPRESS: dict[str, Callable[[bytes], bytes]] = {

@@ -8,9 +8,9 @@ from typing import Any
 
 from aiohttp import web
 
-from demo.event_stream import Event, send_events
-from demo.seen import credential_of
-from demo.server import LEDGER
+from demo.upstreams.event_stream import Event, send_events
+from demo.upstreams.seen import credential_of
+from demo.upstreams.server import LEDGER
 
 KEY = "openai"
 MODELS = ("gpt-4o-mini", "gpt-5")
