@@ -242,6 +242,14 @@ def test_the_request_path_names_what_is_there() -> None:
     assert missing == []
 
 
+def test_the_parts_of_the_page_have_the_headings_that_the_page_has() -> None:
+    """In docs/page.md's table, in the page's order."""
+    markup = (PACKAGE / "control/page/static/index.html").read_text()
+    headings = [text for text in re.findall(r"<h2 id=\"\w+-title\">([^<]+)</h2>", markup) if text != "Log in"]
+    rows = re.findall(r"(?m)^\| ([A-Z][^|]*) \|", (ROOT / "docs/page.md").read_text())
+    assert rows == headings and len(rows) > 5
+
+
 # --- policies ----------------------------------------------------------------------------------------
 
 
