@@ -12,7 +12,12 @@ from coatcheck.control import sandbox_periodic
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.sandbox_periodic import PeriodicSnapshots
 from coatcheck.durable.durability import Durability, Saved
-from coatcheck.launcher.sandbox import Sandbox, SandboxProblem, SandboxRefused, SandboxState
+from coatcheck.durable.sandbox import Sandbox
+from coatcheck.launcher.sandbox import (
+    SandboxProblem,
+    SandboxRefused,
+    SandboxState,
+)
 from tests.durable.test_recovery import DEAD
 
 RUNS = replace(

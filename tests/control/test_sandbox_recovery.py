@@ -12,7 +12,12 @@ import pytest
 from coatcheck.control import sandbox_recovery
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.sandbox_recovery import Recovery
-from coatcheck.launcher.sandbox import Ending, Sandbox, SandboxProblem, SandboxState
+from coatcheck.durable.sandbox import Sandbox
+from coatcheck.launcher.sandbox import (
+    Ending,
+    SandboxProblem,
+    SandboxState,
+)
 from tests.durable.test_recovery import DEAD
 
 

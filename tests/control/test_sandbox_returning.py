@@ -14,7 +14,8 @@ from coatcheck.control import sandbox_returning
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.sandbox_returning import _people, awake, revoked
 from coatcheck.durable.durability import Durability, Incarnation, Lifecycle, RestorePoint
-from coatcheck.launcher.sandbox import Sandbox, SandboxProblem, SandboxState
+from coatcheck.durable.sandbox import Sandbox
+from coatcheck.launcher.sandbox import SandboxProblem, SandboxState
 from coatcheck.state import Problem, State
 from coatcheck.state.database import Status
 from tests.durable.test_recovery import DEAD

@@ -14,7 +14,12 @@ from coatcheck.control import sandbox_stopping
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.sandbox_stopping import Waking, put_to_sleep
 from coatcheck.durable.durability import Durability
-from coatcheck.launcher.sandbox import Sandbox, SandboxProblem, SandboxRefused, SandboxState
+from coatcheck.durable.sandbox import Sandbox
+from coatcheck.launcher.sandbox import (
+    SandboxProblem,
+    SandboxRefused,
+    SandboxState,
+)
 from tests.durable.test_recovery import DEAD
 
 ONE, TWO, THREE, FOUR = (f"sbx_{number:016}" for number in range(1, 5))

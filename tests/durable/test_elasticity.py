@@ -11,12 +11,17 @@ import pytest
 from coatcheck.client.control import ControlError
 from coatcheck.durable import elasticity
 from coatcheck.durable.autoscale import Autoscale
-from coatcheck.durable.elastic import Elastic, Initiator, Scaling, Size
+from coatcheck.durable.elastic import (
+    Elastic,
+    Initiator,
+    Scaling,
+)
 from coatcheck.durable.elasticity import Elasticity, Means
 from coatcheck.durable.sizing import Sizing, Use
 from coatcheck.launcher.channel import Channel
 from coatcheck.launcher.limits import Limits, for_commands
 from coatcheck.launcher.machine import MachineError
+from coatcheck.launcher.resources import Size
 from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
 from tests.launcher.scripted import ScriptedMachine
 from tests.launcher.test_supervisor import until

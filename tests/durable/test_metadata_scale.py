@@ -4,10 +4,11 @@ import json
 
 import pytest
 
-from coatcheck.durable.elastic import Initiator, Size
+from coatcheck.durable.elastic import Initiator
 from coatcheck.durable.elasticity import STATUS
 from coatcheck.durable.metadata_scale import RATE, ScaleResource
 from coatcheck.launcher.metadata_http import MAX_BODY, Asked, Refused
+from coatcheck.launcher.resources import Size
 from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
 
 

@@ -21,11 +21,11 @@ import pytest_asyncio
 
 from coatcheck.client.control import ControlError
 from coatcheck.client.sandbox import SandboxClient
-from coatcheck.durable import unclaimed
-from coatcheck.durable.elastic import Size
+from coatcheck.durable import admission, unclaimed
 from coatcheck.durable.pool import EMPTY, FROM_POOL, OTHER_SHAPE, Pool
 from coatcheck.durable.unclaimed import State, Unclaimed
-from coatcheck.launcher import admission, starting
+from coatcheck.launcher import starting
+from coatcheck.launcher.resources import Size
 from coatcheck.launcher.sandbox import SandboxRefused
 from tests.known_secrets import needles
 from tests.sandboxes import SECONDS, WANTED, Place, family, nothing_left, place, supervisors, until

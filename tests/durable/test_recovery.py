@@ -7,7 +7,12 @@ import pytest
 from coatcheck.decision.session import Isolation
 from coatcheck.durable.durability import Durability
 from coatcheck.durable.recovery import ATTEMPTS, DIED, PAUSES, WITHIN_SECONDS, Step, next_step
-from coatcheck.launcher.sandbox import Backend, Ending, Sandbox, SandboxState
+from coatcheck.durable.sandbox import Sandbox
+from coatcheck.launcher.sandbox import (
+    Backend,
+    Ending,
+    SandboxState,
+)
 
 NOW = 1_000_000.0
 DEAD = Sandbox(

@@ -5,8 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coatcheck.durable.autoscale import Autoscale
-from coatcheck.durable.elastic import Elastic, Growth, Initiator, Scaling, Size
+from coatcheck.durable.elastic import (
+    Elastic,
+    Growth,
+    Initiator,
+    Scaling,
+)
 from coatcheck.durable.scaling import CEILING_TO_FLOOR, check_in_use, range_of, wanted
+from coatcheck.launcher.resources import Size
 from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
 
 ELASTIC = Elastic(1024, 16384, 1, 4)

@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from coatcheck.durable import elasticity
 from coatcheck.durable.autoscale import Autoscale
-from coatcheck.durable.elastic import Elastic, Size
+from coatcheck.durable.elastic import Elastic
 from coatcheck.durable.elasticity import Elasticity, Means
 from coatcheck.durable.sizing import NEARLY, Sizing, Use
 from coatcheck.launcher import cgroup
@@ -23,6 +23,7 @@ from coatcheck.launcher.channel import Channel
 from coatcheck.launcher.limits import Limits
 from coatcheck.launcher.machine import MachineError
 from coatcheck.launcher.microvm import MicroVM
+from coatcheck.launcher.resources import Size
 from tests.durable.test_elasticity import Daemon, nobody
 from tests.launcher import tiny
 from tests.launcher.scripted import ScriptedMachine

@@ -11,6 +11,12 @@ import pytest
 from coatcheck.decision.session import Isolation
 from coatcheck.durable import store as keeping
 from coatcheck.durable.durability import Durability, RestorePoint
+from coatcheck.durable.sandbox import (
+    Sandbox,
+    SandboxIdentity,
+    WantedSandbox,
+    WantedVolume,
+)
 from coatcheck.durable.snapshots import manifest
 from coatcheck.durable.snapshots.manifest import Image, Manifest, Origin, Surroundings
 from coatcheck.durable.store import ASLEEP, FORKS, RECORD, SNAPSHOTS, SandboxStore
@@ -18,13 +24,9 @@ from coatcheck.launcher.sandbox import (
     Backend,
     Choice,
     Ending,
-    Sandbox,
-    SandboxIdentity,
     SandboxProblem,
     SandboxRefused,
     SandboxState,
-    WantedSandbox,
-    WantedVolume,
 )
 from coatcheck.platform.private_files import write_atomically
 from coatcheck.settings.daemon import Settings

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from coatcheck.durable import run_directory
 from coatcheck.durable.unclaimed import Unclaimed
-from coatcheck.launcher import run_directory
 from coatcheck.launcher.spec import dumps
 
 

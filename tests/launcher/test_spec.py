@@ -7,8 +7,9 @@ import pytest
 
 from coatcheck.decision.filesystem import Filesystem
 from coatcheck.durable.autoscale import Autoscale
-from coatcheck.durable.elastic import Elastic, Scaling, Size
+from coatcheck.durable.elastic import Elastic, Scaling
 from coatcheck.launcher.machine import Volume
+from coatcheck.launcher.resources import Size
 from coatcheck.launcher.spec import dumps, loads
 from tests.launcher.scripted import MACHINE, identity, spec
 

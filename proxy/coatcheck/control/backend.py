@@ -8,18 +8,21 @@ from typing import Literal, Protocol
 
 from coatcheck.certificates.trust import TrustFiles
 from coatcheck.durable.durability import Durability, RestorePoint, Saved
-from coatcheck.durable.elastic import Initiator, Size
-from coatcheck.inspection.inspector import Inspector
-from coatcheck.launcher.sandbox import (
+from coatcheck.durable.elastic import Initiator
+from coatcheck.durable.sandbox import (
     Admitted,
-    Choice,
-    Ending,
     Sandbox,
     SandboxIdentity,
-    SandboxState,
     WantedSandbox,
 )
+from coatcheck.inspection.inspector import Inspector
+from coatcheck.launcher.resources import Size
 from coatcheck.launcher.sandbox import Backend as SandboxBackend
+from coatcheck.launcher.sandbox import (
+    Choice,
+    Ending,
+    SandboxState,
+)
 from coatcheck.policy.in_force import PoliciesInForce
 from coatcheck.policy.shadow import Shadow
 from coatcheck.request.approvals import Approvals

@@ -25,17 +25,19 @@ from coatcheck.durable.autoscale import Autoscale
 from coatcheck.durable.durability import Durability, RestorePoint
 from coatcheck.durable.elastic import Growth
 from coatcheck.durable.lifecycle import Asked, Contradiction, Settled, settle
-from coatcheck.launcher.sandbox import (
+from coatcheck.durable.sandbox import (
     Admitted,
-    Backend,
-    Choice,
     ClaimFailed,
     Sandbox,
     SandboxIdentity,
-    SandboxProblem,
-    SandboxRefused,
     WantedSandbox,
     WantedVolume,
+)
+from coatcheck.launcher.sandbox import (
+    Backend,
+    Choice,
+    SandboxProblem,
+    SandboxRefused,
     trust_inside,
 )
 from coatcheck.state.errors import Problem

@@ -11,7 +11,8 @@ from coatcheck.control.problem import ControlProblem
 from coatcheck.control.resources.sandbox_snapshots import save, told
 from coatcheck.durable.durability import PERIODIC, first_due
 from coatcheck.durable.lifecycle import MIN_SNAPSHOT_SECONDS
-from coatcheck.launcher.sandbox import Sandbox, SandboxProblem, SandboxState
+from coatcheck.durable.sandbox import Sandbox
+from coatcheck.launcher.sandbox import SandboxProblem, SandboxState
 from coatcheck.telemetry.events import SandboxChange
 
 LOOK_SECONDS: Final = 1.0

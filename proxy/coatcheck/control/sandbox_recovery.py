@@ -15,7 +15,8 @@ from coatcheck.control.problem import ControlProblem
 from coatcheck.control.resources.sandbox_snapshots import told
 from coatcheck.control.sandbox_returning import restore_unattended, revoked
 from coatcheck.durable.recovery import ATTEMPTS, WITHIN_SECONDS, Step, next_step
-from coatcheck.launcher.sandbox import Ending, Sandbox
+from coatcheck.durable.sandbox import Sandbox
+from coatcheck.launcher.sandbox import Ending
 from coatcheck.telemetry.events import SandboxChange
 
 LOOK_SECONDS: Final = 1.0

@@ -26,14 +26,16 @@ from coatcheck.control.sandbox_opening import OpenedIdentity, admit, begin
 from coatcheck.decision.message import OriginClass
 from coatcheck.decision.session import Session
 from coatcheck.durable.durability import RestorePoint
-from coatcheck.launcher.sandbox import (
+from coatcheck.durable.sandbox import (
     Admitted,
-    Ending,
     Sandbox,
+    WantedSandbox,
+)
+from coatcheck.launcher.sandbox import (
+    Ending,
     SandboxProblem,
     SandboxRefused,
     SandboxState,
-    WantedSandbox,
 )
 from coatcheck.state.database import Status
 from coatcheck.state.errors import Problem

@@ -18,7 +18,12 @@ from coatcheck.control.resources.sandbox_snapshots import check_savable, told
 from coatcheck.control.resources.sandboxes import POLL_SECONDS
 from coatcheck.control.sandbox_returning import awake
 from coatcheck.durable.recovery import PAUSES
-from coatcheck.launcher.sandbox import Ending, Sandbox, SandboxRefused, SandboxState
+from coatcheck.durable.sandbox import Sandbox
+from coatcheck.launcher.sandbox import (
+    Ending,
+    SandboxRefused,
+    SandboxState,
+)
 from coatcheck.telemetry.events import SandboxChange
 
 AT_ONCE: Final = 2

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from coatcheck.durable.autoscale import Autoscale
+from coatcheck.launcher.resources import Size
 
 
 class Initiator(StrEnum):
@@ -25,14 +26,6 @@ class Scaling(StrEnum):
     """Programs in it and its callers."""
     OUTSIDE = "outside"
     """Its callers only."""
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """What a sandbox has at one time."""
-
-    memory_mib: int
-    cpus: int
 
 
 @dataclass(frozen=True, slots=True)

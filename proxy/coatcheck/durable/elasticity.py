@@ -15,12 +15,13 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from coatcheck.client.control import ControlError
 from coatcheck.durable.autoscale import History, judge
-from coatcheck.durable.elastic import Elastic, Initiator, Size
+from coatcheck.durable.elastic import Elastic, Initiator
 from coatcheck.durable.scaling import check_in_use, wanted
 from coatcheck.durable.sizing import NEARLY, Sizing
 from coatcheck.launcher.channel import Channel, ChannelBroken, StreamReset
 from coatcheck.launcher.limits import Limits, for_commands
 from coatcheck.launcher.machine import MachineError
+from coatcheck.launcher.resources import Size
 from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
 
 logger = logging.getLogger("coatcheck.launcher")

@@ -8,9 +8,10 @@ from typing import Any, Final, Protocol
 from coatcheck.decision.denial import Deny
 from coatcheck.decision.policy import Limit, LimitKind, LimitScope
 from coatcheck.decision.ratelimit import spend
-from coatcheck.durable.elastic import Initiator, Size
+from coatcheck.durable.elastic import Initiator
 from coatcheck.durable.elasticity import STATUS
 from coatcheck.launcher.metadata_http import Answer, Asked, Refused
+from coatcheck.launcher.resources import Size
 from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
 
 SCALE: Final = "/v1/scale"

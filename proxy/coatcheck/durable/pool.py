@@ -13,11 +13,17 @@ from pathlib import Path
 from typing import Final
 
 from coatcheck.certificates.trust import TrustFiles
-from coatcheck.durable.elastic import Size
+from coatcheck.durable.admission import check_room, has_room
+from coatcheck.durable.sandbox import Admitted, Sandbox
 from coatcheck.durable.unclaimed import Shape, State, Unclaimed, shape_of, wanted_shape
-from coatcheck.launcher.admission import check_room, has_room
 from coatcheck.launcher.limits import LimitError, LimitName, ceilings, choose
-from coatcheck.launcher.sandbox import Admitted, Backend, Choice, Sandbox, SandboxRefused, SandboxState
+from coatcheck.launcher.resources import Size
+from coatcheck.launcher.sandbox import (
+    Backend,
+    Choice,
+    SandboxRefused,
+    SandboxState,
+)
 from coatcheck.settings.daemon import Settings
 
 TEND_SECONDS: Final = 0.5

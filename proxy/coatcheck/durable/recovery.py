@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
-from coatcheck.launcher.sandbox import Ending, Sandbox, SandboxState
+from coatcheck.durable.sandbox import Sandbox
+from coatcheck.launcher.sandbox import Ending, SandboxState
 
 ATTEMPTS: Final = 3
 WITHIN_SECONDS: Final = 600.0

@@ -1,6 +1,12 @@
 """Whether a size that somebody asks for may be had: by its range, its maker's word, what is in use."""
 
-from coatcheck.durable.elastic import Elastic, Growth, Initiator, Scaling, Size
+from coatcheck.durable.elastic import (
+    Elastic,
+    Growth,
+    Initiator,
+    Scaling,
+)
+from coatcheck.launcher.resources import Size
 from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
 
 CEILING_TO_FLOOR = 16

@@ -27,17 +27,19 @@ from coatcheck.durable.durability import (
     to_replace,
 )
 from coatcheck.durable.recovery import ATTEMPTS
+from coatcheck.durable.sandbox import (
+    Sandbox,
+    SandboxIdentity,
+    WantedSandbox,
+)
 from coatcheck.durable.snapshots import manifest
 from coatcheck.durable.snapshots.directory import Snapshot
 from coatcheck.durable.snapshots.manifest import SnapshotError
 from coatcheck.durable.snapshots.store import Entry, Store
 from coatcheck.launcher.sandbox import (
     Backend,
-    Sandbox,
-    SandboxIdentity,
     SandboxProblem,
     SandboxRefused,
-    WantedSandbox,
 )
 from coatcheck.launcher.spec import IdleAction, SupervisorSpec
 from coatcheck.platform.private_files import open_private_directory, write_atomically

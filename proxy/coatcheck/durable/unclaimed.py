@@ -17,13 +17,22 @@ from typing import Final
 
 from coatcheck.certificates.trust import TrustFiles
 from coatcheck.decision.session import Isolation
+from coatcheck.durable import run_directory
+from coatcheck.durable.sandbox import Admitted
+from coatcheck.durable.spawning import (
+    FIRST_UID,
+    is_gone,
+    spawn,
+)
 from coatcheck.durable.unbound import CLAIMED, READY
-from coatcheck.launcher import run_directory
 from coatcheck.launcher.cgroup import remove as remove_cgroup
 from coatcheck.launcher.limits import Limits, ceilings
 from coatcheck.launcher.machine import MachineSpec
-from coatcheck.launcher.sandbox import AGENT, Admitted, Backend, Choice
-from coatcheck.launcher.spawning import FIRST_UID, is_gone, spawn
+from coatcheck.launcher.sandbox import (
+    AGENT,
+    Backend,
+    Choice,
+)
 from coatcheck.launcher.spec import Identity, SupervisorSpec, dumps
 from coatcheck.platform.private_files import open_private_directory
 from coatcheck.settings.daemon import Settings

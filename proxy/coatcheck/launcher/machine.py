@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from coatcheck.decision.session import Isolation
-from coatcheck.durable.elastic import Size
+from coatcheck.launcher.resources import Size
 
 
 class MachineError(Exception):

@@ -7,19 +7,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+from coatcheck.durable.admission import decide, too_many
+from coatcheck.durable.sandbox import (
+    Admitted,
+    Sandbox,
+    WantedSandbox,
+)
 from coatcheck.durable.store import SandboxStore
-from coatcheck.launcher.admission import decide, too_many
 from coatcheck.launcher.backends import Backends
 from coatcheck.launcher.limits import ceilings
 from coatcheck.launcher.sandbox import (
-    Admitted,
     Backend,
     Choice,
-    Sandbox,
     SandboxProblem,
     SandboxRefused,
     SandboxState,
-    WantedSandbox,
 )
 from coatcheck.settings.daemon import Settings
 from coatcheck.state.sessions import OWN_SANDBOX

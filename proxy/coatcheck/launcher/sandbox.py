@@ -1,14 +1,10 @@
-"""A sandbox as those see it who run it: what was asked for, how far it is, and why it ended."""
+"""The words of a sandbox: what it is made of, its states, why it ended, why it cannot be had or used."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePosixPath
 
-from coatcheck.decision.filesystem import Filesystem
 from coatcheck.decision.session import Isolation
-from coatcheck.durable.durability import Durability
-from coatcheck.durable.elastic import Elastic, Growth
 
 AGENT = "agent"
 """The identity that every sandbox has: the harness, or whatever is run without another being named."""
@@ -44,72 +40,6 @@ class Choice:
     """The guest's agent on the host, where it is not in the image."""
     identities: tuple[str, ...] = IDENTITIES
     """Who can be told apart in it."""
-
-
-@dataclass(frozen=True, slots=True)
-class WantedVolume:
-    """A disk that outlives sandboxes, by its name in the tenant."""
-
-    name: str
-    at: str
-    size_mib: int
-
-
-@dataclass(frozen=True, slots=True)
-class WantedSandbox:
-    """What a caller asks for, once its grant has been found to cover it."""
-
-    tenant: str
-    subject: str
-    policy: str
-    opened_by: str
-    choice: Choice
-    limits: Mapping[str, int]
-    """By `limits.LimitName`, in the options' units; what is not asked for has its default."""
-    volumes: tuple[WantedVolume, ...] = ()
-    idle_seconds: float | None = None
-    """After so long without anybody connected it ends, or sleeps."""
-    filesystem: Filesystem | None = None
-    """Of the policy: layers around each command inside."""
-    keeping: Durability = field(default_factory=Durability)
-    savable: bool = True
-    """False: policy lets no handle that it holds be in a snapshot."""
-    growth: Growth | None = None
-    """How far it may grow while it runs; None: it has one size."""
-
-
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """A sandbox that there is room for: an id, and every limit decided."""
-
-    id: str
-    wanted: WantedSandbox
-    limits: Mapping[str, int]
-    """By field of `launcher.limits.Limits`."""
-    elastic: Elastic | None = None
-
-    @property
-    def run_seconds(self) -> int:
-        return self.limits["run_seconds"]
-
-
-@dataclass(frozen=True, slots=True)
-class SandboxIdentity:
-    """One user inside, and the session that was opened for it."""
-
-    name: str
-    session: str
-    socket: str
-    """Of its proxy."""
-    lease_seconds: float
-    environment: Mapping[str, str] = field(repr=False)
-    """Handles, proxy and trust, as paths inside."""
-    ca: str
-    bundle: str
-    java_truststore: str
-    """Files on the host."""
-    credentials: tuple[str, ...] = ()
-    """That its session was granted."""
 
 
 class SandboxState(StrEnum):
@@ -148,64 +78,6 @@ class Ending(StrEnum):
     """An earlier state of it takes its place."""
     CRASH_LOOP = "crash_loop"
     """It died again and again, and is not brought back by itself any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sandbox:
-    """One sandbox. Times are Unix seconds."""
-
-    id: str
-    tenant: str
-    subject: str
-    policy: str
-    opened_by: str
-    backend: Backend
-    isolation: Isolation
-    """As measured on this machine, never as claimed."""
-    why: str
-    """Why it is that isolation, in words for a person."""
-    sessions: Mapping[str, str]
-    """Identity -> session id."""
-    created_at: float
-    expires_at: float
-    """Its time limit."""
-    memory_mib: int
-    cpus: int
-    """As it is now: an elastic one's change while it runs."""
-    disk_mib: int
-    processes: int
-    elastic: Elastic | None = None
-    """How far; None: it has one size."""
-    shares_memory: bool = False
-    """With other forks, as far as none of them changes it."""
-    keeping: Durability = field(default_factory=Durability)
-    state: SandboxState = SandboxState.STARTING
-    ending: Ending | None = None
-    detail: str = ""
-    """Of the ending, in words for a person."""
-    recoverable: bool = False
-    """It has ended, and can be restored from what was saved of it."""
-
-    @property
-    def over(self) -> bool:
-        """No authority is left in it."""
-        return self.state in (SandboxState.ENDING, SandboxState.ENDED)
-
-    @property
-    def one_size(self) -> str:
-        """Why it is not resized; empty where `elastic` says how far it is."""
-        if self.shares_memory:
-            return "it is one of several forks, and what it does not use belongs to its siblings as well"
-        if self.elastic is not None:
-            return ""
-        if self.backend is not Backend.MICROVM:
-            return f"only a microVM has a balloon, and it is a {self.backend} sandbox"
-        return "no ceiling was asked for"
-
-    @property
-    def past(self) -> bool:
-        """Nothing can bring it back."""
-        return self.state is SandboxState.ENDED and not self.recoverable
 
 
 class SandboxProblem(StrEnum):
@@ -253,11 +125,6 @@ class SandboxProblem(StrEnum):
     """Saving it failed; it goes on as it was."""
     NOT_WOKEN = "not_woken"
     """It sleeps on, and can be woken later."""
-
-
-class ClaimFailed(Exception):
-    """What came from the warm pool did not become somebody's sandbox, and is gone with the sessions that were
-    opened for it. One that boots can be had in its place."""
 
 
 class SandboxRefused(Exception):

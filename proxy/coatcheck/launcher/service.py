@@ -16,11 +16,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from coatcheck.certificates.trust import TrustFiles
+from coatcheck.durable import run_directory
 from coatcheck.durable.durability import RestorePoint
-from coatcheck.durable.elastic import Initiator, Size
+from coatcheck.durable.elastic import Initiator
 from coatcheck.durable.pool import Pool
+from coatcheck.durable.sandbox import (
+    Admitted,
+    ClaimFailed,
+    Sandbox,
+    SandboxIdentity,
+)
+from coatcheck.durable.spawning import is_gone
 from coatcheck.durable.unclaimed import ClaimError, Unclaimed
-from coatcheck.launcher import run_directory
 from coatcheck.launcher.asking import (
     ANSWER_SECONDS,
     SupervisorSilent,
@@ -30,15 +37,8 @@ from coatcheck.launcher.asking import (
 )
 from coatcheck.launcher.cgroup import remove as remove_cgroup
 from coatcheck.launcher.register import Register
-from coatcheck.launcher.sandbox import (
-    Admitted,
-    ClaimFailed,
-    Ending,
-    Sandbox,
-    SandboxIdentity,
-    SandboxState,
-)
-from coatcheck.launcher.spawning import is_gone
+from coatcheck.launcher.resources import Size
+from coatcheck.launcher.sandbox import Ending, SandboxState
 from coatcheck.launcher.starting import claim, event_of, first_event, sandbox_of, start
 from coatcheck.settings.daemon import Settings
 from coatcheck.telemetry.events import SandboxChange, SandboxEvent

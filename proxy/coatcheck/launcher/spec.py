@@ -9,10 +9,11 @@ from typing import Any
 
 from coatcheck.decision.filesystem import Filesystem
 from coatcheck.decision.session import Isolation
-from coatcheck.durable.elastic import Elastic, Size
+from coatcheck.durable.elastic import Elastic
+from coatcheck.durable.run_directory import read_elastic
 from coatcheck.launcher.limits import Limits
 from coatcheck.launcher.machine import MachineSpec, Volume
-from coatcheck.launcher.run_directory import read_elastic
+from coatcheck.launcher.resources import Size
 from coatcheck.launcher.sandbox import Backend
 
 MAX_BYTES = 4 * 1024 * 1024

@@ -8,19 +8,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from coatcheck.durable import run_directory
 from coatcheck.durable.durability import RestorePoint
-from coatcheck.durable.store import SandboxStore
-from coatcheck.durable.unclaimed import GENERATION, Unclaimed
-from coatcheck.launcher import run_directory
-from coatcheck.launcher.limits import Limits
-from coatcheck.launcher.sandbox import (
+from coatcheck.durable.sandbox import (
     Admitted,
     Sandbox,
     SandboxIdentity,
-    SandboxProblem,
-    SandboxRefused,
 )
-from coatcheck.launcher.spawning import spawn, spec_of, volumes
+from coatcheck.durable.spawning import (
+    spawn,
+    spec_of,
+    volumes,
+)
+from coatcheck.durable.store import SandboxStore
+from coatcheck.durable.unclaimed import GENERATION, Unclaimed
+from coatcheck.launcher.limits import Limits
+from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
 from coatcheck.platform.private_files import open_private_directory
 from coatcheck.settings.daemon import Settings
 from coatcheck.telemetry.events import SandboxChange, SandboxEvent

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.durable.elastic import Size
 from coatcheck.durable.snapshots.manifest import Origin
 from coatcheck.launcher.machine import MachineError, MachineSpec
 from coatcheck.launcher.microvm import MicroVM
+from coatcheck.launcher.resources import Size
 from tests.launcher import tiny
 from tests.launcher.test_microvm import groups, wanted
 

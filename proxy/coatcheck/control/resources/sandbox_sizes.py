@@ -10,7 +10,7 @@ from coatcheck.control.problem import ControlProblem, Reason, from_sandbox
 from coatcheck.control.resources import sandbox_models as models
 from coatcheck.control.resources.sandboxes import USING, find, use, view
 from coatcheck.control.resources.sessions import caller_of, forbidden
-from coatcheck.durable.elastic import Size
+from coatcheck.launcher.resources import Size
 from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
 from coatcheck.telemetry.events import SandboxChange
 

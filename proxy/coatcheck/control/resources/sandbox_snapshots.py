@@ -15,8 +15,8 @@ from coatcheck.control.resources.sandboxes import UNKNOWN, USING, find, use, vie
 from coatcheck.control.resources.sessions import caller_of, forbidden
 from coatcheck.control.sandbox_opening import held_back
 from coatcheck.durable.durability import PERIODIC, Saved
+from coatcheck.durable.sandbox import Sandbox
 from coatcheck.launcher.sandbox import (
-    Sandbox,
     SandboxProblem,
     SandboxRefused,
     SandboxState,

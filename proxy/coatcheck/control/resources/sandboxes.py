@@ -15,9 +15,9 @@ from coatcheck.control.resources.sessions import GIVING, caller_of, check_gift, 
 from coatcheck.control.sandbox_opening import open_sandbox
 from coatcheck.decision.message import OriginClass
 from coatcheck.durable.lifecycle import Recover
+from coatcheck.durable.sandbox import Sandbox
 from coatcheck.launcher.sandbox import (
     Ending,
-    Sandbox,
     SandboxProblem,
     SandboxRefused,
     SandboxState,

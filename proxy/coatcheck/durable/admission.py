@@ -4,16 +4,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from coatcheck.durable.elastic import Elastic, Size
+from coatcheck.durable.elastic import Elastic
+from coatcheck.durable.sandbox import Sandbox, WantedSandbox
 from coatcheck.durable.scaling import range_of
 from coatcheck.launcher.limits import LimitError, LimitName, Limits, choose
+from coatcheck.launcher.resources import Size
 from coatcheck.launcher.sandbox import (
     Backend,
-    Sandbox,
     SandboxProblem,
     SandboxRefused,
     SandboxState,
-    WantedSandbox,
 )
 
 SHARE: Final = 0.75

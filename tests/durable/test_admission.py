@@ -5,18 +5,22 @@ from dataclasses import replace
 import pytest
 
 from coatcheck.decision.session import Isolation
-from coatcheck.durable.elastic import Elastic, Growth, Size
-from coatcheck.launcher import admission
-from coatcheck.launcher.admission import check_room, memory, range_for
+from coatcheck.durable import admission
+from coatcheck.durable.admission import (
+    check_room,
+    memory,
+    range_for,
+)
+from coatcheck.durable.elastic import Elastic, Growth
+from coatcheck.durable.sandbox import Sandbox, WantedSandbox
 from coatcheck.launcher.limits import Limits
+from coatcheck.launcher.resources import Size
 from coatcheck.launcher.sandbox import (
     Backend,
     Choice,
-    Sandbox,
     SandboxProblem,
     SandboxRefused,
     SandboxState,
-    WantedSandbox,
 )
 
 SANDBOX = Sandbox(

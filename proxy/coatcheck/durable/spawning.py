@@ -9,10 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from coatcheck.durable.sandbox import (
+    Admitted,
+    Sandbox,
+    SandboxIdentity,
+)
 from coatcheck.launcher.limits import Limits, ceilings
 from coatcheck.launcher.machine import MachineSpec, Volume
 from coatcheck.launcher.processes import has_ended
-from coatcheck.launcher.sandbox import IDENTITIES, Admitted, Sandbox, SandboxIdentity
+from coatcheck.launcher.sandbox import IDENTITIES
 from coatcheck.launcher.spec import Identity, SupervisorSpec, dumps
 from coatcheck.settings.daemon import Settings, process_environment
 

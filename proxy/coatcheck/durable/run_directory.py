@@ -15,7 +15,8 @@ from coatcheck.decision.session import Isolation
 from coatcheck.durable.autoscale import Autoscale
 from coatcheck.durable.durability import Durability, Lifecycle
 from coatcheck.durable.elastic import Elastic, Scaling
-from coatcheck.launcher.sandbox import Backend, Sandbox, SandboxState
+from coatcheck.durable.sandbox import Sandbox
+from coatcheck.launcher.sandbox import Backend, SandboxState
 from coatcheck.platform.private_files import write_atomically
 
 DESCRIPTION = "sandbox.json"
