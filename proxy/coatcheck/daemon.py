@@ -17,9 +17,9 @@ from coatcheck.certificates.trust import TrustFiles, write_trust_files
 from coatcheck.control.server import ControlServer
 from coatcheck.decision.denial import Reason
 from coatcheck.decision.session import alive
+from coatcheck.durable.sandboxes import Sandboxes
 from coatcheck.fleet.member import member_of, open_state
 from coatcheck.inspection.daemon import inspector_of
-from coatcheck.launcher.service import Sandboxes
 from coatcheck.planes.configured import (
     Addresses,
     open_shared,

@@ -6,11 +6,7 @@ import pytest
 
 from coatcheck.decision.session import Isolation
 from coatcheck.durable import admission
-from coatcheck.durable.admission import (
-    check_room,
-    memory,
-    range_for,
-)
+from coatcheck.durable.admission import check_room, memory, range_for
 from coatcheck.durable.elastic import Elastic, Growth
 from coatcheck.durable.sandbox import Sandbox, WantedSandbox
 from coatcheck.launcher.limits import Limits

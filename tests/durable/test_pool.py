@@ -21,10 +21,9 @@ import pytest_asyncio
 
 from coatcheck.client.control import ControlError
 from coatcheck.client.sandbox import SandboxClient
-from coatcheck.durable import admission, unclaimed
+from coatcheck.durable import admission, starting, unclaimed
 from coatcheck.durable.pool import EMPTY, FROM_POOL, OTHER_SHAPE, Pool
 from coatcheck.durable.unclaimed import State, Unclaimed
-from coatcheck.launcher import starting
 from coatcheck.launcher.resources import Size
 from coatcheck.launcher.sandbox import SandboxRefused
 from tests.known_secrets import needles
@@ -253,7 +252,7 @@ async def test_a_claim_that_fails_becomes_a_boot_and_leaves_no_session(
             one._line = _Telling(one, befalls)  # type: ignore[assignment]
         sent(one, spec)
 
-    monkeypatch.setattr("coatcheck.launcher.service.claim", at_first)
+    monkeypatch.setattr("coatcheck.durable.sandboxes.claim", at_first)
     monkeypatch.setattr(Unclaimed, "claim", at_last)
     async with await client.create(**WANTED) as sandbox:
         (one,) = taken
@@ -377,7 +376,7 @@ async def test_a_daemon_that_stops_ends_them_also_one_that_begins_just_then(
 
     monkeypatch.setattr(Pool, "take", taking)
     monkeypatch.setattr(Unclaimed, "claim", telling)
-    monkeypatch.setattr("coatcheck.launcher.service.start", starts)
+    monkeypatch.setattr("coatcheck.durable.sandboxes.start", starts)
     monkeypatch.setattr(Pool, "close", closing)
     before = supervisors()
     different = {"memory_mib": 100} if when == "another boots" else {}

@@ -15,9 +15,8 @@ from importlib import import_module
 
 from coatcheck.control import opening, sandbox_opening, sandbox_returning
 from coatcheck.control.resources import sandbox_snapshots as sandbox_keeping
-from coatcheck.durable import spawning
+from coatcheck.durable import spawning, starting
 from coatcheck.durable.store import SandboxStore
-from coatcheck.launcher import starting
 from coatcheck.platform.process_memory import die_with_parent
 from tests.launcher.steps import Step, Work, calls_of, right_before, steps_of
 

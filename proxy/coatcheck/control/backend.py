@@ -138,7 +138,7 @@ class Keeper(Protocol):
 
 
 class Sandboxes(Protocol):
-    """`launcher.service.Sandboxes`. Thread-safe; each raises decision.sandbox.SandboxRefused."""
+    """`durable.sandboxes.Sandboxes`. Thread-safe; each raises decision.sandbox.SandboxRefused."""
 
     @property
     def kept(self) -> Keeper: ...

@@ -14,7 +14,7 @@ import pytest_asyncio
 from coatcheck.client.control import ControlError
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.sandbox_opening import admit
-from coatcheck.launcher import starting
+from coatcheck.durable import starting
 from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
 from coatcheck.telemetry.events import SandboxEvent
 from tests.cli.transcript import coatcheck
