@@ -124,6 +124,7 @@ COVERED_BY = {
     "telemetry/metrics/pulled.py": "telemetry/metrics/test_metrics.py",
     "telemetry/metrics/table.py": "telemetry/metrics/test_metrics.py",
     "request/revalidate.py": "request/test_exchange.py",
+    "request/shared.py": "request/test_exchange.py",
     "client/control_sandboxes.py": "client/test_control.py",
     "durable/starting.py": "durable/test_sandboxes.py",
     "durable/unclaimed.py": "durable/test_pool.py",

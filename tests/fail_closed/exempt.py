@@ -81,7 +81,7 @@ WAITS_FOR_PLACES = (
 and are given none of their own: these do not hang here."""
 GIVES_BACK = (
     "planes.listeners.listener:Listeners._serve call: self._plane.forget",
-    "request.call:Call._vacate call: self._exchange.places.leave",
+    "request.call:Call._vacate call: self._capacity.leave",
 )
 """What gives back what a request had, last and once. It leaks one place when it fails, whatever is done about
 it; that it comes to it is what all other cases show."""
@@ -129,9 +129,7 @@ EXCUSES = (
     Excuse(
         "request.call:Call._forbids_ranges value", ("complete",), "it is only asked whether there are some"
     ),
-    Excuse(
-        "request.call:Call._seen_in_body value of call: self._exchange.state.genuine", ("complete",), INERT
-    ),
+    Excuse("request.call:Call._seen_in_body value of call: self._shared.state.genuine", ("complete",), INERT),
     Excuse(f"{L}_serve await: self._end(", ("refused",), "its one wait has a bound, in say_and_close"),
     Excuse(
         f"{C}_dial_and_serve value of call: limit_handshake", ("complete",), "a timer that was not needed"
@@ -201,7 +199,7 @@ EXCUSES = (
         ("complete",),
         "an allowed tunnel needs none",
     ),
-    Excuse("request.exchange:Exchange.tell call: self.emit", ("complete",), OVER),
+    Excuse("request.shared:Shared.tell call: self.emit", ("complete",), OVER),
     Excuse("request.call:Call.complete ", ("complete",), OVER),
     Excuse("request.call:Call._tell ", ("complete",), OVER),
     Excuse("request.call:Call._vacate ", ("complete", "broken off"), OVER),
@@ -213,7 +211,7 @@ EXCUSES = (
         "then it is looked for all the more",
     ),
     Excuse(
-        "request.call:Call._edits value of call: self._exchange.secrets.patterns",
+        "request.call:Call._edits value of call: self._shared.secrets.patterns",
         ("complete",),
         "it is only asked whether there are some; the answer asks again",
     ),

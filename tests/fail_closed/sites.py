@@ -21,7 +21,7 @@ PACKAGES = ("planes", "secrets", "certificates", "telemetry", "state")
 """Whose modules are on the path. `decision` is pure: what calls into it is a place, mutants show the rest."""
 MODULES = (
     "request.exchange", "request.call", "request.response", "request.request_edits", "request.served_secrets",
-    "request.capacity", "request.revalidate", "request.approvals",
+    "request.capacity", "request.revalidate", "request.approvals", "request.shared",
 )  # fmt: skip
 CALLERS = ("planes.", *MODULES)
 """Modules whose calls are places: the planes and the straight line. Of the others the awaits are."""

@@ -136,8 +136,8 @@ class World:
         self.fleet = daemon.exchange.buckets.shares = _Fleet()
         self._before = self._counts()
         self._renewed = time.monotonic()
-        self._emit = daemon.exchange.emit
-        daemon.exchange.emit = self._note
+        self._emit = daemon.exchange.shared.emit
+        daemon.exchange.shared.emit = self._note
         faults.on_fire = self._snapshot
         self._ends = faults.named("state_stream_response_body value of call: self.call.download_end")
         self._sends = faults.named("EgressConnection._handle call: self._send")
@@ -391,4 +391,4 @@ async def running_world(directory: Path, upstream_tls: UpstreamTls) -> AsyncIter
         origin.behave = plain.behave = world.origin
         vars(rpc)["behave"] = world.rpc_origin
         yield world
-        daemon.exchange.emit = world._emit
+        daemon.exchange.shared.emit = world._emit

@@ -321,7 +321,7 @@ async def test_theft_is_told_and_may_end_the_victims_session(world: World) -> No
 
 async def test_draining_and_overload_refuse_what_is_new(world: World) -> None:
     """What runs goes on; 503 tells the client to come back."""
-    world.exchange.places.max_calls = 4
+    world.exchange.capacity.max_calls = 4
     running = [await world.ask("/masked", "", body=True) for _ in range(4)]
     assert why((await world.ask("/masked", "", body=True)).denial) is Reason.CAPACITY
     for call in running:

@@ -4,7 +4,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Container
-from typing import TYPE_CHECKING
 
 from coatcheck.decision.body_search import BodySearch
 from coatcheck.decision.decide import DecisionContext, NeedBody
@@ -16,6 +15,7 @@ from coatcheck.decision.response import ResponsePlan
 from coatcheck.decision.session import Session, alive
 from coatcheck.decision.substitute import check_secret
 from coatcheck.decision.verdict import Inject, Pass
+from coatcheck.request.capacity import Capacity
 from coatcheck.request.handle_use import ancestor_shown, counts_until, foreign, one_revoked
 from coatcheck.request.request_edits import (
     credential_edits,
@@ -25,11 +25,9 @@ from coatcheck.request.request_edits import (
 )
 from coatcheck.request.response import Answer
 from coatcheck.request.revalidate import denial_of, revalidate
+from coatcheck.request.shared import Shared
 from coatcheck.secrets import Secret
 from coatcheck.telemetry.events import Alarm, Completion
-
-if TYPE_CHECKING:
-    from coatcheck.request.exchange import Exchange
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +36,13 @@ class Call:
     """One request. Planes call its methods in the order of the request; each may answer with a Deny."""
 
     def __init__(
-        self, exchange: "Exchange", request_id: str, peer: Peer, destination: Destination, head: RequestHead
+        self,
+        shared: Shared,
+        capacity: "Capacity[Call]",
+        request_id: str,
+        peer: Peer,
+        destination: Destination,
+        head: RequestHead,
     ) -> None:
         self.request_id = request_id
         self.peer = peer
@@ -63,7 +67,8 @@ class Call:
         self.committed = False
         """The head with its secrets was handed to the plane."""
         self.status = 0
-        self._exchange = exchange
+        self._shared = shared
+        self._capacity = capacity
         self._secrets: dict[str, Secret] = {}
         self._epoch = -1
         self._policy: object = None
@@ -104,7 +109,7 @@ class Call:
 
     def client_left(self) -> None:
         """Nobody waits for the answer: whoever is asked whether it may leave need not say."""
-        self._exchange.approvals.forget_request(self.request_id)
+        self._shared.approvals.forget_request(self.request_id)
 
     def hold(self, credential: Credential, secret: Secret) -> None:
         self._secrets[credential.name] = secret
@@ -115,7 +120,7 @@ class Call:
 
     def inherited_from(self) -> str:
         """The ancestor whose string was shown and counted; empty for a session's own, and for none."""
-        return ancestor_shown(self.session, self.verdict, self._exchange.state.genuine)
+        return ancestor_shown(self.session, self.verdict, self._shared.state.genuine)
 
     def permitted(self) -> Deny | None:
         """Whether the verdict still holds now: the lease, revocations, and the policy as it is (I5).
@@ -126,7 +131,7 @@ class Call:
         session, rule = self.session, self.rule
         if session is None or rule is None or self._ended:
             return Deny(Reason.INTERNAL_ERROR, "no verdict")
-        state = self._exchange.state
+        state = self._shared.state
         sessions = state.sessions
         current = sessions.by_id.get(session.id)
         if current is None or current.generation != session.generation:
@@ -167,7 +172,7 @@ class Call:
 
     def _handle_revoked(self, session: Session) -> bool:
         """By itself, or because its credential was taken from the session."""
-        state = self._exchange.state
+        state = self._shared.state
         if not session.credentials.issuperset(self.credentials):
             return True
         return one_revoked(session, self.verdict, state.genuine, state.sessions.by_id)
@@ -186,9 +191,9 @@ class Call:
         if not body and (not self.head.end_stream or self.head.get("upgrade") is not None):
             self._search = self._body_search()  # what a WebSocket's client says is a body, too (I4)
         if self.session is not None:
-            session_id, secrets = self.session.id, self._exchange.secrets
+            session_id, secrets = self.session.id, self._shared.secrets
             self._answer = Answer(self.head, session_id, secrets, self._host_gets_secrets)
-        until = counts_until(self.session, self.verdict, self._exchange.state.genuine)
+        until = counts_until(self.session, self.verdict, self._shared.state.genuine)
         if until is None:
             return Deny(Reason.INTERNAL_ERROR, "a handle that was judged can no longer be read")
         self._handle_until = until
@@ -197,7 +202,7 @@ class Call:
 
     def _host_gets_secrets(self) -> bool:
         """Whether any credential of the session's policy may go to this request's host."""
-        policy = self._exchange.state.policies.get(self.session.policy) if self.session else None
+        policy = self._shared.state.policies.get(self.session.policy) if self.session else None
         hosts = [host for c in policy.credentials.values() for host in c.hosts] if policy else []
         return policy is None or any(host.matches(self.destination.host) for host in hosts)
 
@@ -205,7 +210,7 @@ class Call:
         """A range may begin inside an echo, also an earlier one. Signatures echo nothing (s3transfer)."""
         if isinstance(self.verdict, Inject) or self.session is None:
             return self.injected
-        served = self._exchange.secrets.patterns(self.session.id) is not None
+        served = self._shared.secrets.patterns(self.session.id) is not None
         return served and self._host_gets_secrets()
 
     def _edits(self, body: bytes) -> Edits | Deny:
@@ -215,7 +220,7 @@ class Call:
         credentials = Edits()
         if isinstance(verdict, Inject):
             whole = body if self.body_limit else None
-            now = self._exchange.state.clock.now().wall
+            now = self._shared.state.clock.now().wall
             put_in = credential_edits(self.head, self.destination, verdict, self._secrets, whole, now)
             if isinstance(put_in, Deny):
                 return put_in
@@ -224,15 +229,15 @@ class Call:
             for credential, value, username in values_to_scrub(verdict, self._secrets):
                 if isinstance(check_secret(credential, value), Deny):
                     continue  # refused by the substitution, or signed with and never sent
-                if not self._exchange.secrets.add(verdict.session.id, value, username):
+                if not self._shared.secrets.add(verdict.session.id, value, username):
                     return Deny(Reason.CAPACITY, "the session was served too many different secrets")
-        scrub = self._exchange.secrets.patterns(verdict.session.id) is not None
+        scrub = self._shared.secrets.patterns(verdict.session.id) is not None
         return with_connection_edits(self.head, credentials, injected=self._forbids_ranges(), scrub=scrub)
 
     def buffer(self, count: int) -> Deny | None:
         """So many more bytes of a body are to be kept until it is whole."""
         self.buffered += count
-        crowded = self._exchange.places.keep(self, count)
+        crowded = self._capacity.keep(self, count)
         return Deny(Reason.BODY_TOO_LARGE) if self.buffered > self.body_limit else crowded
 
     # --- the body on its way up ---------------------------------------------------------------------
@@ -269,7 +274,7 @@ class Call:
         denial = self.sent(len(body))
         if denial is not None:
             return denial
-        state = self._exchange.state
+        state = self._shared.state
         search = BodySearch(state.genuine.references, state.genuine.is_reference)
         search.feed(body)
         search.close()
@@ -277,22 +282,22 @@ class Call:
         return self._seen_in_body(search, declared={injection.handle for injection in injections})
 
     def _body_search(self) -> BodySearch:
-        state = self._exchange.state
+        state = self._shared.state
         masking = self.rule is not None and self.rule.handles_in_body is HandlesInBody.MASK
         return BodySearch(state.genuine.references, state.genuine.is_reference, masking=masking)
 
     def _seen_in_body(self, search: BodySearch, declared: Container[str | None] = ()) -> Deny | None:
         """A handle in a body is inert: told once a session and credential, refused only where policy says."""
         for text in search.take():
-            claims = self._exchange.state.genuine.claims_of(text)
+            claims = self._shared.state.genuine.claims_of(text)
             if not isinstance(claims, Claims) or self.session is None or self.rule is None:
                 continue
             if text in declared:
                 continue
-            if self._exchange.first_report(self.session.id, claims.cred):
-                self._exchange.emit(
+            if self._shared.first_report(self.session.id, claims.cred):
+                self._shared.emit(
                     Alarm(
-                        at=self._exchange.state.clock.now().wall,
+                        at=self._shared.state.clock.now().wall,
                         reason=Reason.HANDLE_MISPLACED,
                         session=self.session.id,
                         tenant=self.session.tenant,
@@ -308,8 +313,8 @@ class Call:
     def _charge(self, kind: LimitKind, count: int) -> Deny | None:
         if self.session is None or self.rule is None or not self.rule.limits:
             return None
-        now = self._exchange.state.clock.now().monotonic
-        return self._exchange.buckets.charge(self.session, self.rule, self.credentials, kind, count, now)
+        now = self._shared.state.clock.now().monotonic
+        return self._shared.buckets.charge(self.session, self.rule, self.credentials, kind, count, now)
 
     # --- the answer ---------------------------------------------------------------------------------
 
@@ -381,14 +386,14 @@ class Call:
     def _vacate(self) -> None:
         if self._on_end is not None:
             self._on_end(self)
-        self._exchange.places.leave(self)
+        self._capacity.leave(self)
 
     def _tell(self, aborted: Reason | None) -> None:
         if not self.committed or self.session is None:
             return
-        self._exchange.tell(
+        self._shared.tell(
             Completion(
-                at=self._exchange.state.clock.now().wall,
+                at=self._shared.state.clock.now().wall,
                 request_id=self.request_id,
                 session=self.session.id,
                 status=self.status,
@@ -403,4 +408,4 @@ class Call:
     def _leave(self) -> None:
         if self.entered and self.session is not None and self.rule is not None:
             self.entered = False
-            self._exchange.buckets.leave(self.session, self.rule, self.credentials)
+            self._shared.buckets.leave(self.session, self.rule, self.credentials)

@@ -29,15 +29,14 @@ from coatcheck.decision.policy import SecretRef, SigV4Injection
 from coatcheck.decision.session import Session, alive
 from coatcheck.decision.verdict import Inject, Pass, Verdict
 from coatcheck.policy.shadow import Shadow
-from coatcheck.request import audit_records as verdict_record
-from coatcheck.request.approvals import Approvals
+from coatcheck.request import audit_records
 from coatcheck.request.call import Call
 from coatcheck.request.capacity import Capacity
 from coatcheck.request.revalidate import denial_of
-from coatcheck.request.served_secrets import SessionSecrets
+from coatcheck.request.shared import Shared
 from coatcheck.secrets import Secret, SecretMissing, SecretUnavailable
 from coatcheck.sigv4.covered import LARGEST_HASHED_BODY, needs_body_hash
-from coatcheck.state.buckets import Buckets, ShareAwaited
+from coatcheck.state.buckets import ShareAwaited
 from coatcheck.state.state import State
 from coatcheck.telemetry.audit.log import AuditUnavailable
 from coatcheck.telemetry.events import Event
@@ -46,8 +45,6 @@ logger = logging.getLogger(__name__)
 
 type Waiting = Coroutine[Any, Any, None] | None
 """What must be awaited before it is known whether a request may go on, if anything."""
-MAX_REPORTED = 100_000
-"""(session, credential) pairs remembered as reported: ten times the sessions a daemon may hold."""
 
 
 class CachedSecrets(Protocol):
@@ -80,19 +77,16 @@ class Exchange:
         emit: Callable[[Event], None],
         settings: ExchangeSettings | None = None,
     ) -> None:
-        self.state = state
-        self.emit = emit
+        self.shared = shared = Shared(state, emit)
+        self.state, self.buckets, self.secrets = state, shared.buckets, shared.secrets
+        self.approvals, self.tell = shared.approvals, shared.tell
+        self.capacity: Capacity[Call] = Capacity()
         self.draining = False
-        self.buckets = Buckets()
-        self.places: Capacity[Call] = Capacity()
-        self.secrets = SessionSecrets()
         self.shadow: Shadow | None = None
-        self.approvals = Approvals(lambda event: self.emit(event), state.clock.now)
         self.revoke_for_theft: Callable[[str, str], None] = lambda session_id, why: None
         self._store = store
         self._settings = settings or ExchangeSettings()
         self._waiting = 0
-        self._reported: set[tuple[str, str]] = set()
         self._boot = random.token_hex(4)
         self._count = 0
 
@@ -181,13 +175,13 @@ class Exchange:
         call.session, call.rule = verdict.session, verdict.rule
         if isinstance(verdict, NeedBody):
             call.need = verdict
-            crowded = self.places.enter(call, verdict.session.id)
+            crowded = self.capacity.enter(call, verdict.session.id)
             if crowded is not None:
                 call.deny(crowded)
                 self._tell(call)
             return None
         call.verdict = verdict
-        crowded = self.places.enter(call, verdict.session.id) if call not in self.calls else None
+        crowded = self.capacity.enter(call, verdict.session.id) if call not in self.calls else None
         if crowded is not None:
             call.deny(crowded)
             self._tell(call)
@@ -297,7 +291,7 @@ class Exchange:
     def _tell(self, call: Call) -> None:
         """The audit record, before the first upstream byte; what cannot be recorded does not leave (I8)."""
         try:
-            self.emit(verdict_record.decision(call, self.state))
+            self.shared.emit(audit_records.decision(call, self.state))
             call.told = True
         except AuditUnavailable as unavailable:
             call.deny(Deny(Reason.AUDIT_UNAVAILABLE, str(unavailable)))
@@ -308,7 +302,7 @@ class Exchange:
             self._alarm(call, call.denial)
 
     def _alarm(self, call: Call, denial: Deny) -> None:
-        self.tell(verdict_record.alarm(call, denial, self.state))
+        self.tell(audit_records.alarm(call, denial, self.state))
         if denial.reason is Reason.HANDLE_STOLEN:
             self._theft(call)
 
@@ -320,23 +314,6 @@ class Exchange:
             credential = policy.credentials.get(claims.cred) if policy else None
             if credential is not None and credential.revoke_on_theft:
                 self.revoke_for_theft(claims.sid, f"handle {claims.jti} was used by another sandbox")
-
-    def tell(self, event: Event) -> None:
-        """Record something that has happened already: failing to must not undo it."""
-        try:
-            self.emit(event)
-        except Exception:
-            logger.exception("%s could not be recorded", type(event).__name__)
-
-    def first_report(self, session_id: str, credential: str) -> bool:
-        """True once a session and credential: a handle in a body is reported, not shouted (I4)."""
-        key = (session_id, credential)
-        if key in self._reported:
-            return False
-        if len(self._reported) >= MAX_REPORTED:
-            self._reported.clear()  # rather tell twice than never
-        self._reported.add(key)
-        return True
 
     def is_over(self, session_id: str) -> bool:
         """Whether a session may do nothing any more."""
@@ -353,7 +330,7 @@ class Exchange:
     @property
     def calls(self) -> AbstractSet[Call]:
         """What runs."""
-        return self.places.calls
+        return self.capacity.calls
 
     def context(self) -> DecisionContext:
         state = self.state
@@ -370,7 +347,7 @@ class Exchange:
 
     def _call(self, peer: Peer, destination: Destination, head: RequestHead) -> Call:
         self._count += 1
-        return Call(self, f"{self._boot}-{self._count:x}", peer, destination, head)
+        return Call(self.shared, self.capacity, f"{self._boot}-{self._count:x}", peer, destination, head)
 
     def session_of(self, peer: Peer) -> Session | None:
         """Whose connection it is, dead or alive: for records and look-ups, never for a verdict."""
