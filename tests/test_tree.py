@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_der_private_key,
 )
 from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
+from grimp import ImportGraph
+
+from tests.import_cycles import cycle_in
 
 pytestmark = pytest.mark.needs_debian("git")
 
@@ -167,13 +171,25 @@ def modules() -> list[Path]:
 
 
 def test_dependencies_point_one_way() -> None:
-    """cli > serve > planes | control > exchange > state | stores > decision (see pyproject.toml).
+    """Rooms import downwards only, and no file imports itself by way of others (see pyproject.toml).
 
     As a program: within ours it would switch off all loggers that later tests listen to.
     """
     command = [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def test_a_cycle_of_imports_is_found_and_named() -> None:
+    """Also one that goes through a folder's `__init__`, and one that only type checkers see."""
+    graph = ImportGraph()
+    for importer, imported in (("p", "p.a"), ("p.a", "p.b"), ("p.c", "p.a")):
+        graph.add_import(importer=importer, imported=imported)
+    assert cycle_in(graph) == []
+    graph.add_import(importer="p.b", imported="p")
+    found = cycle_in(graph)
+    assert found[0] == found[-1]
+    assert {"p -> p.a", "p.a -> p.b", "p.b -> p"} == {" -> ".join(each) for each in pairwise(found)}
 
 
 def own_test(module: Path) -> Path:

@@ -1,0 +1,37 @@
+"""An import-linter contract: no file of the package imports itself by way of others (see pyproject.toml).
+
+Its own `acyclic_siblings` compares folders, and passes over a folder's `__init__` that imports what is in it.
+Imports within functions and under TYPE_CHECKING count: they delay a cycle, and do not open it.
+"""
+
+from graphlib import CycleError, TopologicalSorter
+
+from grimp import ImportGraph
+from importlinter import Contract, ContractCheck, fields, output
+from importlinter.application.contract_utils import AlertLevel, remove_ignored_imports
+
+
+class NoCycles(Contract):
+    """`ignore_imports` leaves imports out, as in all contracts."""
+
+    type_name = "no_cycles"
+    ignore_imports = fields.SetField(subfield=fields.ImportExpressionField(), required=False)
+
+    def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
+        ignored = self.ignore_imports
+        remove_ignored_imports(graph, ignored, AlertLevel.ERROR)  # type: ignore[arg-type]
+        cycle = cycle_in(graph)
+        return ContractCheck(kept=not cycle, metadata={"cycle": cycle})
+
+    def render_broken_contract(self, check: ContractCheck) -> None:
+        output.print_error(" -> ".join(check.metadata["cycle"]))
+
+
+def cycle_in(graph: ImportGraph) -> list[str]:
+    """One cycle, from a module to itself in the order of its imports; empty if there is none."""
+    imported = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    try:
+        TopologicalSorter(imported).prepare()
+    except CycleError as found:
+        return list(reversed(found.args[1]))
+    return []
