@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -113,7 +114,7 @@ class Faults:
     def at_hook(self, site: int) -> tuple[object] | None:
         fault = self._at(site)
         if fault is Fault.HANGS:
-            return (_fail(fault),)
+            return (partial(_fail, fault),)
         return None if fault is None else (_fail_now(fault),)
 
 

@@ -5,6 +5,9 @@ first upstream byte the client must get a documented refusal and the upstream no
 may get a clean end; and nothing of the request may stay.
 """
 
+import gc
+import warnings
+
 import pytest
 
 from tests.fail_closed import scenarios
@@ -54,6 +57,19 @@ def test_every_exemption_names_a_place(world: World) -> None:
 async def test_whatever_fails_the_request_fails_closed(world: World, scenario: scenarios.Scenario) -> None:
     """Refused before the first upstream byte; broken off on both sides after it; nothing left behind."""
     wrong: list[str] = []
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        fired = await _tried(world, scenario, wrong)
+        gc.collect()
+    leaked = {str(each.message) for each in warned if "never awaited" in str(each.message)}
+    assert fired > 50, "the places are no longer passed"
+    assert not wrong, "\n".join(wrong)
+    assert not leaked, "a coroutine was made, and lost where something failed before it was awaited"
+    assert await passed(world, scenario), "the daemon no longer serves"
+
+
+async def _tried(world: World, scenario: scenarios.Scenario, wrong: list[str]) -> int:
+    """Runs the scenario's cases; how many of their faults came about. What went wrong goes into `wrong`."""
     fired = 0
     for case in cases(scenario, await all_passed(world, scenarios.ALL), world.faults.sites):
         outcome = await run(world, case)
@@ -64,6 +80,4 @@ async def test_whatever_fails_the_request_fails_closed(world: World, scenario: s
             wrong.append(f"{site} {case.fault} {case.phase}: {outcome.kind}: {'; '.join(found)}")
         if len(wrong) == ENOUGH:
             break
-    assert fired > 50, "the places are no longer passed"
-    assert not wrong, "\n".join(wrong)
-    assert await passed(world, scenario), "the daemon no longer serves"
+    return fired

@@ -67,7 +67,7 @@ async def begun(world: World, fleet: Fleet) -> tuple[Call, asyncio.Task[None]]:
     head = RequestHead("GET", "/v1/x", (("authorization", f"Bearer {world.handle}"),))
     call, waiting = world.exchange.receive(world.peer(), API, head, http2=False)
     assert waiting is not None
-    task = asyncio.ensure_future(waiting)
+    task = asyncio.ensure_future(waiting())
     await asyncio.sleep(0)
     return call, task
 

@@ -1,6 +1,9 @@
 """notes/mitmproxy 4.3 and 0.1: mitmproxy goes on when an addon raises. Here every step is made to raise."""
 
 import asyncio
+import gc
+import logging
+import warnings
 
 import pytest
 from mitmproxy.proxy import layer
@@ -80,6 +83,30 @@ async def test_4_3_an_exception_in_a_hook_fails_closed(
     assert (await attempt(raw_daemon, raw_sandbox)).startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.parametrize(
+    "step",
+    ["coatcheck.request.call.Call.on_end", "coatcheck.planes.mitm.connection.EgressConnection._finish_hook"],
+)
+async def test_a_request_that_fails_before_its_wait_begins_leaves_no_coroutine_behind(
+    raw_daemon: TestDaemon,
+    raw_sandbox: Sandbox,
+    raw_origin: RawOrigin,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+) -> None:
+    """The store has to be asked; what fails before it is asked must not leak what would ask."""
+    monkeypatch.setattr(step, boom)
+    # A captured record holds its traceback, and that the frames with what was lost in them.
+    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        assert not (await attempt(raw_daemon, raw_sandbox)).startswith(b"HTTP/1.1 2")
+        await nothing_is_left(raw_daemon)
+        gc.collect()
+    assert raw_origin.saw_nothing
+    assert [str(each.message) for each in seen if "never awaited" in str(each.message)] == []
+
+
 async def test_4_3_a_decision_that_is_missing_fails_closed(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,7 +135,7 @@ BEFORE_THE_FIRST_BYTE = [
     "coatcheck.request.exchange.Exchange.receive",
     "coatcheck.request.exchange.Exchange._proceed",
     "coatcheck.request.audit_records.decision",
-    "coatcheck.request.exchange.Exchange.world",
+    "coatcheck.request.exchange.Exchange.context",
     "coatcheck.request.exchange.check_head",
     "coatcheck.request.exchange.decide",
     "coatcheck.request.exchange.decide_connect",

@@ -115,7 +115,7 @@ class World:
         head = RequestHead("POST" if body else "GET", path, headers, end_stream=not body)
         call, waiting = self.exchange.receive(peer or self.peer(), API, head, http2=False)
         if waiting is not None:
-            await waiting
+            await waiting()
         return call
 
     def decisions(self) -> list[Decision]:

@@ -12,6 +12,7 @@ import secrets as random
 from collections.abc import Callable, Coroutine
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from coatcheck.decision.decide import (
@@ -43,8 +44,9 @@ from coatcheck.telemetry.events import Event
 
 logger = logging.getLogger(__name__)
 
-type Waiting = Coroutine[Any, Any, None] | None
-"""What must be awaited before it is known whether a request may go on, if anything."""
+type Waiting = Callable[[], Coroutine[Any, Any, None]] | None
+"""What must be called and awaited before it is known whether a request may go on, if anything. The coroutine
+is made where it is awaited: one that is made earlier is lost when something fails in between."""
 
 
 class CachedSecrets(Protocol):
@@ -95,8 +97,8 @@ class Exchange:
     def receive(
         self, peer: Peer, destination: Destination, head: RequestHead, *, http2: bool
     ) -> tuple[Call, Waiting]:
-        """Judge a request's head. The Call says `denial` or may go on; a coroutine, when there is one,
-        must be awaited first (the store has to be asked)."""
+        """Judge a request's head. The Call says `denial` or may go on; what is returned beside it must be
+        awaited first (the store has to be asked)."""
         call = self._call(peer, destination, head)
         try:
             context = self.context()
@@ -139,8 +141,7 @@ class Exchange:
                 self.shadow.connect(peer, destination, context, verdict)
             if isinstance(verdict, Session):
                 return verdict
-            if (waiting := self._proceed(call, verdict)) is not None:
-                waiting.close()  # nothing of a tunnel waits
+            if self._proceed(call, verdict) is not None:  # nothing of a tunnel waits
                 call.deny(Deny(Reason.RATE_LIMITED, "the fleet's share is used up", retry_after=1.0))
                 self._tell(call)
         except Exception:
@@ -195,7 +196,7 @@ class Exchange:
         )
         taken = self._take(call, verdict)
         if isinstance(taken, ShareAwaited):
-            return self._await_share(call, verdict, taken)
+            return partial(self._await_share, call, verdict, taken)
         return self._admitted(call, verdict, taken)
 
     def _take(self, call: Call, verdict: Pass | Inject) -> Deny | ShareAwaited | None:
@@ -210,7 +211,7 @@ class Exchange:
             self._tell(call)
             return None
         if verdict.rule.asking is not None:
-            return self._ask(call, verdict)
+            return partial(self._ask, call, verdict)
         return self._secrets(call, verdict)
 
     async def _await_share(self, call: Call, verdict: Pass | Inject, awaited: ShareAwaited) -> None:
@@ -230,7 +231,7 @@ class Exchange:
             taken = Deny(Reason.CLIENT_GONE, "while the fleet was asked")
         waiting = self._admitted(call, verdict, taken)
         if waiting is not None:
-            await waiting
+            await waiting()
 
     async def _ask(self, call: Call, verdict: Pass | Inject) -> None:
         """A rule wants somebody to say yes first. The secret is fetched after that, not held meanwhile."""
@@ -248,7 +249,7 @@ class Exchange:
         call.approved_by = answer
         fetching = self._secrets(call, verdict)
         if fetching is not None:
-            await fetching
+            await fetching()
 
     def _secrets(self, call: Call, verdict: Pass | Inject) -> Waiting:
         if isinstance(verdict, Pass):
@@ -257,7 +258,7 @@ class Exchange:
         for injection in verdict.injections:
             secret = self._store.peek(injection.credential.secret)
             if secret is None:
-                return self._fetch(call, verdict)
+                return partial(self._fetch, call, verdict)
             call.hold(injection.credential, secret)
         self._tell(call)
         return None

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, override
 
 from mitmproxy.connection import Client, Connection, ConnectionState, Server
@@ -209,19 +209,20 @@ class EgressConnection(RoomyReading):
         waiting = entry[1](getattr(hook, entry[0])) if entry is not None else None
         if waiting is not None:
             if not isinstance(hook, VerdictHook | HttpRequestHook):
-                getattr(waiting, "close", lambda: None)()
                 raise TypeError(f"nothing waits for what {type(hook).__name__} answers")
             task = asyncio.get_running_loop().create_task(self._finish_hook(hook, waiting))
             task.add_done_callback(lambda task: self._look_at(task, None))
         elif hook.blocking:
             pending.append(events.HookCompleted(hook))
 
-    async def _finish_hook(self, hook: commands.StartHook, waiting: Coroutine[Any, Any, None]) -> None:
+    async def _finish_hook(
+        self, hook: commands.StartHook, waiting: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
         self._waiting += 1
         self._deciding += 1
         try:
             with self.timeout_watchdog.disarm():
-                await waiting
+                await waiting()
         except (Exception, asyncio.CancelledError):
             # The verdict that the hook did not set, or did not record, is a Deny; the stream reads it so.
             logger.exception("hook %s failed", type(hook).__name__)

@@ -6,7 +6,9 @@ from typing import Any
 
 from mitmproxy.proxy import commands
 
-type Handler = Callable[..., Coroutine[Any, Any, None] | None]
+from coatcheck.request.exchange import Waiting
+
+type Handler = Callable[..., Waiting]
 type Hooks = dict[type[commands.StartHook], tuple[str, Handler]]
 
 
@@ -23,4 +25,4 @@ class VerdictHook(commands.StartHook):
     """The verdict has to wait for the secret store. (When it need not, there is no hook: dispatching one
     costs as much as the decision.)"""
 
-    waiting: Coroutine[Any, Any, None]
+    waiting: Callable[[], Coroutine[Any, Any, None]]

@@ -8,9 +8,8 @@ after substitution (DESIGN 8).
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any
 from weakref import WeakKeyDictionary
 
 from mitmproxy import http, options, tls
@@ -39,7 +38,7 @@ from coatcheck.planes.mitm.translate import request_head
 from coatcheck.planes.origins.platform_token import PlatformTokens
 from coatcheck.planes.origins.proxy_authorization import check_proof, present
 from coatcheck.planes.upstream.upstream import Upstream
-from coatcheck.request.exchange import Call, Exchange
+from coatcheck.request.exchange import Call, Exchange, Waiting
 
 logger = logging.getLogger(__name__)
 
@@ -304,7 +303,7 @@ class MitmPlane:
             return denial
         return None
 
-    def requestheaders(self, flow: EgressFlow) -> Coroutine[Any, Any, None] | None:
+    def requestheaders(self, flow: EgressFlow) -> Waiting:
         """The decision on one request. Whatever fails in here leaves no Call, which is a Deny."""
         link = self._links[flow.client_conn.id]
         link.head_since = None
@@ -333,7 +332,7 @@ class MitmPlane:
             request.headers["host"] = destination.host  # reverse mode: the name that the client never saw
         return waiting
 
-    def request(self, flow: EgressFlow) -> Coroutine[Any, Any, None] | None:
+    def request(self, flow: EgressFlow) -> Waiting:
         """The whole body of a request whose credential stands in it."""
         call = flow.call
         if call is None or call.need is None:

@@ -5,7 +5,6 @@ import hashlib
 import logging
 import shlex
 import sys
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -31,7 +30,7 @@ from coatcheck.planes.stock.options import notice, refuse_to_start, unmet
 from coatcheck.planes.stock.passage import Passage, abort
 from coatcheck.planes.stock.session import StockSession
 from coatcheck.planes.upstream.upstream import UpstreamRefused
-from coatcheck.request.exchange import Call
+from coatcheck.request.exchange import Call, Waiting
 from coatcheck.settings import daemon as settings
 
 logger = logging.getLogger(__name__)
@@ -237,7 +236,7 @@ class StockAddon:
                 request.stream = passage.upload if size != 0 and call.denial is None else False
         return call.denial, call.request_id
 
-    async def _settle(self, call: Call, waiting: Coroutine[Any, Any, None] | None, size: int | None) -> None:
+    async def _settle(self, call: Call, waiting: Waiting, size: int | None) -> None:
         """Wait for secrets, if they may be used; refuse what this mode cannot do."""
         assert self._session is not None
         denial = None
@@ -248,10 +247,8 @@ class StockAddon:
             denial = Deny(Reason.PLANE_CANNOT, "a body of unknown or too great length cannot be collected")
         if denial is None:
             if waiting is not None:
-                await waiting
+                await waiting()
             return
-        if waiting is not None:
-            waiting.close()
         if call.denial is None:
             self._session.exchange.late_refusal(call, denial)
 
@@ -282,7 +279,7 @@ class StockAddon:
         try:
             waiting = self._session.exchange.receive_body(call, body) if call.need else None
             if waiting is not None:
-                await waiting
+                await waiting()
             if call.denial is None:
                 self._commit(flow, passage, body)
             denial = call.denial
