@@ -33,10 +33,10 @@ def test_its_limits_are_the_codes(tmp_path: Path) -> None:
     rows = dict(re.findall(r"(?m)^\| [^|]+ \| `--(\w+)` \| (\d+)", GUIDE))
     given = Limits()
     assert {name: int(value) for name, value in rows.items()} == {
-        "memory": given.memory_mib,
-        "cpus": given.cpus,
-        "processes": given.processes,
-        "disk": given.disk_mib,
+        "memory": given.resources.memory_mib,
+        "cpus": given.resources.cpus,
+        "processes": given.resources.processes,
+        "disk": given.resources.disk_mib,
         "output": given.output_bytes // MIB,
         "network": given.network_bytes_per_second // MIB,
         "timeout": given.run_seconds,

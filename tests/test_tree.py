@@ -83,7 +83,6 @@ COVERED_BY = {
     "launcher/preparing.py": "launcher/test_supervisor.py",
     "launcher/presence.py": "launcher/test_supervisor.py",
     "launcher/reporting.py": "launcher/test_supervisor.py",
-    "durable/run_directory.py": "durable/test_sandboxes.py",
     "durable/spawning.py": "durable/test_sandboxes.py",
     "request/request_edits.py": "request/test_exchange.py",
     "planes/mitm/adaptations.py": "planes/test_traps_answers.py",

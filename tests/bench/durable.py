@@ -200,7 +200,7 @@ async def _channel(machine: MicroVM) -> AsyncIterator[Channel]:
     running = asyncio.create_task(channel.run())
     try:
         await channel.ready(SECONDS)
-        configure = [("op", "configure"), ("processes", str(SPEC.processes))]
+        configure = [("op", "configure"), ("processes", str(SPEC.resources.processes))]
         await finish(await channel.open("control", configure))
         yield channel
     finally:

@@ -31,6 +31,7 @@ from coatcheck.launcher.channel import Channel, Chunk, Stream
 from coatcheck.launcher.machine import MachineSpec
 from coatcheck.launcher.microvm import MicroVM
 from coatcheck.launcher.qemu import Hardware, arguments
+from coatcheck.launcher.resources import Resources
 from coatcheck.settings.daemon import Settings
 from tests.bench import sandbox_https
 from tests.bench.report import say
@@ -54,7 +55,9 @@ void _start(void)
 }
 """
 SPEC = MachineSpec(
-    isolation=Isolation.EMULATED, image=None, memory_mib=512, cpus=1, disk_mib=1024, processes=256
+    isolation=Isolation.EMULATED,
+    image=None,
+    resources=Resources(memory_mib=512, cpus=1, disk_mib=1024, processes=256),
 )
 EXECS = 50
 SECONDS = 120.0
@@ -112,12 +115,12 @@ def boot_bare(image: Path, initrd: Path, times: Times, khz: int) -> None:
     with console, theirs, counted(times):
         unused, nobody = socket.socketpair()
         memory = os.memfd_create("memory")
-        os.ftruncate(memory, SPEC.memory_mib << 20)
+        os.ftruncate(memory, SPEC.resources.memory_mib << 20)
         files = [os.open(path, os.O_RDONLY) for path in (image / "vmlinuz", initrd)]
         hardware = Hardware(
             isolation=SPEC.isolation,
-            memory_mib=SPEC.memory_mib,
-            cpus=SPEC.cpus,
+            memory_mib=SPEC.resources.memory_mib,
+            cpus=SPEC.resources.cpus,
             control=unused.fileno(),
             channel=nobody.fileno(),
             console=theirs.fileno(),
@@ -167,7 +170,9 @@ async def guest(image: Path, place: Path) -> AsyncIterator[Channel]:
         try:
             await channel.ready(SECONDS)
             await finish(
-                await channel.open("control", [("op", "configure"), ("processes", str(SPEC.processes))])
+                await channel.open(
+                    "control", [("op", "configure"), ("processes", str(SPEC.resources.processes))]
+                )
             )
             yield channel
         finally:

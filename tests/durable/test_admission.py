@@ -1,6 +1,7 @@
 """What a host has room for, and what it says when it has none."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from coatcheck.durable.admission import check_room, memory, range_for
 from coatcheck.durable.elastic import Elastic, Growth
 from coatcheck.durable.sandbox import Sandbox, WantedSandbox
 from coatcheck.launcher.limits import Limits
-from coatcheck.launcher.resources import Size
+from coatcheck.launcher.resources import Resources, Size
 from coatcheck.launcher.sandbox import (
     Backend,
     Choice,
@@ -31,12 +32,13 @@ SANDBOX = Sandbox(
     sessions={},
     created_at=0,
     expires_at=0,
-    memory_mib=512,
-    cpus=1,
-    disk_mib=64,
-    processes=64,
+    resources=Resources(memory_mib=512, cpus=1, disk_mib=64, processes=64),
 )
 TOTAL = 4096
+
+
+def has(memory_mib: int, **different: Any) -> Sandbox:
+    return replace(SANDBOX, resources=replace(SANDBOX.resources, memory_mib=memory_mib), **different)
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +49,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_grow_that_others_were_promised_is_refused() -> None:
     """Whoever asks learns nothing of who has it."""
-    others = [replace(SANDBOX, id="sbx_1", memory_mib=2048), replace(SANDBOX, id="sbx_2", memory_mib=1024)]
+    others = [has(2048, id="sbx_1"), has(1024, id="sbx_2")]
     check_room(others, SANDBOX, Size(1024, 4), TOTAL)
     with pytest.raises(SandboxRefused, match="no room for 513 MiB more") as refused:
         check_room(others, SANDBOX, Size(1025, 1), TOTAL)
@@ -57,14 +59,14 @@ def test_a_grow_that_others_were_promised_is_refused() -> None:
 @pytest.mark.parametrize("state", ["sleeping", SandboxState.ENDED])
 def test_what_takes_no_memory_is_not_counted(state: SandboxState) -> None:
     """It has none of this host's."""
-    gone = replace(SANDBOX, memory_mib=4096, state=state)
+    gone = has(4096, state=state)
     check_room([gone], SANDBOX, Size(4096, 1), TOTAL)
 
 
 def test_shrinking_is_never_refused() -> None:
     """However much was promised by whatever mistake."""
-    check_room([replace(SANDBOX, memory_mib=10_000)], SANDBOX, Size(512, 1), TOTAL)
-    check_room([replace(SANDBOX, memory_mib=10_000)], SANDBOX, Size(256, 4), TOTAL)
+    check_room([has(10_000)], SANDBOX, Size(512, 1), TOTAL)
+    check_room([has(10_000)], SANDBOX, Size(256, 4), TOTAL)
 
 
 def test_without_a_setting_it_is_three_quarters_of_the_machine() -> None:
@@ -91,7 +93,7 @@ def wanted(backend: Backend, growth: Growth | None) -> WantedSandbox:
 
 def test_only_a_microvm_grows() -> None:
     """Said when it is asked for, not when somebody needs it."""
-    most = Limits(memory_mib=8192, cpus=4)
+    most = Limits(Resources(memory_mib=8192, cpus=4))
     assert range_for(wanted(Backend.NAMESPACE, None), Limits(), most) is None
     grows = range_for(wanted(Backend.MICROVM, Growth(2048, 2)), Limits(), most)
     assert grows == Elastic(512, 2048, 1, 2)

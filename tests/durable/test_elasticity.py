@@ -21,7 +21,7 @@ from coatcheck.durable.sizing import Sizing, Use
 from coatcheck.launcher.channel import Channel
 from coatcheck.launcher.limits import Limits, for_commands
 from coatcheck.launcher.machine import MachineError
-from coatcheck.launcher.resources import Size
+from coatcheck.launcher.resources import Resources, Size
 from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
 from tests.launcher.scripted import ScriptedMachine
 from tests.launcher.test_supervisor import until
@@ -85,7 +85,7 @@ class Running:
         self.now = 0.0
         means = Means(elastic, self.sizing, self.daemon)
         self.sizing.fixed = fixed
-        limits = Limits(memory_mib=512)
+        limits = Limits(Resources(memory_mib=512))
         self.elasticity = Elasticity("sbx_0", limits, means, lambda: self.now, restored=restored)
 
     @property
@@ -146,7 +146,11 @@ async def test_it_grows_once_the_daemon_has_admitted_it(monkeypatch: pytest.Monk
         it.sizing.has_mib = 2047  # a page or two never come
         await until(lambda: it.commands == [for_commands(1024), for_commands(2048)])
         shown = it.elasticity.limits()
-        assert (shown["memory_mib"], shown["cpus"], shown["processes"]) == (2048, 2, Limits().processes)
+        assert (shown["memory_mib"], shown["cpus"], shown["processes"]) == (
+            2048,
+            2,
+            Limits().resources.processes,
+        )
         assert shown["elastic"]["max_memory_mib"] == 4096 and shown["elastic"]["cpus_held_by"] == "a test"
         assert shown["one_size"] == ""
 

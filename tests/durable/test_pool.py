@@ -177,7 +177,7 @@ async def test_what_another_image_or_setting_would_not_make_is_replaced(
     pool = pool_of(where)
     wanted = pool._wanted_shape()
     assert wanted is not None
-    other = replace(wanted, processes=100)
+    other = replace(wanted, resources=replace(wanted.resources, processes=100))
     monkeypatch.setattr(pool, "_wanted_shape", lambda: other)
     await asyncio.to_thread(until, lambda: {each.shape for each in ready(where)} == {other})
     monkeypatch.undo()

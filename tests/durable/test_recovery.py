@@ -8,6 +8,7 @@ from coatcheck.decision.session import Isolation
 from coatcheck.durable.durability import Durability
 from coatcheck.durable.recovery import ATTEMPTS, DIED, PAUSES, WITHIN_SECONDS, Step, next_step
 from coatcheck.durable.sandbox import Sandbox
+from coatcheck.launcher.resources import Resources
 from coatcheck.launcher.sandbox import (
     Backend,
     Ending,
@@ -17,7 +18,7 @@ from coatcheck.launcher.sandbox import (
 NOW = 1_000_000.0
 DEAD = Sandbox(
     "sbx_1", "acme", "agent", "default", "launcher", Backend.MICROVM, Isolation.EMULATED, "why", {}, NOW,
-    NOW + 9_000, 256, 1, 16, 64, keeping=Durability(recovers=True), state=SandboxState.ENDED,
+    NOW + 9_000, Resources(256, 1, 16, 64), keeping=Durability(recovers=True), state=SandboxState.ENDED,
     ending=Ending.MACHINE_ENDED, recoverable=True,
 )  # fmt: skip
 

@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ from coatcheck.launcher.channel import Channel
 from coatcheck.launcher.limits import Limits
 from coatcheck.launcher.machine import MachineError
 from coatcheck.launcher.microvm import MicroVM
-from coatcheck.launcher.resources import Size
+from coatcheck.launcher.resources import Resources, Size
 from tests.durable.test_elasticity import Daemon, nobody
 from tests.launcher import tiny
 from tests.launcher.scripted import ScriptedMachine
@@ -62,7 +62,8 @@ class Grown:
 async def elastic(place: Path, image: Path) -> AsyncIterator[Grown]:
     directory = place / secrets.token_hex(8)
     directory.mkdir(mode=0o700)
-    spec = replace(wanted(image), memory_mib=CEILING.memory_mib, cpus=CEILING.cpus, starts_with=FLOOR)
+    plain = wanted(image)
+    spec = replace(plain, resources=replace(plain.resources, **asdict(CEILING)), starts_with=FLOOR)
     machine = MicroVM(spec, directory)
     guest = tiny.Guest(await machine.start())
     try:
@@ -122,7 +123,10 @@ async def test_it_grows_by_itself_for_what_it_really_uses(
     daemon, agent, now = Daemon([]), ScriptedMachine(), [0.0]
     most = Elastic(FLOOR.memory_mib, 448, 1, 2, autoscale=Autoscale(up_percent=55, cooldown_seconds=1e9))
     grows = Elasticity(
-        "sbx_0", Limits(memory_mib=FLOOR.memory_mib), Means(most, shared.sizing, daemon), lambda: now[0]
+        "sbx_0",
+        Limits(Resources(memory_mib=FLOOR.memory_mib)),
+        Means(most, shared.sizing, daemon),
+        lambda: now[0],
     )
     channel = Channel(await agent.start(), nobody, {})
     talking = asyncio.create_task(channel.run())

@@ -1,5 +1,6 @@
 """What of a sandbox is on disk, and what a daemon that comes later makes of it."""
 
+import json
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from coatcheck.durable.sandbox import (
 from coatcheck.durable.snapshots import manifest
 from coatcheck.durable.snapshots.manifest import Image, Manifest, Origin, Surroundings
 from coatcheck.durable.store import ASLEEP, FORKS, RECORD, SNAPSHOTS, SandboxStore
+from coatcheck.launcher.resources import Resources
 from coatcheck.launcher.sandbox import (
     Backend,
     Choice,
@@ -47,7 +49,7 @@ def sandbox(name: str = "sbx_0000000000000001") -> Sandbox:
     now = time.time()
     return Sandbox(
         name, "acme", "agent", "default", "launcher", Backend.MICROVM, Isolation.EMULATED, "why", {}, now,
-        now + 60, 256, 1, 16, 64,
+        now + 60, Resources(256, 1, 16, 64),
     )  # fmt: skip
 
 
@@ -93,6 +95,17 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert again.held() is None
     assert again.read_all() == (first.record("sbx_0000000000000001"),)
     assert again.held() == frozenset({"ses_a", "ses_t"})
+
+
+def test_a_record_of_an_older_version_is_read(tmp_path: Path) -> None:
+    """A sandbox that sleeps wakes after an update."""
+    first = keeper(tmp_path)
+    begin(first, "ses_a")
+    file = first.place("sbx_0000000000000001") / RECORD
+    said = json.loads(file.read_bytes())
+    said["sandbox"] |= said["sandbox"].pop("resources")  # four fields of the sandbox itself
+    file.write_text(json.dumps(said))
+    assert keeper(tmp_path).read_all() == (first.record("sbx_0000000000000001"),)
 
 
 def test_each_life_is_a_new_generation_and_knows_where_it_came_from(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from coatcheck.inspection.inspector import Inspector
 from coatcheck.inspection.residue import Value
 from coatcheck.launcher.machine import MachineSpec
 from coatcheck.launcher.microvm import MicroVM
+from coatcheck.launcher.resources import Resources
 from coatcheck.telemetry.audit.checkpoint import CheckpointSigner
 from tests.known_secrets import known_secret
 from tests.launcher import tiny
@@ -59,7 +60,9 @@ async def machine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tup
     directory = tmp_path_factory.mktemp("vm") / secrets.token_hex(8)
     directory.mkdir(mode=0o700)
     image = tiny.build(tmp_path_factory.mktemp("image"))
-    machine = MicroVM(MachineSpec(Isolation.EMULATED, image, 192, 1, 64, 64, boot_seconds=SECONDS), directory)
+    machine = MicroVM(
+        MachineSpec(Isolation.EMULATED, image, Resources(192, 1, 64, 64), boot_seconds=SECONDS), directory
+    )
     guest = tiny.Guest(await machine.start())
     try:
         assert await guest.line() == "hello"

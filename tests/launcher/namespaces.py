@@ -11,6 +11,7 @@ from coatcheck.decision.session import Isolation
 from coatcheck.launcher.channel import Channel, Chunk, Stream
 from coatcheck.launcher.machine import MachineSpec
 from coatcheck.launcher.namespace import NamespaceMachine
+from coatcheck.launcher.resources import Resources
 
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "LANG": "C.UTF-8"}
 SECONDS = 60.0
@@ -24,10 +25,7 @@ def spec(
     return MachineSpec(
         isolation=Isolation.NAMESPACE,
         image=image,
-        memory_mib=memory_mib,
-        cpus=1,
-        disk_mib=disk_mib,
-        processes=processes,
+        resources=Resources(memory_mib=memory_mib, cpus=1, disk_mib=disk_mib, processes=processes),
     )
 
 

@@ -13,10 +13,15 @@ from coatcheck.launcher.frames import Fields
 from coatcheck.launcher.limits import Limits
 from coatcheck.launcher.machine import MachineSpec, Remain
 from coatcheck.launcher.mux import Data, Ended, Event, Greeted, Mux, Opened, Side, cost
+from coatcheck.launcher.resources import Resources
 from coatcheck.launcher.sandbox import Backend
 from coatcheck.launcher.spec import Identity, SupervisorSpec
 
-MACHINE = MachineSpec(Isolation.NAMESPACE, None, memory_mib=64, cpus=1, disk_mib=16, processes=50)
+MACHINE = MachineSpec(
+    Isolation.NAMESPACE,
+    None,
+    resources=Resources(memory_mib=64, cpus=1, disk_mib=16, processes=50),
+)
 
 
 class ScriptedMachine:

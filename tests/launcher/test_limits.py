@@ -16,13 +16,11 @@ from coatcheck.launcher.limits import (
     choose,
     explain,
 )
+from coatcheck.launcher.resources import Resources
 from coatcheck.settings.daemon import Settings
 
 CEILING = Limits(
-    memory_mib=4096,
-    cpus=2,
-    processes=1000,
-    disk_mib=4096,
+    resources=Resources(memory_mib=4096, cpus=2, disk_mib=4096, processes=1000),
     output_bytes=128 * MIB,
     network_bytes_per_second=128 * MIB,
     run_seconds=20_000,
@@ -32,7 +30,7 @@ CEILING = Limits(
 def test_who_asks_for_nothing_gets_the_defaults() -> None:
     """And never more than the operator gives anybody."""
     assert choose({}, CEILING) == Limits()
-    small = Limits(memory_mib=128, run_seconds=60)
+    small = Limits(Resources(memory_mib=128), run_seconds=60)
     assert choose({}, small) == small
 
 
@@ -40,8 +38,8 @@ def test_what_is_asked_for_is_given_in_the_options_units() -> None:
     """MiB for memory, disk and output; MiB a second for the network."""
     asked = {LimitName.MEMORY: 2048, LimitName.OUTPUT: 2, LimitName.NETWORK: 3, LimitName.TIME: 90}
     given = choose(asked, CEILING)
-    assert (given.memory_mib, given.output_bytes, given.run_seconds) == (2048, 2 * MIB, 90)
-    assert given.network_bytes_per_second == 3 * MIB and given.cpus == Limits().cpus
+    assert (given.resources.memory_mib, given.output_bytes, given.run_seconds) == (2048, 2 * MIB, 90)
+    assert given.network_bytes_per_second == 3 * MIB and given.resources.cpus == Limits().resources.cpus
 
 
 def test_more_than_the_ceiling_is_refused_with_the_ceiling_and_who_can_raise_it() -> None:
@@ -82,15 +80,15 @@ def test_the_words_for_memory() -> None:
 def test_the_remedy_can_be_followed() -> None:
     """What explain says to ask for is not refused."""
     for memory in (512, 3000, 4095):
-        _, remedy = explain(LimitName.MEMORY, Limits(memory_mib=memory), CEILING)
+        _, remedy = explain(LimitName.MEMORY, Limits(Resources(memory_mib=memory)), CEILING)
         amount = int(remedy.partition("--memory ")[2].split()[0])
-        assert choose({LimitName.MEMORY: amount}, CEILING).memory_mib > memory
+        assert choose({LimitName.MEMORY: amount}, CEILING).resources.memory_mib > memory
 
 
 def test_ceilings_are_settings() -> None:
     """And the defaults of both fit together."""
     found = ceilings(Settings(sandbox_max_memory=1000, sandbox_max_output=7))
-    assert (found.memory_mib, found.output_bytes) == (1000, 7 * MIB)
+    assert (found.resources.memory_mib, found.output_bytes) == (1000, 7 * MIB)
     assert choose({}, ceilings(Settings())) == Limits()
 
 

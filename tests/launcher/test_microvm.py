@@ -19,6 +19,7 @@ from coatcheck.decision.session import Isolation
 from coatcheck.launcher import cgroup
 from coatcheck.launcher.machine import MachineError, MachineSpec, RemainKind, Volume
 from coatcheck.launcher.microvm import MicroVM
+from coatcheck.launcher.resources import Resources
 from tests.launcher import tiny
 
 pytestmark = [
@@ -47,10 +48,7 @@ def wanted(image: Path | None, *volumes: Volume, boot_seconds: float = BOOT_SECO
     return MachineSpec(
         isolation=Isolation.EMULATED,
         image=image,
-        memory_mib=192,
-        cpus=1,
-        disk_mib=64,
-        processes=64,
+        resources=Resources(memory_mib=192, cpus=1, disk_mib=64, processes=64),
         volumes=volumes,
         boot_seconds=boot_seconds,
     )
@@ -404,6 +402,6 @@ async def test_a_missing_qemu_is_said(image: Path, tmp_path: Path, monkeypatch: 
 
 async def test_an_isolation_that_it_is_not_is_refused(image: Path, tmp_path: Path) -> None:
     """A credential may have been granted for exactly that."""
-    spec = MachineSpec(Isolation.NAMESPACE, image, 192, 1, 64, 64)
+    spec = MachineSpec(Isolation.NAMESPACE, image, Resources(192, 1, 64, 64))
     assert "no isolation of class namespace" in str(await failing(spec, tmp_path))
     assert "needs an image" in str(await failing(wanted(None), tmp_path))

@@ -1,5 +1,6 @@
 """What a supervisor is told arrives as it was said."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,5 +41,14 @@ def test_it_is_not_shown_by_accident(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"not JSON"])
 def test_what_is_no_spec_is_refused(content: bytes) -> None:
     """A supervisor that was started by hand ends at once."""
-    with pytest.raises((ValueError, KeyError, TypeError)):
+    with pytest.raises(ValueError, match="no sandbox's spec"):
         loads(content)
+
+
+def test_a_refusal_of_a_spec_quotes_nothing_of_it(tmp_path: Path) -> None:
+    """It goes to a log, and the spec holds handles."""
+    said = json.loads(dumps(spec(tmp_path, [identity(tmp_path)])))
+    said["identities"][0]["environment"]["KEY"] = ["a handle"]
+    with pytest.raises(ValueError, match=r"environment\.KEY") as refused:
+        loads(json.dumps(said).encode())
+    assert "a handle" not in str(refused.value) and refused.value.__cause__ is None

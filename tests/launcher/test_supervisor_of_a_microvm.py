@@ -22,6 +22,7 @@ from coatcheck.images.problem import ImageError
 from coatcheck.launcher.machine import MachineSpec
 from coatcheck.launcher.metadata import MetadataService
 from coatcheck.launcher.microvm import MicroVM
+from coatcheck.launcher.resources import Resources
 from coatcheck.launcher.sandbox import Backend, Ending, SandboxState
 from coatcheck.launcher.supervisor import Supervisor
 from coatcheck.settings.daemon import Settings
@@ -102,7 +103,7 @@ class Place:
         directory = own / secrets.token_hex(8)
         directory.mkdir(mode=0o700)
         built = MachineSpec(
-            *(Isolation.EMULATED, self.image, 192, 1, 32, 64),
+            *(Isolation.EMULATED, self.image, Resources(192, 1, 32, 64)),
             generation=generation,
             boot_seconds=SECONDS,
             restore=restore,

@@ -238,7 +238,7 @@ async def bring_back(
     admitted = await _admit(context, _wanted(context, sandbox_id), caller, sandbox_id)
     if until is not None:
         admitted = replace(
-            admitted, limits={**admitted.limits, "run_seconds": max(1, int(until - time.time()))}
+            admitted, limits=replace(admitted.limits, run_seconds=max(1, int(until - time.time())))
         )
     return await begin(context, admitted, _people(context, back, admitted.wanted), back)
 

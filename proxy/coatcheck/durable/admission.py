@@ -37,11 +37,12 @@ def decide(wanted: WantedSandbox, ceiling: Limits) -> tuple[Limits, Elastic | No
 
 def check_volumes(wanted: WantedSandbox, most: Limits) -> None:
     """They are on the disk that has our own state: what fills that stops the audit log, and so all."""
+    disk_mib = most.resources.disk_mib
     for each in wanted.volumes:
-        if each.size_mib > most.disk_mib:
+        if each.size_mib > disk_mib:
             raise SandboxRefused(
                 SandboxProblem.BEYOND_LIMIT,
-                f"the volume {each.name} would have {each.size_mib} MiB; a disk has at most {most.disk_mib}",
+                f"the volume {each.name} would have {each.size_mib} MiB; a disk has at most {disk_mib}",
                 "Ask for less, or have COATCHECK_SANDBOX_MAX_DISK raised.",
             )
 
@@ -56,7 +57,7 @@ def range_for(wanted: WantedSandbox, limits: Limits, ceiling: Limits) -> Elastic
             f"a sandbox of the {wanted.choice.backend} backend has one size",
             "Leave --max-memory and --max-cpus out, or ask for a microVM.",
         )
-    start, most = Size(limits.memory_mib, limits.cpus), Size(ceiling.memory_mib, ceiling.cpus)
+    start, most = limits.resources.size, ceiling.resources.size
     return range_of(start, wanted.growth, most)
 
 
@@ -66,7 +67,7 @@ def check_room(
     """SandboxRefused when `sandbox` would grow to a `size` that this machine has promised to `others`, or
     does not have free. `total_mib`: the setting; `unclaimed_mib`: what the warm pool holds. Its words are for
     callers, and tell nothing of others."""
-    more = size.memory_mib - sandbox.memory_mib
+    more = size.memory_mib - sandbox.resources.memory_mib
     if more > 0 and not _is_free(others, size.memory_mib + unclaimed_mib, more, total_mib):
         raise SandboxRefused(
             SandboxProblem.NO_ROOM,
@@ -93,7 +94,7 @@ def has_room(sandboxes: Iterable[Sandbox], unclaimed_mib: int, more: int, total_
 def _is_free(promised: Iterable[Sandbox], beside: int, more: int, total_mib: int | None) -> bool:
     """Whether `beside` MiB fit beside what is promised, and `more` of them can be had now."""
     whole, free = memory()
-    taken = sum(each.memory_mib for each in promised if each.state not in _TAKES_NOTHING)
+    taken = sum(each.resources.memory_mib for each in promised if each.state not in _TAKES_NOTHING)
     limit = total_mib if total_mib is not None else int(whole * SHARE)
     return taken + beside <= limit and free >= more + SPARE_MIB
 

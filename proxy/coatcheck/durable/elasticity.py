@@ -19,7 +19,7 @@ from coatcheck.durable.elastic import Elastic, Initiator
 from coatcheck.durable.scaling import check_in_use, wanted
 from coatcheck.durable.sizing import NEARLY, Sizing
 from coatcheck.launcher.channel import Channel, ChannelBroken, StreamReset
-from coatcheck.launcher.limits import Limits, for_commands
+from coatcheck.launcher.limits import Limits, for_commands, said
 from coatcheck.launcher.machine import MachineError
 from coatcheck.launcher.resources import Size
 from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
@@ -82,12 +82,12 @@ class Elasticity:
         restored: bool = False,
     ) -> None:
         """`restored`: its machine goes on where it was saved, with the memory that it had there."""
-        self.now = Size(limits.memory_mib, limits.cpus)
+        self.now = limits.resources.size
         """What it was last told to have."""
         self._sandbox, self._limits, self._means, self._clock = sandbox, limits, means, clock
         self._claimed = self.now
         """What the daemon counts for it: never less than it could still have."""
-        self._given_mib = limits.memory_mib
+        self._given_mib = limits.resources.memory_mib
         """What its commands may use together, as the guest's agent was last told."""
         self._by = Initiator.CALLER
         """Who asked for that."""
@@ -107,7 +107,7 @@ class Elasticity:
         why = "it was asked for with one size" if self._means is None else self._means.sizing.fixed
         if self._means is not None and not why:
             elastic = asdict(self._means.elastic) | {"cpus_held_by": self._means.sizing.cpus_held_by}
-        return asdict(self._limits) | asdict(self.now) | {"elastic": elastic, "one_size": why}
+        return said(self._limits) | asdict(self.now) | {"elastic": elastic, "one_size": why}
 
     async def scale(self, memory_mib: int | None, cpus: int | None, by: Initiator) -> Size:
         """The size that it has from now on. SandboxRefused when it cannot have it: nothing has changed."""

@@ -115,7 +115,7 @@ class Pool:
     @property
     def memory_mib(self) -> int:
         """What all of them hold, or are about to."""
-        return sum(each.shape.memory_mib for each in (*self._standing_by, *self._ending))
+        return sum(each.shape.resources.memory_mib for each in (*self._standing_by, *self._ending))
 
     def counts(self) -> dict[str, float]:
         """How many there are, by `starting` and `ready`; nothing where there is no pool."""
@@ -165,7 +165,7 @@ class Pool:
             self._add(shape)
 
     def _add(self, shape: Shape) -> None:
-        if self._trust is None or not self._is_room(shape.memory_mib):
+        if self._trust is None or not self._is_room(shape.resources.memory_mib):
             return
         sandbox_id = f"sbx_{secrets.token_hex(8)}"
         directory = self._root / sandbox_id.removeprefix("sbx_")

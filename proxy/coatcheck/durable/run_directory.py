@@ -5,57 +5,30 @@ there is no moment in which a directory that is in use looks like one that was l
 """
 
 import fcntl
-import json
 import os
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Final
 
-from coatcheck.decision.session import Isolation
-from coatcheck.durable.autoscale import Autoscale
-from coatcheck.durable.durability import Durability, Lifecycle
-from coatcheck.durable.elastic import Elastic, Scaling
-from coatcheck.durable.sandbox import Sandbox
-from coatcheck.launcher.sandbox import Backend, SandboxState
+from pydantic import TypeAdapter
+
+from coatcheck.durable.sandbox import Sandbox, StoredSandbox
 from coatcheck.platform.private_files import write_atomically
 
 DESCRIPTION = "sandbox.json"
 LOCK = "lock"
 
 
+_SANDBOXES: Final = TypeAdapter[Sandbox](StoredSandbox)
+
+
 def describe(directory: Path, sandbox: Sandbox) -> None:
     """Write what a daemon must know that comes after this one. No handle is in it."""
-    write_atomically(directory / DESCRIPTION, json.dumps(asdict(sandbox)).encode(), overwrite=True)
+    write_atomically(directory / DESCRIPTION, _SANDBOXES.dump_json(sandbox), overwrite=True)
 
 
 def read(directory: Path) -> Sandbox:
-    """OSError, ValueError, KeyError or TypeError when it is no sandbox's directory."""
-    given = json.loads((directory / DESCRIPTION).read_bytes())
-    return Sandbox(
-        **given
-        | {
-            "backend": Backend(given["backend"]),
-            "isolation": Isolation(given["isolation"]),
-            "state": SandboxState(given["state"]),
-            "elastic": read_elastic(given["elastic"]),
-            "keeping": _read_keeping(given.get("keeping", {})),
-        }
-    )
-
-
-def read_elastic(given: dict[str, Any] | None) -> Elastic | None:
-    """As `dataclasses.asdict` and JSON left it."""
-    if given is None:
-        return None
-    rule = given["autoscale"]
-    return Elastic(
-        **given | {"scaling": Scaling(given["scaling"]), "autoscale": Autoscale(**rule) if rule else None}
-    )
-
-
-def _read_keeping(given: dict[str, Any]) -> Durability:
-    lifecycle = given.get("lifecycle")
-    return Durability(**given | {"lifecycle": Lifecycle(lifecycle) if lifecycle else None})
+    """OSError or ValueError when it is no sandbox's directory."""
+    return _SANDBOXES.validate_json((directory / DESCRIPTION).read_bytes())
 
 
 def lock(directory: Path) -> int:

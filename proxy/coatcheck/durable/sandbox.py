@@ -1,12 +1,17 @@
 """A sandbox as its daemon and its callers see it: what was asked for, what was admitted, how it is now."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 from coatcheck.decision.filesystem import Filesystem
 from coatcheck.decision.session import Isolation
 from coatcheck.durable.durability import Durability
 from coatcheck.durable.elastic import Elastic, Growth
+from coatcheck.launcher.limits import Limits
+from coatcheck.launcher.resources import Resources
 from coatcheck.launcher.sandbox import Backend, Choice, Ending, SandboxState
 
 
@@ -48,13 +53,12 @@ class Admitted:
 
     id: str
     wanted: WantedSandbox
-    limits: Mapping[str, int]
-    """By field of `launcher.limits.Limits`."""
+    limits: Limits
     elastic: Elastic | None = None
 
     @property
     def run_seconds(self) -> int:
-        return self.limits["run_seconds"]
+        return self.limits.run_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +99,8 @@ class Sandbox:
     created_at: float
     expires_at: float
     """Its time limit."""
-    memory_mib: int
-    cpus: int
-    """As it is now: an elastic one's change while it runs."""
-    disk_mib: int
-    processes: int
+    resources: Resources
+    """As they are now: an elastic one's size changes while it runs."""
     elastic: Elastic | None = None
     """How far; None: it has one size."""
     shares_memory: bool = False
@@ -137,3 +138,16 @@ class Sandbox:
 class ClaimFailed(Exception):
     """What came from the warm pool did not become somebody's sandbox, and is gone with the sessions that were
     opened for it. One that boots can be had in its place."""
+
+
+def _nested(said: Any) -> Any:
+    """Older versions wrote the fields of `resources` beside the others."""
+    names = {each.name for each in fields(Resources)}
+    if not isinstance(said, Mapping) or "resources" in said or not names <= said.keys():
+        return said
+    rest = {name: value for name, value in said.items() if name not in names}
+    return {**rest, "resources": {name: said[name] for name in names}}
+
+
+StoredSandbox = Annotated[Sandbox, BeforeValidator(_nested)]
+"""For a `TypeAdapter` that reads files, also those of older versions."""

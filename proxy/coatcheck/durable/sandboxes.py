@@ -145,7 +145,7 @@ class Sandboxes:
                 self.kept.check_room(
                     name for name, each in self._admitted.items() if each.choice.backend is Backend.MICROVM
                 )
-            admitted = Admitted(sandbox_id or f"sbx_{secrets.token_hex(8)}", wanted, asdict(limits), elastic)
+            admitted = Admitted(sandbox_id or f"sbx_{secrets.token_hex(8)}", wanted, limits, elastic)
             self._admitted[admitted.id] = wanted
         return admitted
 
@@ -301,7 +301,7 @@ class Sandboxes:
                 return None
             others = (each for each in self._known.values() if each.id != sandbox_id)
             self.pool.check_room(others, sandbox, size)
-            now = replace(sandbox, memory_mib=size.memory_mib, cpus=size.cpus)
+            now = replace(sandbox, resources=replace(sandbox.resources, **asdict(size)))
             self._known[sandbox_id] = now
         with contextlib.suppress(FileNotFoundError):  # it ends at this moment
             run_directory.describe(self.directory(sandbox_id), now)  # for a daemon that comes after us

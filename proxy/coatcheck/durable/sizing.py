@@ -90,7 +90,7 @@ class Sizing:
             now = emulator()
             return now.group if now is not None else None
 
-        most = Size(spec.memory_mib, spec.cpus)
+        most = spec.resources.size
         beside = beside_mib(spec)
         return cls(
             spec.starts_with, most, beside_mib=beside, control=control, pid=pid, group=group, memory=memory

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +15,7 @@ from coatcheck.durable.sandbox import (
     Sandbox,
     SandboxIdentity,
 )
-from coatcheck.launcher.limits import Limits, ceilings
+from coatcheck.launcher.limits import ceilings
 from coatcheck.launcher.machine import MachineSpec, Volume
 from coatcheck.launcher.processes import has_ended
 from coatcheck.launcher.sandbox import IDENTITIES
@@ -33,17 +34,14 @@ def spec_of(
     lock: int,
 ) -> SupervisorSpec:
     """All that the supervisor is told. `lock`: the descriptor of its directory's."""
-    wanted, limits = admitted.wanted, Limits(**admitted.limits)
+    wanted, limits = admitted.wanted, admitted.limits
     image, agent = wanted.choice.image, wanted.choice.agent
     most = admitted.elastic.ceiling if admitted.elastic is not None else None
     machine = MachineSpec(
         isolation=sandbox.isolation,
         image=Path(image) if image is not None else None,
-        memory_mib=most.memory_mib if most is not None else limits.memory_mib,
-        cpus=most.cpus if most is not None else limits.cpus,
+        resources=limits.resources if most is None else replace(limits.resources, **asdict(most)),
         starts_with=admitted.elastic.floor if admitted.elastic is not None else None,
-        disk_mib=limits.disk_mib,
-        processes=limits.processes,
         volumes=tuple(
             Volume(volumes(settings), wanted.tenant, each.name, each.at, each.size_mib)
             for each in wanted.volumes

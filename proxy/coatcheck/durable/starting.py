@@ -22,7 +22,6 @@ from coatcheck.durable.spawning import (
 )
 from coatcheck.durable.store import SandboxStore
 from coatcheck.durable.unclaimed import GENERATION, Unclaimed
-from coatcheck.launcher.limits import Limits
 from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
 from coatcheck.platform.private_files import open_private_directory
 from coatcheck.settings.daemon import Settings
@@ -37,7 +36,7 @@ def sandbox_of(
 ) -> Sandbox:
     """As it is when it starts. `before`: itself, when it comes back; `back`: what it begins from."""
     shares = back is not None and back.template is not None
-    wanted, limits, now = admitted.wanted, Limits(**admitted.limits), time.time()
+    wanted, limits, now = admitted.wanted, admitted.limits, time.time()
     return Sandbox(
         id=admitted.id,
         tenant=wanted.tenant,
@@ -50,10 +49,7 @@ def sandbox_of(
         sessions={each.name: each.session for each in identities},
         created_at=before.created_at if before is not None else now,
         expires_at=now + limits.run_seconds,
-        memory_mib=limits.memory_mib,
-        cpus=limits.cpus,
-        disk_mib=limits.disk_mib,
-        processes=limits.processes,
+        resources=limits.resources,
         elastic=None if shares else admitted.elastic,
         shares_memory=shares,
         keeping=wanted.keeping,

@@ -30,6 +30,7 @@ from coatcheck.durable.recovery import ATTEMPTS
 from coatcheck.durable.sandbox import (
     Sandbox,
     SandboxIdentity,
+    StoredSandbox,
     WantedSandbox,
 )
 from coatcheck.durable.snapshots import manifest
@@ -56,7 +57,7 @@ KEY: Final = "snapshots.key"
 class Record:
     """All that is known of a sandbox beside what was saved of it."""
 
-    sandbox: Sandbox
+    sandbox: StoredSandbox
     """As it was when its last life began; or as it ended, once it did and can be restored."""
     wanted: WantedSandbox
     lives: tuple[Incarnation, ...]

@@ -28,6 +28,7 @@ from coatcheck.durable.unbound import CLAIMED, READY
 from coatcheck.launcher.cgroup import remove as remove_cgroup
 from coatcheck.launcher.limits import Limits, ceilings
 from coatcheck.launcher.machine import MachineSpec
+from coatcheck.launcher.resources import Resources
 from coatcheck.launcher.sandbox import (
     AGENT,
     Backend,
@@ -53,23 +54,11 @@ class Shape:
     isolation: Isolation
     image: str | None
     agent: str | None
-    memory_mib: int
-    cpus: int
-    disk_mib: int
-    processes: int
+    resources: Resources
 
 
 def shape_of(choice: Choice, limits: Limits) -> Shape:
-    return Shape(
-        choice.backend,
-        choice.isolation,
-        choice.image,
-        choice.agent,
-        limits.memory_mib,
-        limits.cpus,
-        limits.disk_mib,
-        limits.processes,
-    )
+    return Shape(choice.backend, choice.isolation, choice.image, choice.agent, limits.resources)
 
 
 def wanted_shape(admitted: Admitted, names: tuple[str, ...]) -> Shape | None:
@@ -79,7 +68,7 @@ def wanted_shape(admitted: Admitted, names: tuple[str, ...]) -> Shape | None:
     laid_out = wanted.filesystem is not None and wanted.choice.backend is Backend.NAMESPACE
     if wanted.volumes or wanted.growth is not None or laid_out or names != (AGENT,):
         return None
-    return shape_of(wanted.choice, Limits(**admitted.limits))
+    return shape_of(wanted.choice, admitted.limits)
 
 
 class State(StrEnum):
@@ -192,17 +181,14 @@ def _spec(machine: Unclaimed, settings: Settings, trust: TrustFiles) -> Supervis
         machine=MachineSpec(
             isolation=shape.isolation,
             image=Path(shape.image) if shape.image is not None else None,
-            memory_mib=shape.memory_mib,
-            cpus=shape.cpus,
-            disk_mib=shape.disk_mib,
-            processes=shape.processes,
+            resources=shape.resources,
             generation=GENERATION,
         ),
         identities=(nobody,),
         lease_seconds=0,
         expires_at=0,
         idle_seconds=None,
-        limits=Limits(memory_mib=shape.memory_mib, cpus=shape.cpus, processes=shape.processes),
+        limits=Limits(shape.resources),
         ceiling=ceilings(settings),
         agent=Path(shape.agent) if shape.agent is not None else None,
         filesystem=None,

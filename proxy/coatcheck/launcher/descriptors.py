@@ -29,8 +29,8 @@ def hardware(spec: MachineSpec, tsc_khz: int | None, *, incoming: bool, private:
     root, overlay = Disk("root", FIRST_DISK, True), Disk("overlay", FIRST_DISK + 1, False)
     return Hardware(
         isolation=spec.isolation,
-        memory_mib=spec.memory_mib,
-        cpus=spec.cpus,
+        memory_mib=spec.resources.memory_mib,
+        cpus=spec.resources.cpus,
         control=CONTROL,
         channel=CHANNEL,
         console=CONSOLE,

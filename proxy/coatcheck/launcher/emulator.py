@@ -124,9 +124,9 @@ class Emulator:
         spec = self._spec
         self._group = Cgroup.create(
             self._name,
-            memory_mib=spec.memory_mib + beside_mib(spec),
+            memory_mib=spec.resources.memory_mib + beside_mib(spec),
             processes=jail.THREADS,
-            cpus=spec.cpus,
+            cpus=spec.resources.cpus,
         )
 
     async def _prepare(self, first: int) -> None:
@@ -136,8 +136,16 @@ class Emulator:
             await asyncio.to_thread(self._group.add, first)
             enforced = self._group.enforces
         spec = self._spec
-        addresses = (spec.memory_mib + _overhead(spec) + ADDRESSES_MIB) * MIB
-        largest = max(spec.memory_mib, spec.disk_mib, *(volume.size_mib for volume in spec.volumes), 0) * MIB
+        addresses = (spec.resources.memory_mib + _overhead(spec) + ADDRESSES_MIB) * MIB
+        largest = (
+            max(
+                spec.resources.memory_mib,
+                spec.resources.disk_mib,
+                *(volume.size_mib for volume in spec.volumes),
+                0,
+            )
+            * MIB
+        )
         words = jail.limits(
             address_space=None if LimitName.MEMORY in enforced else addresses,
             file_size=largest,
@@ -170,7 +178,7 @@ class Emulator:
 
 def beside_mib(spec: MachineSpec) -> int:
     """What its group may take beside the guest's memory."""
-    return _overhead(spec) + spec.disk_mib  # where the directory is a tmpfs, the overlay is memory
+    return _overhead(spec) + spec.resources.disk_mib  # where the directory is a tmpfs, the overlay is memory
 
 
 def _overhead(spec: MachineSpec) -> int:

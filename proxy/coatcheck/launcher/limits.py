@@ -1,9 +1,11 @@
 """What one sandbox may take of its host: defaults, ceilings, and the words for whoever ran into one."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from coatcheck.launcher.resources import Resources
 
 if TYPE_CHECKING:
     from coatcheck.settings.daemon import Settings  # a supervisor has none, and need not load what reads them
@@ -37,13 +39,7 @@ class LimitError(ValueError):
 class Limits:
     """Of one sandbox; the defaults are those of one that asks for nothing."""
 
-    memory_mib: int = 512
-    """Python, git and node start in half of it; eight sandboxes fit a laptop."""
-    cpus: int = 1
-    processes: int = 256
-    """A build with 16 jobs takes about 60; a fork bomb has these in a moment, and no more."""
-    disk_mib: int = 2048
-    """What may be written: the root's overlay and the home."""
+    resources: Resources = field(default_factory=Resources)
     output_bytes: int = 64 * MIB
     """Of one command: whoever drives it often keeps all of it in memory."""
     network_bytes_per_second: int = 64 * MIB
@@ -64,6 +60,12 @@ class _Asking:
     least: int
     """In the field's unit. Below it nothing runs: saying so beats a sandbox that dies at its start."""
     what: str
+
+    def of(self, limits: Limits) -> int:
+        """The amount in the field's unit."""
+        holder = limits.resources if hasattr(limits.resources, self.field) else limits
+        value: int = getattr(holder, self.field)
+        return value
 
 
 _ASKING = {
@@ -95,10 +97,12 @@ _HAPPENED = {
 def ceilings(settings: "Settings") -> Limits:
     """The most that any sandbox of this host gets."""
     return Limits(
-        memory_mib=settings.sandbox_max_memory,
-        cpus=settings.sandbox_max_cpus,
-        processes=settings.sandbox_max_processes,
-        disk_mib=settings.sandbox_max_disk,
+        resources=Resources(
+            memory_mib=settings.sandbox_max_memory,
+            cpus=settings.sandbox_max_cpus,
+            disk_mib=settings.sandbox_max_disk,
+            processes=settings.sandbox_max_processes,
+        ),
         output_bytes=settings.sandbox_max_output * MIB,
         network_bytes_per_second=settings.sandbox_max_network * MIB,
         run_seconds=settings.sandbox_max_run,
@@ -111,14 +115,10 @@ def choose(asked: Mapping[LimitName, int], ceiling: Limits) -> Limits:
     A default above the ceiling is the ceiling. LimitError for what is too little to run, or above it.
     """
     defaults = Limits()
-    lowered = {
-        field.name: min(getattr(defaults, field.name), getattr(ceiling, field.name))
-        for field in fields(Limits)
-    }
-    chosen = {}
+    chosen = {asking.field: min(asking.of(defaults), asking.of(ceiling)) for asking in _ASKING.values()}
     for name, amount in asked.items():
         asking = _ASKING[name]
-        wanted, most = amount * asking.per_option, getattr(ceiling, asking.field)
+        wanted, most = amount * asking.per_option, asking.of(ceiling)
         if wanted < asking.least:
             raise LimitError(
                 f"{_amount(asking, wanted)} is too little {asking.what}",
@@ -131,7 +131,14 @@ def choose(asked: Mapping[LimitName, int], ceiling: Limits) -> Limits:
                 f" COATCHECK_SANDBOX_MAX_{_setting(name)}",
             )
         chosen[asking.field] = wanted
-    return replace(Limits(**lowered), **chosen)
+    built = {each.name: chosen.pop(each.name) for each in fields(Resources)}
+    return Limits(Resources(**built), **chosen)
+
+
+def said(limits: Limits) -> dict[str, Any]:
+    """As JSON says them where people read it: on one level."""
+    flat = asdict(limits)
+    return {**flat.pop("resources"), **flat}
 
 
 def for_commands(memory_mib: int) -> int:
@@ -145,7 +152,7 @@ def for_commands(memory_mib: int) -> int:
 def explain(name: LimitName, limits: Limits, ceiling: Limits) -> tuple[str, str]:
     """For whoever ran into limit `name`: what happened, and how to have more of it."""
     asking = _ASKING[name]
-    have, most = getattr(limits, asking.field), getattr(ceiling, asking.field)
+    have, most = asking.of(limits), asking.of(ceiling)
     happened = _HAPPENED[name].format(amount=_amount(asking, have))
     if have >= most:
         setting = f"COATCHECK_SANDBOX_MAX_{_setting(name)}"

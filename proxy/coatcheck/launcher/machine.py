@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from coatcheck.decision.session import Isolation
-from coatcheck.launcher.resources import Size
+from coatcheck.launcher.resources import Resources, Size
 
 
 class MachineError(Exception):
@@ -46,19 +46,15 @@ class MachineSpec:
     may have been granted for it."""
     image: Path | None
     """Directory of a built image (vmlinuz, initrd, root.ext4, manifest.json); None: the host's own files."""
-    memory_mib: int
-    cpus: int
-    disk_mib: int
-    """What the sandbox may write on its root and in its home; thrown away at its end."""
-    processes: int
-    """At once, in the sandbox; enforced by whoever starts them there."""
+    resources: Resources
+    """The processes are enforced by whoever starts them there."""
     volumes: tuple[Volume, ...] = ()
     generation: int = 1
     disk_bytes_per_second: int = 256 * 1024 * 1024
     """Each disk, reads and writes together: a sandbox that floods its disk leaves the host's to others."""
     disk_operations_per_second: int = 20_000
     starts_with: Size | None = None
-    """Of an elastic one, whose `memory_mib` and `cpus` are the most that it can be given while it runs. None:
+    """Of an elastic one, whose `resources` are the most that it can be given while it runs. None:
     it has those from start to end."""
     boot_seconds: float = 60.0
     """Until the guest's agent must have spoken. A slow machine without KVM takes 10."""
@@ -77,7 +73,7 @@ class MachineSpec:
     @property
     def needed_mib(self) -> int:
         """Memory that the host must have for it to start."""
-        return self.starts_with.memory_mib if self.starts_with is not None else self.memory_mib
+        return self.starts_with.memory_mib if self.starts_with is not None else self.resources.memory_mib
 
 
 class RemainKind(StrEnum):

@@ -263,7 +263,7 @@ class MicroVM:
         libraries, self._khz, *_ = await together(
             jail.libraries(program), self._clock(), self._open(image), self._make_disk()
         )
-        self._memory = disks.make_memory(self._spec.memory_mib, self._user, self._spec.needed_mib)
+        self._memory = disks.make_memory(self._spec.resources.memory_mib, self._user, self._spec.needed_mib)
         emulator = await self._launch(program, libraries, incoming=False)
         self._watching = asyncio.create_task(self._watch(emulator))
         qmp = await emulator.answer()
@@ -287,7 +287,7 @@ class MicroVM:
         devices = await in_thread(snapshot.load_devices)
         try:
             self._memory = self._memory_for(snapshot)
-            self._overlay = disks.open_new(self._overlay_file, self._spec.disk_mib)
+            self._overlay = disks.open_new(self._overlay_file, self._spec.resources.disk_mib)
             emulator, *_ = await together(
                 self._launch(program, libraries, incoming=True),
                 in_thread(lambda: self._private or snapshot.load(MEMORY, self._memory)),
@@ -313,7 +313,7 @@ class MicroVM:
         template = self._spec.template
         self._private = template is not None and self._asleep is None
         if template is None or not self._private:
-            return disks.make_memory(self._spec.memory_mib, self._user, self._spec.needed_mib)
+            return disks.make_memory(self._spec.resources.memory_mib, self._user, self._spec.needed_mib)
         if not is_template(template, snapshot.manifest.memory.size):
             raise MachineError(
                 "what was given as a template is none", "open it from the snapshot's directory"
@@ -327,7 +327,7 @@ class MicroVM:
         return await asyncio.to_thread(tsc_khz) if emulated else None
 
     async def _make_disk(self) -> None:
-        self._overlay = await disks.make_overlay(self._overlay_file, self._spec.disk_mib)
+        self._overlay = await disks.make_overlay(self._overlay_file, self._spec.resources.disk_mib)
 
     async def _launch(self, program: Path, libraries: tuple[Path, ...], *, incoming: bool) -> Emulator:
         if self._channel is None:

@@ -55,6 +55,7 @@ class NamespaceMachine:
 
     def __init__(self, spec: MachineSpec, directory: Path, *, agent: Path, nests: bool = False) -> None:
         self._spec = spec
+        self._has = spec.resources
         self._name = f"coatcheck-{directory.name}"
         self._agent = agent
         self._nests = nests
@@ -80,7 +81,7 @@ class NamespaceMachine:
         enforced = self._group.enforces if self._group else frozenset()
         why = "no cgroup is delegated to this user"
         missing = {
-            LimitName.MEMORY: f"each process has {self._spec.memory_mib} MiB of memory, not all together",
+            LimitName.MEMORY: f"each process has {self._has.memory_mib} MiB of memory, not all together",
             LimitName.PROCESSES: "processes are counted for each user of the sandbox, not for all together",
             LimitName.CPUS: f"CPUs are not limited, and all of it runs at nice {LOW_PRIORITY}",
         }
@@ -176,8 +177,8 @@ class NamespaceMachine:
         layout = Layout(
             root=self._spec.image / "root" if self._spec.image else None,
             several_users=self._root,
-            disk_mib=self._spec.disk_mib,
-            memory_mib=self._spec.memory_mib,
+            disk_mib=self._has.disk_mib,
+            memory_mib=self._has.memory_mib,
         )
         words = arguments(layout, zip(files, numbers, strict=True), Descriptors(BLOCK, INFO, _FILTER))
         self._group = await asyncio.to_thread(self._make_group)
@@ -193,9 +194,9 @@ class NamespaceMachine:
         try:
             return Cgroup.create(
                 self._name,
-                memory_mib=self._spec.memory_mib + self._spec.disk_mib,
-                processes=self._spec.processes,
-                cpus=self._spec.cpus,
+                memory_mib=self._has.memory_mib + self._has.disk_mib,
+                processes=self._has.processes,
+                cpus=self._has.cpus,
             )
         except FileExistsError as error:
             raise MachineError(
@@ -224,10 +225,10 @@ class NamespaceMachine:
         enforced = self._group.enforces if self._group else frozenset()
         limits = [f"--nofile={OPEN_FILES}", "--core=0"]
         if LimitName.PROCESSES not in enforced:  # else the group's limit is met first, and is counted
-            limits.append(f"--nproc={self._spec.processes}")
+            limits.append(f"--nproc={self._has.processes}")
         if LimitName.MEMORY not in enforced:
             # Not RLIMIT_AS: V8 and Go reserve gigabytes of addresses that they never touch.
-            limits.append(f"--data={self._spec.memory_mib * MIB}")
+            limits.append(f"--data={self._has.memory_mib * MIB}")
         if LimitName.CPUS not in enforced:
             os.setpriority(os.PRIO_PROCESS, first, LOW_PRIORITY)
         await self._run_as_user("prlimit", "--pid", str(first), *limits)

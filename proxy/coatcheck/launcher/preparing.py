@@ -31,9 +31,9 @@ def hello(spec: SupervisorSpec) -> dict[str, str]:
 async def configure(channel: Channel, spec: SupervisorSpec) -> None:
     """Limits and volumes. StreamReset when the guest cannot have them."""
     machine = spec.machine
-    fields = [("op", "configure"), ("processes", str(machine.processes))]
+    fields = [("op", "configure"), ("processes", str(machine.resources.processes))]
     if spec.backend is Backend.MICROVM:
-        fields.append(("memory", str(for_commands(spec.limits.memory_mib))))
+        fields.append(("memory", str(for_commands(spec.limits.resources.memory_mib))))
     for number, volume in enumerate(machine.volumes):
         fields.append(("volume", f"volume{number}={volume.at}"))
     stream = await channel.open("control", fields)

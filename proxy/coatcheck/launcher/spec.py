@@ -1,19 +1,17 @@
 """What a supervisor is told, as JSON on its standard input: it holds handles, so no file has it."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Final
+
+from pydantic import TypeAdapter, ValidationError
 
 from coatcheck.decision.filesystem import Filesystem
-from coatcheck.decision.session import Isolation
 from coatcheck.durable.elastic import Elastic
-from coatcheck.durable.run_directory import read_elastic
 from coatcheck.launcher.limits import Limits
-from coatcheck.launcher.machine import MachineSpec, Volume
-from coatcheck.launcher.resources import Size
+from coatcheck.launcher.machine import MachineSpec
 from coatcheck.launcher.sandbox import Backend
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -87,54 +85,18 @@ class SupervisorSpec:
         return next((each for each in self.identities if each.name == name), None)
 
 
+_SPECS: Final = TypeAdapter(SupervisorSpec)
+
+
 def dumps(spec: SupervisorSpec) -> bytes:
     """One line of JSON."""
-    return json.dumps(asdict(spec), default=str).encode() + b"\n"
+    return _SPECS.dump_json(spec) + b"\n"
 
 
 def loads(content: bytes) -> SupervisorSpec:
-    """From our own daemon, so it is not doubted; ValueError or KeyError when it is not a spec at all."""
-    given = json.loads(content)
-    machine = given["machine"]
-    return SupervisorSpec(
-        **given
-        | {
-            "directory": Path(given["directory"]),
-            "control": Path(given["control"]),
-            "backend": Backend(given["backend"]),
-            "agent": _path(given["agent"]),
-            "filesystem": _filesystem(given["filesystem"]),
-            "store": _path(given["store"]),
-            "ancestors": tuple(given["ancestors"]),
-            "idle_action": IdleAction(given["idle_action"]),
-            "limits": Limits(**given["limits"]),
-            "ceiling": Limits(**given["ceiling"]),
-            "elastic": read_elastic(given.get("elastic")),
-            "machine": MachineSpec(
-                **machine
-                | {
-                    "isolation": Isolation(machine["isolation"]),
-                    "image": _path(machine["image"]),
-                    "restore": _path(machine["restore"]),
-                    "snapshot_key": _path(machine["snapshot_key"]),
-                    "snapshots": _path(machine["snapshots"]),
-                    "starts_with": Size(**start) if (start := machine.get("starts_with")) else None,
-                    "volumes": tuple(Volume(**v | {"store": Path(v["store"])}) for v in machine["volumes"]),
-                }
-            ),
-            "identities": tuple(
-                Identity(**each | {name: Path(each[name]) for name in _PATHS}) for each in given["identities"]
-            ),
-        }
-    )
-
-
-def _filesystem(given: Mapping[str, Any] | None) -> Filesystem | None:
-    return None if given is None else Filesystem(**{name: tuple(value) for name, value in given.items()})
-
-
-_PATHS = ("socket", "ca", "bundle", "java_truststore")
-
-
-def _path(value: str | None) -> Path | None:
-    return None if value is None else Path(value)
+    """From our own daemon. ValueError when it is not a spec at all."""
+    try:
+        return _SPECS.validate_json(content)
+    except ValidationError as error:  # whose own text quotes what it read, and handles are in it
+        places = (".".join(map(str, each["loc"])) for each in error.errors(include_input=False))
+        raise ValueError(f"this is no sandbox's spec: {', '.join(places)}") from None

@@ -81,7 +81,8 @@ async def test_another_machine_is_refused(world: World, snapshot: Path) -> None:
     """Of another isolation, or size."""
     said = await failing(world, snapshot, isolation=Isolation.HARDWARE)
     assert "it was isolated as emulated, and this machine gives hardware" in said
-    assert "it had 192 MiB of memory, not 256" in await failing(world, snapshot, memory_mib=256)
+    larger = replace(world.spec().resources, memory_mib=256)
+    assert "it had 192 MiB of memory, not 256" in await failing(world, snapshot, resources=larger)
 
 
 async def test_no_space_leaves_nothing_and_the_guest_goes_on(

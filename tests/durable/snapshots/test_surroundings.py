@@ -12,6 +12,7 @@ from coatcheck.durable.snapshots import surroundings
 from coatcheck.durable.snapshots.manifest import SnapshotError, Surroundings
 from coatcheck.launcher import jail
 from coatcheck.launcher.machine import MachineSpec
+from coatcheck.launcher.resources import Resources
 from tests.durable.snapshots.test_manifest import HERE
 
 
@@ -29,7 +30,7 @@ def found(image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     qemu = tmp_path / "qemu"
     qemu.write_text("qemu")
     monkeypatch.setattr(surroundings, "find_qemu", lambda: qemu)
-    spec = MachineSpec(Isolation.EMULATED, image, 192, 1, 64, 64)
+    spec = MachineSpec(Isolation.EMULATED, image, Resources(192, 1, 64, 64))
 
     def look() -> Surroundings:
         return surroundings.around(spec, image, tmp_path / "digests", "7.2.22", 2_793_438)
@@ -116,7 +117,7 @@ def test_a_file_that_is_gone_is_said(found: Any, image: Path) -> None:
 @pytest.mark.needs_debian("qemu-system-x86_64")
 def test_a_guest_that_has_the_hosts_cpu_is_bound_to_it(image: Path, tmp_path: Path) -> None:
     """Its programs looked once what the CPU can do."""
-    spec = MachineSpec(Isolation.HARDWARE, image, 192, 1, 64, 64)
+    spec = MachineSpec(Isolation.HARDWARE, image, Resources(192, 1, 64, 64))
     about = surroundings.around(spec, image, tmp_path / "digests", "", None)
     assert about.processor
     assert len(about.qemu) == 64

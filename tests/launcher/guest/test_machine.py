@@ -17,6 +17,7 @@ from coatcheck.images.problem import ImageError
 from coatcheck.launcher.channel import ChannelBroken, Chunk, Stream
 from coatcheck.launcher.machine import MachineSpec
 from coatcheck.launcher.microvm import MicroVM
+from coatcheck.launcher.resources import Resources
 from coatcheck.settings.daemon import Settings
 from tests.launcher.guest.inhabited import Inhabited, spoken_with
 
@@ -53,7 +54,7 @@ async def guest(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Inhab
     )  # its initramfs anew, when the agent's source has changed
     directory = tmp_path_factory.mktemp("m") / secrets.token_hex(8)
     directory.mkdir(mode=0o700)
-    spec = MachineSpec(Isolation.EMULATED, image, 192, 1, 32, 64, boot_seconds=BOOT_SECONDS)
+    spec = MachineSpec(Isolation.EMULATED, image, Resources(192, 1, 32, 64), boot_seconds=BOOT_SECONDS)
     async with contextlib.AsyncExitStack() as stack:
         machine = MicroVM(spec, directory)
         stack.push_async_callback(machine.stop)

@@ -35,9 +35,9 @@ def around(
     digest = _remembering(remembered)
     return Surroundings(
         isolation=spec.isolation,
-        memory_mib=spec.memory_mib,
-        cpus=spec.cpus,
-        disk_mib=spec.disk_mib,
+        memory_mib=spec.resources.memory_mib,
+        cpus=spec.resources.cpus,
+        disk_mib=spec.resources.disk_mib,
         volumes=len(spec.volumes),
         balloon=spec.starts_with is not None,
         qemu=digest(find_qemu()),
