@@ -35,232 +35,399 @@ class Settings(PageSettings, SharedStateSettings, BaseSettings):
     )
 
     # --- where things are ---
-    state_dir: Path = Field(Path("var/coatcheck"), description="Keys, sessions, CA and audit log; 0700.")
-    runtime_dir: Path | None = Field(
-        None, description="Sockets. Default: `run` below the state directory; systemd gives /run/coatcheck."
+    state_dir: Path = Field(
+        Path("var/coatcheck"),
+        description="Directory for keys, sessions, the CA and the audit log. Must be private (mode 0700).",
     )
-    policy: Path = Field(Path("policies"), description="Directory of policy files, or one file.")
+    runtime_dir: Path | None = Field(
+        None,
+        description="Directory for sockets. Default: `run` in the state directory; the systemd unit sets"
+        " /run/coatcheck.",
+    )
+    policy: Path = Field(Path("policies"), description="Directory of policy files, or a single policy file.")
     policy_trust_root: Path | None = Field(
         None,
-        description="PEM file of the public keys that sign policy bundles; with it `policy` names a bundle,"
-        " nothing else is read, and no version older than one that was in force.",
+        description="PEM file with the public keys that may sign policy bundles. When set, `policy` must name"
+        " a signed bundle, no other file is read, and an older version than one already used is"
+        " refused.",
     )
     policy_observe: str | None = Field(
         None,
         min_length=10,
         max_length=200,
-        description="Why policies that say `observe` may be in force here: what no rule allows then leaves,"
-        " without credentials. Unset: such a policy is refused.",
+        description="Reason for allowing policies with `observe` on this daemon (10 to 200 characters, kept"
+        " in the audit log). Requests that no rule allows then leave without credentials. Unset: a"
+        " policy with `observe` is refused.",
     )
     shadow_policy: Path | None = Field(
         None,
-        description="Candidates that judge each request beside the policies in force and change nothing: a"
-        " directory or a bundle (instead of all), or one file (instead of the policy of its name).",
+        description="Candidate policies that are evaluated for each request and have no effect on it: a"
+        " directory or a bundle replaces all policies, a single file replaces the policy of the"
+        " same name.",
     )
 
     # --- listeners ---
     proxy_host: str = Field("127.0.0.1", description="Address of the shared proxy listener.")
     proxy_port: int | None = Field(
-        None, ge=0, le=65535, description="Port of the shared proxy listener; unset: none."
+        None,
+        ge=0,
+        le=65535,
+        description="Port of the shared proxy listener. Unset: there is no shared listener, and each session"
+        " has its own.",
     )
     proxy_share_port: bool = Field(
-        False, description="Other daemons on this host may listen there, too (SO_REUSEPORT)."
+        False,
+        description="Allow other daemons on this host to listen on the same port (SO_REUSEPORT). Used while a"
+        " daemon is replaced.",
     )
     proxy_trust_addresses: bool = Field(
-        False, description="Nobody can spoof a source address there: class `address`."
+        False,
+        description="Identify sandboxes by source address on this listener (origin class `address`). Turn it"
+        " on only where no sandbox can spoof its address.",
     )
     transparent_hosts: tuple[str, ...] = Field(
         ("127.0.0.1",),
-        description="Addresses of the transparent and of the DNS listener, where a redirect leads: those of"
-        " the interfaces that sandboxes come by.",
+        description="Addresses of the transparent listener and of the DNS listener. Use the addresses of the"
+        " interfaces that redirected connections arrive on.",
     )
     transparent_port: int | None = Field(
         None,
         ge=0,
         le=65535,
-        description="Port for redirected connections, whose clients know of no proxy; unset: none.",
+        description="Port for connections that a firewall redirects from clients without proxy settings."
+        " Unset: no transparent mode.",
     )
     transparent_trust_addresses: bool = Field(
         False,
-        description="Nobody can spoof a source address there: class `address`, `transparent|ADDRESS`. There"
-        " is no other class without a proxy to speak to, so the port needs it.",
+        description="Identify redirected sandboxes by source address (origin class `address`, written"
+        " `transparent|ADDRESS`). Transparent mode requires it, because such clients can present"
+        " nothing else. Turn it on only where no sandbox can spoof its address.",
     )
     dns_port: int | None = Field(
         None,
         ge=0,
         le=65535,
-        description="Port of the resolver for such clients, UDP and TCP: it answers A and AAAA with"
-        " synthetic addresses and asks nobody; unset: none.",
+        description="UDP and TCP port of the resolver for redirected sandboxes. It answers A and AAAA queries"
+        " with synthetic addresses and never forwards a query. Unset: no resolver.",
     )
     proxy_tls_certificate: Path | None = Field(
-        None, description="PEM certificate and key of the shared listener; with client CA: class `mtls`."
+        None,
+        description="PEM file with the certificate and key of the shared listener. Together with"
+        " `proxy_client_ca` it enables origin class `mtls`.",
     )
-    proxy_client_ca: Path | None = Field(None, description="PEM roots that sign sandboxes' certificates.")
+    proxy_client_ca: Path | None = Field(
+        None, description="PEM file with the CAs that sign sandboxes' client certificates."
+    )
     token_jwks_file: Path | None = Field(
         None,
-        description="JWKS of the platform that signs sandboxes' tokens, read anew when it changes: class"
-        " `token`, shown as `Proxy-Authorization: Bearer <jwt>` (or as Basic's password).",
+        description="JWKS file of the platform that issues sandboxes' tokens; read again when it changes."
+        " Enables origin class `token`: the sandbox sends `Proxy-Authorization: Bearer <jwt>`, or"
+        " the token as the Basic password.",
     )
-    token_issuer: str | None = Field(None, description="The tokens' `iss`, exactly.")
+    token_issuer: str | None = Field(
+        None, description="Required `iss` claim of sandboxes' tokens, compared exactly."
+    )
     token_audience: str | None = Field(
-        None, description="The tokens' only `aud`: one that is also for others could be replayed by them."
+        None,
+        description="Required `aud` claim of sandboxes' tokens. It must be the only audience: another"
+        " recipient of a shared token could replay it.",
     )
     control_socket: Path | None = Field(
         None, description="Unix socket of the control API. Default: `control.sock` in the runtime directory."
     )
     control_uids: tuple[int, ...] = Field(
-        (), description="User ids that are callers with every grant, besides the daemon's own."
+        (),
+        description="User ids that may use the control API over the socket with every grant, in addition to"
+        " the daemon's own.",
     )
     control_host: str = Field("127.0.0.1", description="Address of the control API over TCP.")
     control_port: int | None = Field(
         None,
         ge=0,
         le=65535,
-        description="Port of the control API over TCP, and of the page for whoever is on call; unset: Unix"
-        " socket only, and no page.",
+        description="Port of the control API over TCP, which also serves the web page. Unset: Unix socket"
+        " only, no page.",
     )
     control_grants: Path | None = Field(
-        None, description="TOML file of callers: who may open which sessions, revoke, or read."
+        None,
+        description="TOML file that maps callers to grants: who may open which sessions, revoke, approve, or"
+        " read.",
     )
     control_tls_certificate: Path | None = Field(
-        None, description="PEM certificate and key of the control API over TCP; required beyond loopback."
+        None,
+        description="PEM file with the certificate and key of the control API over TCP. Required on any"
+        " address that is not loopback.",
     )
     control_client_ca: Path | None = Field(
-        None, description="PEM roots that sign callers' certificates; with them callers may use mTLS."
+        None,
+        description="PEM file with the CAs that sign callers' client certificates. When set, callers may"
+        " authenticate by mTLS.",
     )
     control_names: tuple[str, ...] = Field(
-        (), description="More names for the Host header over TCP, besides localhost and control_host."
+        (),
+        description="Additional names accepted in the Host header of the control API over TCP, besides"
+        " localhost and `control_host`.",
     )
 
     # --- Vault ---
-    vault_url: str | None = Field(None, description="https://… of Vault or OpenBao.")
-    vault_ca_file: Path | None = Field(None, description="PEM roots for Vault; unset: public ones.")
-    vault_namespace: str | None = Field(None, description="Vault Enterprise or OpenBao namespace.")
-    vault_login: Literal["token", "approle", "jwt", "kubernetes"] = Field(
-        "token", description="How the daemon logs in."
+    vault_url: str | None = Field(
+        None, description="URL of Vault or OpenBao (`https://…`). Unset: no Vault store."
     )
-    vault_token: SecretStr | None = Field(None, description="For `token`; better a file.")
-    vault_token_file: Path | None = Field(None, description="For `token`: read anew at each login.")
-    vault_role: str = Field("coatcheck", description="For `jwt` and `kubernetes`.")
-    vault_role_id: str = Field("", description="For `approle`.")
-    vault_secret_id_file: Path | None = Field(None, description="For `approle`: read anew at each login.")
-    vault_jwt_file: Path | None = Field(None, description="For `jwt` and `kubernetes`: read at each login.")
-    vault_mount: str | None = Field(None, description="Where the login method is mounted, if elsewhere.")
-    vault_timeout: float = Field(5.0, gt=0, description="Seconds for a whole answer.")
-    secrets_dir: Path | None = Field(None, description="Directory for `file:` secrets; unset: none.")
-    secret_ttl: float = Field(60.0, gt=0, description="Seconds until a rotated secret is picked up.")
+    vault_ca_file: Path | None = Field(
+        None,
+        description="PEM file with the CAs that Vault's certificate may chain to. Unset: the public CAs.",
+    )
+    vault_namespace: str | None = Field(
+        None, description="Namespace in Vault Enterprise or OpenBao. Unset: the root namespace."
+    )
+    vault_login: Literal["token", "approle", "jwt", "kubernetes"] = Field(
+        "token", description="How the daemon logs in to Vault."
+    )
+    vault_token: SecretStr | None = Field(
+        None,
+        description="Vault token for `vault_login=token`. Prefer `vault_token_file`: the environment of a"
+        " process is easier to read.",
+    )
+    vault_token_file: Path | None = Field(
+        None, description="File with the Vault token for `vault_login=token`; read again at each login."
+    )
+    vault_role: str = Field("coatcheck", description="Vault role for `vault_login=jwt` and `kubernetes`.")
+    vault_role_id: str = Field("", description="Role ID for `vault_login=approle`.")
+    vault_secret_id_file: Path | None = Field(
+        None, description="File with the secret ID for `vault_login=approle`; read again at each login."
+    )
+    vault_jwt_file: Path | None = Field(
+        None,
+        description="File with the JWT for `vault_login=jwt` and `kubernetes`; read again at each login.",
+    )
+    vault_mount: str | None = Field(
+        None, description="Mount path of the login method in Vault. Unset: the method's default path."
+    )
+    vault_timeout: float = Field(
+        5.0, gt=0, description="Time limit for one complete answer of Vault, in seconds."
+    )
+    secrets_dir: Path | None = Field(
+        None,
+        description="Directory with one file per secret, for `file:` references in policies. Unset: no file"
+        " store.",
+    )
+    secret_ttl: float = Field(
+        60.0,
+        gt=0,
+        description="How long a secret is cached, in seconds. A rotated secret is in use after at most this"
+        " long.",
+    )
     secret_max_stale: float = Field(
-        300.0, ge=0, description="Seconds past that an old value serves while Vault is down."
+        300.0,
+        ge=0,
+        description="How long after its TTL a cached secret may still be used while Vault cannot be reached,"
+        " in seconds. 0: never.",
     )
 
     # --- upstream ---
-    upstream_ca_file: Path | None = Field(None, description="PEM roots for upstreams; unset: public ones.")
+    upstream_ca_file: Path | None = Field(
+        None,
+        description="PEM file with the CAs that upstream certificates may chain to. Unset: the public CAs.",
+    )
     allowed_networks: tuple[str, ...] = Field(
-        (), description="Private ranges (CIDR) that may be dialled; metadata services never."
+        (),
+        description="Private address ranges (CIDR) that sandboxes may reach. Cloud metadata addresses are"
+        " never allowed.",
     )
     connect_to: dict[str, str] = Field(
-        {}, description="`host:port` -> `address:port`, as curl's --connect-to; the name is still verified."
+        {},
+        description="Addresses to dial instead of resolving a name: `host:port` to `address:port`, like"
+        " curl's --connect-to. The certificate is still verified for the name.",
     )
-    name_servers: tuple[str, ...] = Field((), description="DNS servers; unset: the system's.")
+    name_servers: tuple[str, ...] = Field(
+        (), description="DNS servers for resolving upstream names. Unset: the system's resolvers."
+    )
     parent_proxy: str | None = Field(
         None,
-        description="`http://host:port` that everything leaves through, but for `connect_to`. It resolves"
-        " names, so addresses are screened by it or by nobody.",
+        description="Corporate proxy (`http://host:port`) for all upstream connections except those in"
+        " `connect_to`. The proxy resolves names, so Coatcheck cannot screen upstream addresses.",
     )
     parent_proxy_credentials: Path | None = Field(
-        None, description="File with `user:password` for the parent proxy; 0600, read for each connection."
+        None,
+        description="File with `user:password` for the parent proxy, mode 0600; read for each connection.",
     )
 
     # --- sessions ---
-    session_max_age: float = Field(43_200, gt=0, description="Seconds; a working day.")
-    session_lease: float = Field(120, gt=0, description="Seconds; handles outlive a sandbox by at most this.")
+    session_max_age: float = Field(
+        43_200,
+        gt=0,
+        description="Maximum age of a session, in seconds. The default is 12 hours, a working day.",
+    )
+    session_lease: float = Field(
+        120,
+        gt=0,
+        description="Default lease of a session, in seconds. Handles stop working at most this long after a"
+        " sandbox is gone.",
+    )
     session_ca: bool = Field(
         False,
-        description="A CA of its own, in memory only, for each session with its own listener. Default: one,"
-        " as one bundle for a fleet is simpler; and an own one does not survive a restart of the daemon.",
+        description="Give each session with its own listener its own CA, kept in memory only. Sessions then"
+        " need new trust files after a restart of the daemon. Default: one CA for all, which is"
+        " simpler for a fleet.",
     )
-    max_sessions: int = Field(10_000, gt=0, description="Live sessions; about 10 kB each.")
+    max_sessions: int = Field(
+        10_000, gt=0, description="Maximum number of live sessions. Each takes about 10 kB of memory."
+    )
 
     # --- what one sandbox may take at most; the defaults are in `launcher/limits.py` ---
-    sandbox_max_memory: int = Field(8192, ge=64, description="MiB; two builds of a large project.")
-    sandbox_max_cpus: int = Field(4, ge=1, description="CPUs; more than the host has only share it.")
-    sandbox_max_processes: int = Field(4096, ge=8, description="At once; a browser takes hundreds.")
-    sandbox_max_disk: int = Field(32_768, ge=16, description="MiB of its root's overlay and its home.")
-    sandbox_max_output: int = Field(1024, ge=1, description="MiB of one command; its caller may keep all.")
-    sandbox_max_network: int = Field(1024, ge=1, description="MiB a second, both directions together.")
-    sandbox_max_run: int = Field(43_200, ge=1, description="Seconds; no session gets older by default.")
+    sandbox_max_memory: int = Field(
+        8192,
+        ge=64,
+        description="Most memory that one sandbox may be given, in MiB. The default fits two builds of a"
+        " large project.",
+    )
+    sandbox_max_cpus: int = Field(
+        4, ge=1, description="Most CPUs that one sandbox may be given. More than the host has only share it."
+    )
+    sandbox_max_processes: int = Field(
+        4096, ge=8, description="Most processes that one sandbox may run at once. A browser takes hundreds."
+    )
+    sandbox_max_disk: int = Field(
+        32_768, ge=16, description="Largest writable disk of one sandbox (root overlay and home), in MiB."
+    )
+    sandbox_max_output: int = Field(
+        1024, ge=1, description="Most output of one command that is passed on to its caller, in MiB."
+    )
+    sandbox_max_network: int = Field(
+        1024,
+        ge=1,
+        description="Highest network rate of one sandbox, both directions together, in MiB per second.",
+    )
+    sandbox_max_run: int = Field(
+        43_200,
+        ge=1,
+        description="Longest run time of one sandbox, in seconds. The default equals the default maximum age"
+        " of a session.",
+    )
 
     cache_dir: Path | None = Field(
         None,
-        description="What is built once and can be built again: images, the guest's agent. Default:"
-        " `coatcheck` below XDG_CACHE_HOME, or below ~/.cache.",
+        description="Directory for files that can be rebuilt: guest images and the guest agent. Default:"
+        " `coatcheck` in XDG_CACHE_HOME or ~/.cache.",
     )
-    max_sandboxes: int = Field(16, ge=0, description="At once. Each has its memory and about 60 MiB.")
+    max_sandboxes: int = Field(
+        16,
+        ge=0,
+        description="Maximum number of sandboxes that run at once. Each needs its own memory and about 60 MiB"
+        " more.",
+    )
     max_kept_sandboxes: int = Field(
-        256, ge=0, description="Running, asleep or only saved: each has its memory and its disk on ours."
+        256,
+        ge=0,
+        description="Maximum number of sandboxes that run, sleep, or exist only as snapshots. The saved ones"
+        " use disk space for their memory and disks.",
     )
     sandbox_sleep_seconds: float = Field(
-        60, ge=0, description="At a stop, until those that are to come back sleep; who does not by then ends."
+        60,
+        ge=0,
+        description="How long an orderly stop of the daemon waits for sandboxes to be put to sleep, in"
+        " seconds. Sandboxes still awake then are terminated.",
     )
-    recover_sandboxes: bool = Field(True, description="By themselves, those that died and were to come back.")
-    max_snapshots: int = Field(10, ge=1, description="Of one sandbox; one more is refused.")
+    recover_sandboxes: bool = Field(
+        True,
+        description="Restore sandboxes that died unexpectedly, where their lifecycle asks for it. Turn it off"
+        " to investigate an incident.",
+    )
+    max_snapshots: int = Field(
+        10, ge=1, description="Maximum number of snapshots of one sandbox. Further snapshots are refused."
+    )
     snapshot_reserve: int = Field(
         512,
         ge=64,
-        description="MiB that stay free on the state directory's disk, whatever is saved: two files of the"
-        " audit log, without which nothing leaves.",
+        description="Disk space that snapshots must leave free in the state directory, in MiB. The default"
+        " holds two audit log files; without room for the audit log no request leaves.",
     )
-    max_sandboxes_per_caller: int = Field(8, ge=0, description="One caller cannot take them all.")
+    max_sandboxes_per_caller: int = Field(
+        8, ge=0, description="Maximum number of sandboxes that one caller may run at once."
+    )
     sandbox_total_memory: int | None = Field(
         None,
         ge=64,
-        description="MiB that all sandboxes together may have before none of them grows any more. Default:"
-        " three quarters of this machine's memory; QEMU, the daemon and the disks' cache have the rest.",
+        description="Total memory that sandboxes may grow to together, in MiB. Default: three quarters of the"
+        " machine's memory; the rest is for QEMU, the daemon and the disk cache.",
     )
 
     # --- sandboxes that stand by, booted and nobody's; docs/sandboxes.md ---
-    warm_pool: int = Field(0, ge=0, le=64, description="How many. Each holds its memory from its boot on.")
-    warm_pool_backend: Literal["microvm", "namespace"] | None = Field(
-        None, description="Default: as of sandboxes that name none."
+    warm_pool: int = Field(
+        0,
+        ge=0,
+        le=64,
+        description="Number of sandboxes that are kept booted and unclaimed, so that a start takes"
+        " milliseconds. Each holds its memory from its boot on.",
     )
-    warm_pool_image: str | None = Field(None, description="Default: `default`.")
-    warm_pool_memory: int | None = Field(None, description="MiB; a sandbox's default if unset. Others boot.")
-    warm_pool_cpus: int | None = Field(None, description="A sandbox's default if unset.")
-    warm_pool_disk: int | None = Field(None, description="MiB; a sandbox's default if unset.")
+    warm_pool_backend: Literal["microvm", "namespace"] | None = Field(
+        None,
+        description="Backend of warm sandboxes. Default: the backend that is used when a request names none.",
+    )
+    warm_pool_image: str | None = Field(None, description="Image of warm sandboxes. Default: `default`.")
+    warm_pool_memory: int | None = Field(
+        None,
+        description="Memory of a warm sandbox, in MiB. Requests for another size boot a new sandbox. Default:"
+        " a sandbox's default.",
+    )
+    warm_pool_cpus: int | None = Field(
+        None, description="CPUs of a warm sandbox. Default: a sandbox's default."
+    )
+    warm_pool_disk: int | None = Field(
+        None, description="Disk of a warm sandbox, in MiB. Default: a sandbox's default."
+    )
     warm_pool_age: float = Field(
         3600,
         ge=1,
-        description="Seconds, then it is replaced: what a machine has drawn and cached grows stale.",
+        description="Age at which a warm sandbox is replaced by a newly booted one, in seconds.",
     )
 
     # --- telling ---
     webhook_url: str | None = Field(
-        None, description="Where changes of sandboxes and requests that wait go, signed: docs/control-api.md."
+        None,
+        description="URL that receives signed events: changes of sandboxes, and requests that wait for"
+        " approval. See docs/control-api.md.",
     )
     webhook_secret_file: Path | None = Field(
-        None, description="At least 16 bytes, 0600: the HMAC's key. Read anew for each event."
+        None,
+        description="File with the HMAC key for webhook signatures, at least 16 bytes, mode 0600; read again"
+        " for each event.",
     )
     otel_endpoint: str | None = Field(
         None,
-        description="`http(s)://host:port` of an OpenTelemetry collector: OTLP over HTTP, /v1/traces and"
-        " /v1/logs are added. Needs the extra `otel`. No OTEL_… variable is read.",
+        description="URL of an OpenTelemetry collector, `http(s)://host:port`. Data is sent as OTLP over HTTP"
+        " to /v1/traces and /v1/logs. Needs the extra `otel`. OTEL_… variables are not read.",
     )
     otel_headers_file: Path | None = Field(
-        None, description="Lines `Name: value` for the collector, such as a token; 0600, read for each batch."
+        None,
+        description="File with additional headers for the collector, one `Name: value` per line, mode 0600;"
+        " read for each batch.",
     )
-    otel_ca_file: Path | None = Field(None, description="PEM roots for the collector; unset: public ones.")
+    otel_ca_file: Path | None = Field(
+        None,
+        description="PEM file with the CAs that the collector's certificate may chain to. Unset: the public"
+        " CAs.",
+    )
     otel_signals: tuple[Literal["traces", "logs"], ...] = Field(
-        ("traces", "logs"), min_length=1, description="Which of them the collector gets."
+        ("traces", "logs"), min_length=1, description="Signals that are sent to the collector."
     )
     otel_attributes: dict[str, str] = Field(
-        {}, description="More about this process, as `deployment.environment.name`; not a place for secrets."
+        {},
+        description="Additional resource attributes, such as `deployment.environment.name`. Do not put"
+        " secrets here.",
     )
-    log_format: Literal["human", "json"] = Field("human", description="Of stderr.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Of stderr.")
+    log_format: Literal["human", "json"] = Field("human", description="Format of the log on stderr.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Lowest level that is written to stderr."
+    )
     audit_checkpoints: Path | None = Field(
-        None, description="Second place for signed checkpoints, best on another disk or host."
+        None,
+        description="Second file for signed checkpoints of the audit log. Put it on another disk or host, so"
+        " that truncation of the log is detected.",
     )
-    drain_seconds: float = Field(30.0, ge=0, description="How long streams may finish after SIGTERM.")
+    drain_seconds: float = Field(
+        30.0, ge=0, description="How long requests and streams may go on after SIGTERM, in seconds."
+    )
 
     @field_validator("allowed_networks")
     @classmethod

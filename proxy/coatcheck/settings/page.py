@@ -31,17 +31,22 @@ class PageSettings(BaseModel):
     page_oidc_issuer: str | None = Field(
         None,
         max_length=1000,
-        description="`https://…` of the OpenID provider that people may log in on the page with, exactly as"
-        " its tokens say `iss`. Who of them is which caller stands in the grants; docs/page.md.",
+        description="Issuer URL (`https://…`) of the OpenID provider for logins on the page, exactly as in"
+        " the `iss` claim of its tokens. The grants file maps its users to callers. See"
+        " docs/page.md.",
     )
     page_oidc_client_id: str | None = Field(
-        None, min_length=1, max_length=1000, description="What the provider knows this daemon as."
+        None, min_length=1, max_length=1000, description="Client ID of this daemon at the OpenID provider."
     )
     page_oidc_client_secret_file: Path | None = Field(
-        None, description="0600, read for each login. Unset: a public client, with PKCE alone."
+        None,
+        description="File with the client secret, mode 0600; read for each login. Unset: a public client that"
+        " uses PKCE only.",
     )
     page_oidc_ca_file: Path | None = Field(
-        None, description="PEM roots for the OpenID provider; unset: public ones."
+        None,
+        description="PEM file with the CAs that the OpenID provider's certificate may chain to. Unset: the"
+        " public CAs.",
     )
 
     @model_validator(mode="after")

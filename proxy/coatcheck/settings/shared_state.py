@@ -42,46 +42,52 @@ class SharedStateSettings(BaseModel):
 
     shared_state: str | None = Field(
         None,
-        description="Redis or Valkey that a fleet of daemons shares sessions in: `rediss://user@host:6379`,"
-        " on loopback also `redis://…`, or `unix://user@/path`. Unset: none is shared. Needs the extra"
-        " `fleet`; docs/fleet.md.",
+        description="URL of the Redis or Valkey that daemons of a fleet share sessions in:"
+        " `rediss://user@host:6379`, `redis://…` on loopback, or `unix://user@/path`. Needs the"
+        " extra `fleet`. Unset: nothing is shared. See docs/fleet.md.",
     )
     shared_state_key: Path | None = Field(
         None,
-        description="File with 64 hexadecimal digits, the same at every daemon of the fleet: what stands in"
-        " Redis is sealed under it. `openssl rand -hex 32`; 0600.",
+        description="File with 64 hexadecimal digits, mode 0600, the same for every daemon of the fleet. Data"
+        " in Redis is encrypted with it. Create it with `openssl rand -hex 32`.",
     )
     shared_state_password_file: Path | None = Field(
-        None, description="File with the password of the user in Redis; read for each connection."
+        None, description="File with the password of the Redis user; read for each connection."
     )
-    shared_state_ca_file: Path | None = Field(None, description="PEM roots for `rediss`; unset: public ones.")
+    shared_state_ca_file: Path | None = Field(
+        None,
+        description="PEM file with the CAs that the certificate of a `rediss` server may chain to. Unset: the"
+        " public CAs.",
+    )
     shared_state_certificate: Path | None = Field(
-        None, description="PEM certificate and key, where Redis wants one of its clients."
+        None, description="PEM file with a client certificate and key, for a Redis that requires one."
     )
     shared_state_name: str = Field(
         "coatcheck",
         pattern="^[a-z0-9-]{1,40}$",
-        description="Of the fleet: all its keys begin with `coatcheck:{NAME}:`.",
+        description="Name of the fleet. All of its Redis keys begin with `coatcheck:{NAME}:`.",
     )
     shared_state_max_silence: float = Field(
         5.0,
         ge=1,
         le=60,
-        description="Seconds without word from Redis, then everything is refused and cut: what another daemon"
-        " revoked may not be known. So long a revocation may take while the network is parted.",
+        description="How long Redis may be silent before all requests are refused and open connections are"
+        " cut, in seconds. It is also the longest time a revocation takes to reach a daemon that"
+        " is cut off from Redis.",
     )
     shared_state_max_skew: float = Field(
         5.0,
         gt=0,
         le=60,
-        description="Seconds by which this host's clock and that of Redis may differ; above, it is refused.",
+        description="Largest accepted difference between the clocks of this host and of Redis, in seconds."
+        " The daemon refuses requests beyond it.",
     )
     shared_state_replicas: int = Field(
         0,
         ge=0,
         le=10,
-        description="Replicas of Redis that must have a revocation before it is answered (WAIT): a failover"
-        " then cannot lose it. 0: the primary alone.",
+        description="Number of Redis replicas that must confirm a revocation before it is answered (WAIT), so"
+        " that a failover cannot lose it. 0: the primary only.",
     )
 
     @model_validator(mode="after")
