@@ -43,7 +43,13 @@ def test_help_does_not_wait_for_mitmproxy(tmp_path: Path) -> None:
 def test_help_lists_the_exit_codes(tmp_path: Path) -> None:
     """A program that calls us must know what to make of the answer."""
     out = coatcheck("--help", cwd=tmp_path).out
-    for line in ("0    done", "1    looked at", "2    wrong options", "3    could not", "130  interrupted"):
+    for line in (
+        "0    success",
+        "1    the check failed",
+        "2    wrong options",
+        "3    it could not",
+        "130  interrupted",
+    ):
         assert line in out
 
 

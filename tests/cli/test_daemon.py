@@ -42,14 +42,14 @@ def good(tmp_path: Path, short_dir: Path) -> dict[str, str]:
             (
                 "error: COATCHECK_PROXY_PORT: Input should be a valid integer, unable to parse "
                 "string as an integer\n"
-                "hint: COATCHECK_PROXY_PORT: Port of the shared proxy listener; unset: none\n"
+                "hint: COATCHECK_PROXY_PORT: Port of the shared proxy listener. Unset: there is no shared listener, and each session has its own\n"
             ),
         ),
         (
             {"COATCHECK_PROXY_PROT": "8080"},
             2,
             (
-                "error: COATCHECK_PROXY_PROT is no setting of coatcheck\n"
+                "error: COATCHECK_PROXY_PROT is not a Coatcheck setting\n"
                 "hint: did you mean COATCHECK_PROXY_PORT? all of them: coatcheck serve --settings\n"
             ),
         ),
@@ -126,7 +126,7 @@ def test_a_settings_file_with_a_mistake(good: dict[str, str], tmp_path: Path) ->
     config = tmp_path / "config.toml"
     config.write_text('vault_tokn = "hidden-value"\n')
     said = coatcheck("serve", cwd=tmp_path, env=good | {"COATCHECK_CONFIG": str(config)})
-    assert said.code == 2 and f"vault_tokn in {config} is no setting of coatcheck" in said.error
+    assert said.code == 2 and f"vault_tokn in {config} is not a Coatcheck setting" in said.error
     assert "did you mean vault_token?" in said.error and "hidden-value" not in said.err
     config.write_text("proxy_port =\n")
     said = coatcheck("serve", cwd=tmp_path, env=good | {"COATCHECK_CONFIG": str(config)})

@@ -42,10 +42,10 @@ Example: coatcheck run -- python agent.py
 
 \b
 Exit codes:
-  0    done, or yes
-  1    looked at, and the answer is no: bad policy, broken log, refused request, mistakes found
+  0    success
+  1    the check failed: bad policy, broken log, refused request, mistakes found
   2    wrong options, arguments or settings
-  3    could not be done: daemon, file or store not there, or refusing
+  3    it could not be done: a daemon, file or store is missing or refuses
   130  interrupted
 `coatcheck run` and `coatcheck sandbox run` end with their command's code, 128+n after signal n, 125 when
 coatcheck itself failed, 126 or 127 when the command could not be started or found.""",

@@ -12,7 +12,7 @@ from coatcheck.cli.errors import CommandError, ExitCode
 app = typer.Typer(
     name="admission",
     no_args_is_help=True,
-    help="""The webhook that adds the proxy to pods, and refuses pods that could get past it.
+    help="""The webhook that adds the proxy to pods and refuses pods that could bypass it.
 
 The Helm chart runs it: docs/kubernetes.md.
 
@@ -20,21 +20,24 @@ Example: coatcheck admission review pod.json --configuration admission.yaml""",
 )
 
 ConfigurationOption = Annotated[
-    Path, typer.Option("--configuration", help="What is added and what is refused; made by the Helm chart.")
+    Path,
+    typer.Option("--configuration", help="Configuration file of the webhook; the Helm chart creates it."),
 ]
 
 
 @app.command()
 def serve(
     configuration: ConfigurationOption,
-    ca_directory: Annotated[Path, typer.Option(help="With ca.crt and ca.key, which sign its certificate.")],
-    name: Annotated[str, typer.Option(help="The Service's name, as the API server calls it.")],
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "0.0.0.0",  # noqa: S104 - a Service
+    ca_directory: Annotated[
+        Path, typer.Option(help="Directory with ca.crt and ca.key, which sign the webhook's certificate.")
+    ],
+    name: Annotated[str, typer.Option(help="DNS name of the Service that the API server connects to.")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",  # noqa: S104 - a Service
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8443,
     log_format: LogFormatOption = "json",
     log_level: LogLevelOption = "info",
 ) -> None:
-    """Answer the API server, over HTTPS, until SIGTERM. Its certificate is made and renewed by itself.
+    """Answer the API server over HTTPS until SIGTERM. The certificate is issued and renewed automatically.
 
     Example: coatcheck admission serve --configuration admission.yaml --ca-directory ca --name cc.ns.svc
     """
@@ -47,12 +50,12 @@ def serve(
 @app.command()
 def review(
     pod: Annotated[
-        Path, typer.Argument(help="A pod, as JSON or YAML (kubectl run … --dry-run=client -o yaml).")
+        Path, typer.Argument(help="Pod as JSON or YAML (kubectl run … --dry-run=client -o yaml).")
     ],
     configuration: ConfigurationOption,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what the webhook would say to a pod: the pod as it would run, or why it is refused (exit code 1).
+    """Show what the webhook would answer: the pod as it would run, or why it is refused (exit code 1).
 
     Example: coatcheck admission review pod.yaml --configuration admission.yaml
     """

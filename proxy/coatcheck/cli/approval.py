@@ -12,29 +12,33 @@ from coatcheck.telemetry.redaction import printable
 app = typer.Typer(
     name="approval",
     no_args_is_help=True,
-    help="Requests that a rule with `ask` holds until somebody says yes.\n\n"
+    help="Requests that a rule with `ask` holds until an operator approves them.\n\n"
     "Example: coatcheck approval list --follow",
 )
 
 POLL_SECONDS = 1.0
 """Between two looks of `list --follow`: a person does not see less."""
 
-ApprovalArgument = Annotated[str, typer.Argument(metavar="ID", help="From `coatcheck approval list`.")]
+ApprovalArgument = Annotated[str, typer.Argument(metavar="ID", help="Id from `coatcheck approval list`.")]
 PersonOption = Annotated[
     str | None,
-    typer.Option("--for", metavar="WHO", help="On whose word; stands in the audit log beside you."),
+    typer.Option(
+        "--for",
+        metavar="WHO",
+        help="Person on whose behalf you answer; recorded in the audit log next to your name.",
+    ),
 ]
 
 
 @app.command("list")
 def list_waiting(
     follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Go on, and show each new one, until Ctrl-C.")
+        bool, typer.Option("-f", "--follow", help="Keep running and show each new request until Ctrl-C.")
     ] = False,
     socket: SocketOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the requests that wait, the longest first.
+    """List the waiting requests, oldest first.
 
     Example: coatcheck approval list --follow
     """
@@ -59,13 +63,15 @@ def yes(
     approval: ApprovalArgument,
     remember: Annotated[
         bool,
-        typer.Option("--remember", help="Also for the same again, for as long and as wide as the rule says."),
+        typer.Option(
+            "--remember", help="Approve the same request again, for the time and scope that the rule sets."
+        ),
     ] = False,
     person: PersonOption = None,
     socket: SocketOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a request go.
+    """Approve a request.
 
     Example: coatcheck approval yes apr_0123456789abcdef
     """
@@ -86,7 +92,7 @@ def no(
     socket: SocketOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Refuse a request. Nothing is remembered: the same request asks again.
+    """Deny a request. The answer is not remembered: the same request asks again.
 
     Example: coatcheck approval no apr_0123456789abcdef
     """

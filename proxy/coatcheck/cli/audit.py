@@ -26,20 +26,26 @@ def verify(
     paths: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="The log; its rotated files are found. Several: oldest first. Without: the daemon's."
+            help=(
+                "Audit log; rotated files are found. Give several logs oldest first. Default: the"
+                " daemon's log."
+            )
         ),
     ] = None,
     key: Annotated[
-        list[Path] | None, typer.Option(help="The public key kept elsewhere (PEM); repeat it after a change.")
+        list[Path] | None,
+        typer.Option(
+            help=("Public key (PEM) from a copy kept elsewhere. Repeat the option if the key has changed.")
+        ),
     ] = None,
-    checkpoints: Annotated[Path | None, typer.Option(help="The second sink's file of checkpoints.")] = None,
+    checkpoints: Annotated[Path | None, typer.Option(help="Checkpoint file of the second sink.")] = None,
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check the hash chain, its signed checkpoints, and the copies of those that were kept elsewhere.
+    """Check the hash chain, its signed checkpoints, and copies of the checkpoints kept elsewhere.
 
-    Without --key the daemon's own is used, which whoever owns the state directory could have replaced;
-    without --checkpoints a log whose end was cut off can look whole. Exit code 1: the log is broken.
+    Without --key the daemon's own key is used, which the owner of the state directory could replace;
+    without --checkpoints a truncated log can look intact. Exit code 1: the log is broken.
 
     Example: coatcheck audit verify --key audit-key.pub --checkpoints /mnt/worm/checkpoints.jsonl
     """
@@ -77,23 +83,26 @@ def verify(
 
 @app.command()
 def tail(
-    path: Annotated[Path | None, typer.Argument(help="The log; without: the daemon's.")] = None,
+    path: Annotated[Path | None, typer.Argument(help="Audit log. Default: the daemon's log.")] = None,
     follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Go on, across rotations, until Ctrl-C.")
+        bool, typer.Option("-f", "--follow", help="Keep following, across rotations, until Ctrl-C.")
     ] = False,
-    lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="Records to begin with; 0: all.")] = 50,
-    session: Annotated[str | None, typer.Option(help="Only this session's.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
-    reason: Annotated[str | None, typer.Option(help="Only refusals for this reason.")] = None,
-    alarms: Annotated[bool, typer.Option("--alarms", help="Only alarms.")] = False,
-    refused: Annotated[bool, typer.Option("--refused", help="Only refused requests.")] = False,
+    lines: Annotated[
+        int, typer.Option("-n", "--lines", min=0, help="Number of records to start with; 0 shows all.")
+    ] = 50,
+    session: Annotated[str | None, typer.Option(help="Show only records of this session.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only sessions or records of this tenant.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Show only refusals with this reason.")] = None,
+    alarms: Annotated[bool, typer.Option("--alarms", help="Show only alarms.")] = False,
+    refused: Annotated[bool, typer.Option("--refused", help="Show only refused requests.")] = False,
     shadow: Annotated[
-        bool, typer.Option("--shadow", help="Only what candidate policies would change.")
+        bool,
+        typer.Option("--shadow", help="Show only requests that candidate policies would decide differently."),
     ] = False,
     state_dir: StateDirOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The records as they are, one a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the raw records, one per line.")] = False,
     as_ocsf: Annotated[
-        bool, typer.Option("--ocsf", help="As OCSF events for a SIEM, one JSON object a line.")
+        bool, typer.Option("--ocsf", help="Print OCSF events for a SIEM, one JSON object per line.")
     ] = False,
 ) -> None:
     """Show the newest records, one line each.

@@ -20,38 +20,44 @@ app = typer.Typer(
 
 DirOption = Annotated[
     Path | None,
-    typer.Option("--dir", help="The CA's own directory, 0700; default: ca/ in the state directory."),
+    typer.Option("--dir", help="Directory of the CA, mode 0700. Default: ca/ in the state directory."),
 ]
 OutOption = Annotated[
-    Path | None, typer.Option(help="Where sandboxes may read; default: trust/ in the runtime directory.")
+    Path | None,
+    typer.Option(help="Directory that sandboxes may read. Default: trust/ in the runtime directory."),
 ]
 
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Option(help="The name that clients show.")] = PROFILE.ca.name,
+    name: Annotated[str, typer.Option(help="Name of the CA as clients show it.")] = PROFILE.ca.name,
     days: Annotated[
         int, typer.Option(min=1, help=f"Days until it expires, at most {PROFILE.ca.max_days}.")
     ] = PROFILE.ca.days,
     name_constraint: Annotated[
         list[str] | None,
-        typer.Option(metavar="DOMAIN", help="Clients believe it for these domains only; repeat it."),
+        typer.Option(metavar="DOMAIN", help="Limit the CA to this domain (name constraint). Repeatable."),
     ] = None,
     force: Annotated[
-        bool, typer.Option(help="Replace one that is there; whoever trusts it must be told.")
+        bool, typer.Option(help="Replace an existing CA. Every client must then trust the new one.")
     ] = False,
     successor: Annotated[
         bool,
-        typer.Option("--next", help="Beside the one in use: both are trusted from the daemon's reload on."),
+        typer.Option(
+            "--next",
+            help=(
+                "Prepare a successor next to the CA in use. Both are trusted once the daemon has reloaded."
+            ),
+        ),
     ] = False,
     directory: DirOption = None,
     state_dir: StateDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a CA: an EC key (0600) and its certificate.
+    """Create a CA: an EC key (mode 0600) and its certificate.
 
-    A running daemon goes on with the old one until it is restarted. With --next no sandbox notices the
-    change: prepare, reload, wait for those that run to end, then `coatcheck ca switch`.
+    A running daemon uses the old CA until it is restarted. To change the CA without disturbing sandboxes,
+    use --next, reload the daemon, wait for running sandboxes to end, then run `coatcheck ca switch`.
 
     Example: coatcheck ca new --days 90 --name-constraint openai.com --name-constraint github.com
     """
@@ -73,10 +79,10 @@ def new(
 def switch(
     directory: DirOption = None, state_dir: StateDirOption = None, as_json: JsonOption = False
 ) -> None:
-    """Put the CA that `new --next` prepared in the place of the one in use.
+    """Replace the CA in use with the one that `new --next` prepared.
 
-    Whoever started before that one was trusted no longer believes the daemon after its restart. The old
-    one, without its key, stays in what clients get for a week: the daemon signs with it until its restart.
+    Clients that started before the new CA was trusted reject the daemon after its restart. The old
+    certificate, without its key, stays trusted for a week: the daemon signs with it until its restart.
 
     Example: coatcheck ca switch
     """
@@ -105,20 +111,22 @@ def _say(made: "Authority", where: Path, then: str, *, as_json: bool) -> None:
 @app.command()
 def bundle(
     out: Annotated[
-        Path | None, typer.Option(help="Write CA, merged bundle and Java trust store into this directory.")
+        Path | None,
+        typer.Option(help="Write the CA, the merged bundle and a Java trust store to this directory."),
     ] = None,
     nss: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Add it to Chromium's NSS database in this directory.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Add the CA to the Chromium NSS database in this directory."),
     ] = None,
     roots: Annotated[
-        Path | None, typer.Option(help="PEM file of public roots; default: the system's.")
+        Path | None, typer.Option(help="PEM file with the public roots. Default: the system's.")
     ] = None,
     directory: DirOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
-    """The public roots and our CA as one PEM bundle, on standard output or as files for clients.
+    """Print the public roots and the CA as one PEM bundle, or write trust files for clients.
 
-    A successor that `new --next` prepared is in all of them, and for a week the one before a switch.
+    They include a successor prepared by `new --next` and, for a week after a switch, the previous CA.
 
     Example: coatcheck ca bundle --out /srv/sandbox/trust
     """
@@ -141,17 +149,18 @@ def bundle(
 
 @app.command()
 def env(
-    style: Annotated[str, typer.Option(help="sh, fish, json or dotenv.")] = "sh",
+    style: Annotated[str, typer.Option(help="Output format: sh, fish, json or dotenv.")] = "sh",
     proxy: Annotated[
-        str | None, typer.Option(metavar="URL", help="Set the proxy variables too, http://host:port.")
+        str | None,
+        typer.Option(metavar="URL", help="Also set the proxy variables to this URL (http://host:port)."),
     ] = None,
     out: OutOption = None,
     directory: DirOption = None,
     state_dir: StateDirOption = None,
 ) -> None:
-    """The environment variables by which curl, git, Python, Node, Java, Go, Rust and others trust the CA.
+    """Print environment variables that make curl, git, Python, Node, Java, Go, Rust and others trust the CA.
 
-    Writes the files that they name, if they are not there or of another CA.
+    Writes the files that the variables name if they are missing or belong to another CA.
 
     Example: eval "$(coatcheck ca env --proxy http://127.0.0.1:8080)"
     """

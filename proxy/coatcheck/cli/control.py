@@ -9,15 +9,18 @@ import typer
 if TYPE_CHECKING:
     from coatcheck.client.control import ControlClient
 
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 SocketOption = Annotated[
     Path | None,
     typer.Option(
-        help="The daemon's control socket; default: COATCHECK_CONTROL_SOCKET or the state directory's."
+        help=(
+            "Control socket of the daemon. Default: COATCHECK_CONTROL_SOCKET, or the one in"
+            " the state directory."
+        )
     ),
 ]
 StateDirOption = Annotated[
-    Path | None, typer.Option(help="The daemon's state directory; default: COATCHECK_STATE_DIR.")
+    Path | None, typer.Option(help="State directory of the daemon. Default: COATCHECK_STATE_DIR.")
 ]
 
 

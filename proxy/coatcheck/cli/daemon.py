@@ -11,8 +11,8 @@ import typer
 
 from coatcheck.cli.errors import CommandError, ExitCode
 
-LogFormatOption = Annotated[str | None, typer.Option(help="Of standard error: human or json.")]
-LogLevelOption = Annotated[str | None, typer.Option(help="debug, info, warning or error.")]
+LogFormatOption = Annotated[str | None, typer.Option(help="Log format on stderr: human or json.")]
+LogLevelOption = Annotated[str | None, typer.Option(help="Log level: debug, info, warning or error.")]
 
 
 def _settings(wanted: bool) -> None:
@@ -28,23 +28,30 @@ def _settings(wanted: bool) -> None:
 
 
 def serve(
-    state_dir: Annotated[Path | None, typer.Option(help="Keys, sessions, CA and audit log; 0700.")] = None,
-    runtime_dir: Annotated[Path | None, typer.Option(help="Sockets.")] = None,
-    policy: Annotated[Path | None, typer.Option(help="Directory of policy files, or one file.")] = None,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="Directory for keys, sessions, the CA and the audit log (mode 0700).")
+    ] = None,
+    runtime_dir: Annotated[Path | None, typer.Option(help="Directory for sockets.")] = None,
+    policy: Annotated[Path | None, typer.Option(help="Directory of policy files, or a single file.")] = None,
     proxy_host: Annotated[str | None, typer.Option(help="Address of the shared proxy listener.")] = None,
     proxy_port: Annotated[
-        int | None, typer.Option(help="Its port; without: sessions' own listeners only.")
+        int | None,
+        typer.Option(
+            help=("Port of the shared proxy listener. Default: none; each session has its own listener.")
+        ),
     ] = None,
     control_socket: Annotated[Path | None, typer.Option(help="Unix socket of the control API.")] = None,
-    control_port: Annotated[int | None, typer.Option(help="Its TCP port; without: Unix socket only.")] = None,
+    control_port: Annotated[
+        int | None, typer.Option(help="TCP port of the control API. Default: Unix socket only.")
+    ] = None,
     log_format: LogFormatOption = None,
     log_level: LogLevelOption = None,
     settings: Annotated[
         bool,
-        typer.Option("--settings", callback=_settings, is_eager=True, help="List every setting and exit."),
+        typer.Option("--settings", callback=_settings, is_eager=True, help="List all settings and exit."),
     ] = False,
 ) -> None:
-    """Run the daemon until SIGTERM (drain) or a second one (at once); SIGHUP reads the policies again.
+    """Run the daemon. SIGTERM drains it, a second SIGTERM stops it at once, SIGHUP reloads the policies.
 
     Settings come from COATCHECK_… variables and the TOML file that COATCHECK_CONFIG names.
 
@@ -73,15 +80,17 @@ def serve(
 
 def dev(
     policy: Annotated[
-        Path | None, typer.Option(help="A policy file, directory or bundle; default: the sample.")
+        Path | None, typer.Option(help="Policy file, directory or bundle. Default: the sample policy.")
     ] = None,
-    proxy_port: Annotated[int | None, typer.Option(min=0, help="A shared proxy listener as well.")] = None,
-    state_dir: Annotated[Path | None, typer.Option(help="Kept afterwards; default: a temporary one.")] = None,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
+    proxy_port: Annotated[int | None, typer.Option(min=0, help="Also open a shared proxy listener.")] = None,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="State directory to use and keep. Default: a temporary one.")
+    ] = None,
+    log_level: Annotated[str, typer.Option(help="Log level: debug, info, warning or error.")] = "warning",
 ) -> None:
-    """Run a daemon with an OpenBao in memory and a fresh CA, and print what to paste into another terminal.
+    """Run a daemon with OpenBao in memory and a new CA, and print commands to paste elsewhere.
 
-    Needs OpenBao: pip install 'coatcheck[embedded]'. Everything ends with Ctrl-C. Settings count as in serve:
+    Needs OpenBao: pip install 'coatcheck[embedded]'. Ctrl-C ends everything. The settings of serve apply:
     with COATCHECK_POLICY_TRUST_ROOT, --policy is a signed bundle.
 
     Example: coatcheck dev

@@ -15,7 +15,7 @@ CHECKOUT = Path(__file__).parents[3]
 
 def demo(
     arguments: Annotated[
-        list[str] | None, typer.Argument(help="Passed on to the demo.", show_default=False)
+        list[str] | None, typer.Argument(help="Arguments for the demo.", show_default=False)
     ] = None,
 ) -> None:
     """Run the demo: real clients in a sandbox without secrets, six attacks and their refusals, a client that

@@ -18,15 +18,18 @@ def doctor(
         typer.Option(
             "--sandbox",
             metavar="PID",
-            help="Look at the sandbox of this process instead: what in it could undo its network. Repeat it.",
+            help=(
+                "Check the sandbox of this process instead, for anything that could undo its"
+                " network rules. Repeatable."
+            ),
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Look for the likeliest set-up mistakes, with the daemon's own settings. Changes nothing.
+    """Check for common setup mistakes, using the daemon's settings. Changes nothing.
 
-    Run it as the daemon's user and with its environment. It asks Vault for every secret that the
-    policies name, and shows none. Exit code 1: at least one problem; warnings do not fail.
+    Run it as the daemon's user and with its environment. It reads every secret that the
+    policies name from Vault, and shows none. Exit code 1: at least one problem; warnings do not fail.
 
     Example: sudo -u coatcheck env COATCHECK_CONFIG=/etc/coatcheck/config.toml coatcheck doctor
 

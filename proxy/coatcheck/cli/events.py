@@ -13,14 +13,14 @@ WAIT_SECONDS = 20
 
 def events(
     after: Annotated[
-        int | None, typer.Option(min=0, help="A number that was shown before; default: from now on.")
+        int | None, typer.Option(min=0, help="Event number to continue after. Default: only new events.")
     ] = None,
-    sandbox: Annotated[str | None, typer.Option(help="Of this one only.")] = None,
-    once: Annotated[bool, typer.Option("--once", help="What there is, and no waiting for more.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document a line.")] = False,
+    sandbox: Annotated[str | None, typer.Option(help="Show only events of this sandbox.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Print the events so far and exit.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document per line.")] = False,
     socket: SocketOption = None,
 ) -> None:
-    """Follow what happens to sandboxes until Ctrl-C: created, running, asleep, forked, ended and why.
+    """Follow the events of sandboxes until Ctrl-C: created, running, asleep, forked, ended and why.
 
     Example: coatcheck events --json
     """

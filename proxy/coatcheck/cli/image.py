@@ -18,37 +18,46 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="image",
     no_args_is_help=True,
-    help="What a microVM boots: kernel, initramfs, read-only root.\n\nExample: coatcheck image build",
+    help="Images for microVMs: kernel, initramfs and a read-only root.\n\nExample: coatcheck image build",
 )
 
-NameArgument = Annotated[str, typer.Argument(help="Its name, or its id.")]
+NameArgument = Annotated[str, typer.Argument(help="Image name or id.")]
 
 
 @app.command()
 def build(
-    name: Annotated[str | None, typer.Option(help="What to call it; default: `default`.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the image. Default: `default`.")] = None,
     package: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="One more Debian package; repeat it.")
+        list[str] | None, typer.Option(metavar="NAME", help="Additional Debian package. Repeatable.")
     ] = None,
-    node: Annotated[bool, typer.Option("--node", help="Node.js, too: --package nodejs.")] = False,
+    node: Annotated[
+        bool, typer.Option("--node", help="Include Node.js; the same as --package nodejs.")
+    ] = False,
     from_dir: Annotated[
-        Path | None, typer.Option("--from-dir", metavar="DIR", help="The root is what this directory holds.")
+        Path | None,
+        typer.Option("--from-dir", metavar="DIR", help="Use this directory as the root file system."),
     ] = None,
     from_oci_archive: Annotated[
         Path | None,
-        typer.Option("--from-oci-archive", metavar="FILE", help="The root is this container image."),
+        typer.Option(
+            "--from-oci-archive", metavar="FILE", help="Use this container image as the root file system."
+        ),
     ] = None,
     refresh: Annotated[
-        bool, typer.Option("--refresh", help="Ask for newer packages, which a build else does not.")
+        bool,
+        typer.Option(
+            "--refresh",
+            help="Look for newer packages. Without this option a build uses those it already has.",
+        ),
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Build it anew, whatever the cache holds.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Rebuild even if the cache has the image.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Build an image, or find it in the cache: a second build is instant.
+    """Build an image. A second build of the same image comes from the cache.
 
-    No root, no loop device, no mount, nothing installed: packages come from this machine's own apt sources.
-    A container image's file is what `docker save IMAGE -o FILE` writes. Setting COATCHECK_CACHE_DIR: where it
-    is kept. A sandbox takes the image called `default` unless told otherwise, so any other needs a name.
+    Needs no root, loop device or mount, and installs nothing. Packages come from this machine's apt sources.
+    `docker save IMAGE -o FILE` writes a container image to a file. COATCHECK_CACHE_DIR says where images
+    are kept. A sandbox uses the image named `default` unless it names another.
 
     Example: coatcheck image build --name node --node
     """
@@ -89,7 +98,7 @@ def build(
 
 @app.command("list")
 def list_(as_json: JsonOption = False) -> None:
-    """The images that are there.
+    """List the images.
 
     Example: coatcheck image list --json
     """
@@ -112,7 +121,7 @@ def list_(as_json: JsonOption = False) -> None:
 
 @app.command()
 def show(name: NameArgument = "default", as_json: JsonOption = False) -> None:
-    """What one image is made of: its files, its kernel, its packages.
+    """Show an image: its files, its kernel, its packages.
 
     Example: coatcheck image show default --json
     """
@@ -130,7 +139,7 @@ def show(name: NameArgument = "default", as_json: JsonOption = False) -> None:
 
 @app.command()
 def rm(name: NameArgument) -> None:
-    """Forget an image, and remove what no other one needs. Sandboxes that run from it go on.
+    """Remove an image and the parts that no other image needs. Sandboxes that run from it are not affected.
 
     Example: coatcheck image rm node
     """

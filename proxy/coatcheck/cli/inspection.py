@@ -21,20 +21,21 @@ CODES = {"nothing_found": ExitCode.DONE, "found": ExitCode.NO, "incomplete": Exi
 
 
 def inspect(
-    sandbox: Annotated[str | None, typer.Argument(help="The sandbox's id.")] = None,
+    sandbox: Annotated[str | None, typer.Argument(help="Sandbox id.")] = None,
     verify: Annotated[
-        Path | None, typer.Option(help="Check a statement that --json wrote, instead; `-`: standard input.")
+        Path | None,
+        typer.Option(help="Verify a statement written by --json instead; `-` reads standard input."),
     ] = None,
     key: Annotated[
-        list[Path] | None, typer.Option(help="With --verify: the daemon's public key (PEM); repeat it.")
+        list[Path] | None, typer.Option(help="With --verify: public key of the daemon (PEM). Repeatable.")
     ] = None,
     socket: SocketOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Search a sandbox, from the host, for every secret that its policies name; it is paused meanwhile.
+    """Pause a sandbox and search it, from the host, for every secret that its policies name.
 
-    Prints what was searched and found; with --json the signed statement. Exit code 1: something was found,
-    or something could not be read. docs/inspection.md says what is searched, and what is not.
+    Prints what was searched and found, or with --json a signed statement. Exit code 1: a secret was found,
+    or a part could not be read. docs/inspection.md says what is searched, and what is not.
 
     Example: coatcheck sandbox inspect sbx_0123456789abcdef --json > statement.json
     """

@@ -8,11 +8,13 @@ from coatcheck.cli.control import JsonOption, SocketOption, client_for, emit_jso
 
 
 def page(
-    open_browser: Annotated[bool, typer.Option("--open", help="Open it in this machine's browser.")] = False,
+    open_browser: Annotated[
+        bool, typer.Option("--open", help="Open the link in this machine's browser.")
+    ] = False,
     socket: SocketOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print a link to the page: live sessions, verdicts, alarms, approvals, revoking. It logs you in, once.
+    """Print a single-use login link to the page with live sessions, verdicts, alarms and approvals.
 
     Example: coatcheck page
     """

@@ -32,16 +32,19 @@ def explain(
     method: Annotated[str, typer.Argument(help="GET, POST, …")],
     url: Annotated[str, typer.Argument(help="https://host/path")],
     policy: Annotated[
-        str | None, typer.Option(help="A policy file, or a name in the daemon's directory.")
+        str | None, typer.Option(help="Policy file, or the name of a policy in the daemon's directory.")
     ] = None,
-    session: Annotated[str | None, typer.Option(help="A live session's id: asks the daemon.")] = None,
+    session: Annotated[str | None, typer.Option(help="Id of a live session; the daemon is asked.")] = None,
     header: Annotated[
-        list[str] | None, typer.Option("-H", "--header", metavar="'NAME: VALUE'", help="A request header.")
+        list[str] | None,
+        typer.Option(
+            "-H", "--header", metavar="'NAME: VALUE'", help="Request header, `Name: value`. Repeatable."
+        ),
     ] = None,
     socket: SocketOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Which rule decides a request, which credential may go with it, and why not the others.
+    """Explain which rule decides a request, which credential may be injected, and why others may not.
 
     Exit code 1: the request would be refused.
 
@@ -64,9 +67,11 @@ def explain(
 
 @app.command()
 def schema(
-    samples: Annotated[bool, typer.Option("--samples", help="Of files of samples instead.")] = False,
+    samples: Annotated[
+        bool, typer.Option("--samples", help="Print the schema of sample files instead.")
+    ] = False,
 ) -> None:
-    """The JSON Schema of policy files, by which editors complete and explain them.
+    """Print the JSON Schema of policy files, for editors.
 
     Example: coatcheck policy schema > policies/schema.json
     """

@@ -14,9 +14,14 @@ if TYPE_CHECKING:
 
 
 def key(
-    path: Annotated[Path, typer.Argument(help="Where the new private key goes; its public half: .pub")],
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help=("File for the new private key. The public key is written next to it with the suffix .pub.")
+        ),
+    ],
 ) -> None:
-    """Make a key that signs bundles (Ed25519). Keep it away from the machines that run the daemon.
+    """Create a key for signing bundles (Ed25519). Do not keep it on machines that run the daemon.
 
     Example: coatcheck policy key policy-key.pem
     """
@@ -31,23 +36,30 @@ def key(
 
 
 def bundle(
-    path: Annotated[Path, typer.Argument(help="Directory of policy files, or one file.")],
+    path: Annotated[Path, typer.Argument(help="Directory of policy files, or a single file.")],
     version: Annotated[
-        int, typer.Option(min=1, help="Grows with each release: a daemon takes nothing below what it had.")
+        int,
+        typer.Option(
+            min=1,
+            help=(
+                "Version number. It must grow with each release: a daemon refuses a lower version"
+                " than it has used."
+            ),
+        ),
     ],
-    owner: Annotated[str, typer.Option(help="The team that answers for the bundle.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")],
+    owner: Annotated[str, typer.Option(help="Team that is responsible for the bundle.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="File to write.")],
     created: Annotated[
         datetime | None,
         typer.Option(
-            help="When it was made, for a build that gives the same bytes again; default: now.",
+            help="Creation time, for reproducible builds. Default: now.",
             formats=["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%SZ"],
         ),
     ] = None,
 ) -> None:
-    """Put policies into one file, to be signed. The same input gives the same bytes.
+    """Pack policies into one file for signing. The same input gives the same bytes.
 
-    Exit code 1: a policy would not be loaded.
+    Exit code 1: a policy cannot be loaded.
 
     Example: coatcheck policy bundle policies/ --version 12 --owner platform-security -o release.bundle
     """
@@ -67,10 +79,12 @@ def bundle(
 
 
 def sign(
-    path: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The bundle; the signature is added to it.")],
-    key: Annotated[Path, typer.Option(help="The private key (PEM, 0600).")],
+    path: Annotated[
+        Path, typer.Argument(metavar="BUNDLE", help="Bundle file; the signature is added to it.")
+    ],
+    key: Annotated[Path, typer.Option(help="Private key (PEM, mode 0600).")],
 ) -> None:
-    """Vouch for a bundle. Signatures of others stay, so that a key can be replaced without a gap.
+    """Sign a bundle. Existing signatures stay, so that a key can be replaced without a gap.
 
     Example: coatcheck policy sign release.bundle --key policy-key.pem
     """
@@ -88,17 +102,17 @@ def sign(
 
 def verify(
     path: Annotated[
-        Path | None, typer.Argument(metavar="BUNDLE", help="The bundle; without: the daemon's setting.")
+        Path | None, typer.Argument(metavar="BUNDLE", help="Bundle file. Default: the daemon's setting.")
     ] = None,
     trust_root: Annotated[
         Path | None,
-        typer.Option(help="PEM file of public keys; default: COATCHECK_POLICY_TRUST_ROOT."),
+        typer.Option(help="PEM file with the trusted public keys. Default: COATCHECK_POLICY_TRUST_ROOT."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Whether a daemon would take a bundle: a trusted signature holds, and each policy can be loaded.
+    """Check that a daemon would accept a bundle: it has a trusted signature, and each policy can be loaded.
 
-    Which versions a daemon has seen only that daemon knows. Exit code 1: it would not.
+    The version is not checked: only a daemon knows which versions it has used. Exit code 1: not accepted.
 
     Example: coatcheck policy verify release.bundle --trust-root policy-keys.pem
     """
@@ -133,9 +147,9 @@ def verify(
 
 
 def list_policies(socket: SocketOption = None, as_json: JsonOption = False) -> None:
-    """What is in force in the daemon, from which bundle, and what it refused last.
+    """List the policies in force in the daemon, their bundle, and what the daemon refused last.
 
-    Exit code 1: the newest files are refused, and older ones are in force.
+    Exit code 1: the newest files were refused, and older ones are in force.
 
     Example: coatcheck policy list
     """

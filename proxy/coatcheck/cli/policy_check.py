@@ -17,26 +17,29 @@ if TYPE_CHECKING:
 
 def check(
     paths: Annotated[
-        list[Path] | None, typer.Argument(help="Files or directories; without: the daemon's setting.")
+        list[Path] | None, typer.Argument(help="Policy files or directories. Default: the daemon's setting.")
     ] = None,
     fail_on: Annotated[
-        str, typer.Option(metavar="warning|error", help="The least finding that makes the exit code 1.")
+        str, typer.Option(metavar="warning|error", help="Lowest severity that makes the exit code 1.")
     ] = "warning",
     sarif: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write SARIF 2.1.0, for code hosts; - is stdout.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Also write a SARIF 2.1.0 report for code hosts; - writes to stdout."
+        ),
     ] = None,
     today: Annotated[
         str | None,
         typer.Option(
-            metavar="YYYY-MM-DD", help="The day that accepted findings are judged by; default: UTC's."
+            metavar="YYYY-MM-DD", help="Date for which accepted findings are evaluated. Default: today (UTC)."
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Find what is wrong, dangerous or useless in policy files: where, why it matters, what to write.
+    """Find errors, dangers and useless parts in policy files: where, why it matters, what to write instead.
 
-    Errors keep a file from being loaded. Warnings can be accepted in the file, with a reason and a last day:
-    see `accepted` in docs/policy-reference.md. Exit code 1: something was found that nobody accepts.
+    A file with errors is not loaded. A warning can be accepted in the file, with a reason and a last day:
+    see `accepted` in docs/policy-reference.md. Exit code 1: there are findings that are not accepted.
 
     Example: coatcheck policy check policies/ --sarif findings.sarif
     """

@@ -17,17 +17,22 @@ FAIL_ON = {
 
 
 def diff(
-    old: Annotated[Path, typer.Argument(help="A policy file, or a directory of them; /dev/null for none.")],
-    new: Annotated[Path, typer.Argument(help="The same, as it is to become.")],
+    old: Annotated[
+        Path, typer.Argument(help="Old policy file or directory; /dev/null stands for no policy.")
+    ],
+    new: Annotated[Path, typer.Argument(help="New policy file or directory.")],
     fail_on: Annotated[
-        str, typer.Option(metavar="widen|narrow|change|never", help="What makes the exit code 1.")
+        str,
+        typer.Option(metavar="widen|narrow|change|never", help="Kind of change that makes the exit code 1."),
     ] = "never",
-    markdown: Annotated[bool, typer.Option("--markdown", help="For a comment under a pull request.")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print Markdown for a pull request comment.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """What sandboxes may do that they could not, and the other way round: every request, not a sample.
+    """Compare two sets of policies: which requests become allowed or refused. All requests are compared.
 
-    Hosts, ports, methods, paths, credentials, kinds of sessions, limits, and how credentials are guarded.
+    Covers hosts, ports, methods, paths, credentials, session kinds, limits, and protection of credentials.
 
     Example: coatcheck policy diff before/policies policies --fail-on widen
     """

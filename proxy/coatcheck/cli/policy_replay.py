@@ -21,27 +21,32 @@ class Gate(StrEnum):
 
 Logs = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="AUDIT…", help="Audit logs; rotated files are found. Without: the daemon's."),
+    typer.Argument(metavar="AUDIT…", help="Audit logs; rotated files are found. Default: the daemon's log."),
 ]
 
 
 def replay(
     logs: Logs = None,
     policy: Annotated[
-        Path | None, typer.Option(help="The new policies: a directory, instead of all, or one file.")
+        Path | None,
+        typer.Option(help="New policies: a directory replaces all policies, a file replaces one."),
     ] = None,
     of: Annotated[
         str | None,
-        typer.Option("--of", help="With a file: the policy that it would replace, if not its namesake."),
+        typer.Option(
+            "--of",
+            help=("With a file: name of the policy that it replaces. Default: the policy of the same name."),
+        ),
     ] = None,
     fail_on: Annotated[
-        list[Gate] | None, typer.Option(help="Exit code 1 when a request would change so; repeat it.")
+        list[Gate] | None,
+        typer.Option(help="Exit with code 1 if any request changes in this way. Repeatable."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Which decisions of a recorded time would be others under a new policy.
+    """Show which recorded decisions would change under a new policy.
 
-    Nothing is resolved, dialled or fetched. What the log does not hold is said, not guessed.
+    No name is resolved and nothing is dialled or fetched. Where the log lacks data, the report says so.
 
     Example: coatcheck policy replay audit.jsonl --policy policies/ --fail-on refuses
     """
@@ -85,18 +90,20 @@ def replay(
 
 def learn(
     logs: Logs = None,
-    owner: Annotated[str, typer.Option(help="The team that will answer for the policy.")] = "nobody yet",
-    policy: Annotated[str | None, typer.Option(help="Only requests under the policy of this name.")] = None,
+    owner: Annotated[str, typer.Option(help="Team that will be responsible for the policy.")] = "nobody yet",
+    policy: Annotated[
+        str | None, typer.Option(help="Use only requests under the policy of this name.")
+    ] = None,
     refused: Annotated[
-        bool, typer.Option("--refused", help="Also what was refused for lack of a rule, and nothing else.")
+        bool, typer.Option("--refused", help="Also use requests that were refused because no rule matched.")
     ] = False,
     credentials: Annotated[
-        Path | None, typer.Option(help="The policy file in which the credentials are defined.")
+        Path | None, typer.Option(help="Policy file that defines the credentials.")
     ] = None,
 ) -> None:
-    """A draft of a policy that allows what was recorded: exact hosts, methods and paths, never a wildcard.
+    """Draft a policy that allows the recorded requests: exact hosts, methods and paths, no wildcards.
 
-    Each line says how often it was asked for, by how many sessions, and when. No name is resolved.
+    Each line says how often a request was made, by how many sessions, and when. No name is resolved.
 
     Example: coatcheck policy learn audit.jsonl --credentials policies/default.yaml > draft.yaml
     """

@@ -11,25 +11,26 @@ from coatcheck.cli.errors import ExitCode
 
 def try_out(
     paths: Annotated[
-        list[Path] | None, typer.Argument(help="Files or directories; without: the daemon's setting.")
+        list[Path] | None, typer.Argument(help="Policy files or directories. Default: the daemon's setting.")
     ] = None,
     samples: Annotated[
         Path | None,
-        typer.Option(
-            help="Samples of the one policy; default: samples/NAME.yaml and samples/NAME/ beside it."
-        ),
+        typer.Option(help="Samples of the policy. Default: samples/NAME.yaml and samples/NAME/ next to it."),
     ] = None,
     coverage: Annotated[
-        bool, typer.Option("--coverage", help="Fail when a rule allows no sample that must be allowed.")
+        bool,
+        typer.Option(
+            "--coverage", help="Fail if a rule is not used by any sample that expects an allowed request."
+        ),
     ] = False,
     junit: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write JUnit XML, for pipelines; - is stdout.")
+        Path | None, typer.Option(metavar="FILE", help="Also write a JUnit XML report; - writes to stdout.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run the samples beside policies: requests, and the answers that their authors expect.
+    """Run the sample requests of policies and compare the verdicts with the expected ones.
 
-    Says which rules no sample shows at work. Exit code 1: an answer differs, or a policy has no samples.
+    Reports rules that no sample uses. Exit code 1: a verdict differs, or a policy has no samples.
 
     Example: coatcheck policy test policies/ --coverage --junit samples.xml
     """

@@ -15,51 +15,60 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="redirect",
     no_args_is_help=True,
-    help="""Firewall rules for programs that know of no proxy (transparent mode). Needs root.
+    help="""Firewall rules for programs without proxy settings (transparent mode). Needs root.
 
-TCP to ports 80 and 443 is led to the daemon's transparent listener, DNS to its resolver; everything else
-from the sandbox is refused.
+TCP to ports 80 and 443 is redirected to the daemon's transparent listener, and DNS to its resolver.
+Everything else from the sandbox is refused.
 
 Example: coatcheck redirect apply --interface veth-agent --port 8443 --dns-port 8053""",
 )
 
 InterfaceOption = Annotated[
     list[str] | None,
-    typer.Option("--interface", metavar="NAME", help="The host's end of a sandbox's veth pair; repeat it."),
+    typer.Option("--interface", metavar="NAME", help="Host end of a sandbox's veth pair. Repeatable."),
 ]
 InsideOption = Annotated[
     bool,
     typer.Option(
-        "--inside", help="This network namespace is the sandbox's own (a pod, the proxy a sidecar)."
+        "--inside", help="Use this network namespace as the sandbox: a pod with the proxy as a sidecar."
     ),
 ]
 UidOption = Annotated[
     int | None,
-    typer.Option("--proxy-uid", metavar="UID", help="With --inside: the only user that may leave."),
+    typer.Option(
+        "--proxy-uid",
+        metavar="UID",
+        help="With --inside: the user id of the proxy, the only one that may leave.",
+    ),
 ]
 PortOption = Annotated[
     int | None,
     typer.Option(
         "--port",
-        help="The daemon's transparent listener. Default: COATCHECK_TRANSPARENT_PORT, and with it the "
-        "resolver's port and the ports to keep out as the daemon's settings have them.",
+        help=(
+            "Port of the daemon's transparent listener. Default: COATCHECK_TRANSPARENT_PORT;"
+            " the DNS port and the protected ports then also come from the daemon's settings."
+        ),
     ),
 ]
 DnsOption = Annotated[
-    int | None, typer.Option("--dns-port", help="The daemon's resolver; without it there is no DNS.")
+    int | None,
+    typer.Option("--dns-port", help="Port of the daemon's resolver. Without it the sandbox has no DNS."),
 ]
 TcpOption = Annotated[
     list[int] | None,
-    typer.Option("--tcp-port", metavar="PORT", help="Redirect this port; repeat it. Default: 80 and 443."),
+    typer.Option("--tcp-port", metavar="PORT", help="Port to redirect. Repeatable. Default: 80 and 443."),
 ]
 KeepOutOption = Annotated[
     list[int] | None,
     typer.Option(
-        "--keep-out", metavar="PORT", help="With --inside: a local port that only the proxy's user may reach."
+        "--keep-out",
+        metavar="PORT",
+        help="With --inside: local port that only the proxy's user may reach. Repeatable.",
     ),
 ]
-Ipv6Option = Annotated[str, typer.Option("--ipv6", help="closed or redirected.")]
-ToolOption = Annotated[str, typer.Option("--tool", help="nft or iptables.")]
+Ipv6Option = Annotated[str, typer.Option("--ipv6", help="IPv6 traffic: closed or redirected.")]
+ToolOption = Annotated[str, typer.Option("--tool", help="Firewall tool: nft or iptables.")]
 
 
 @app.command("print")
@@ -73,9 +82,11 @@ def print_rules(
     keep_out: KeepOutOption = None,
     ipv6: Ipv6Option = "closed",
     tool: ToolOption = "nft",
-    removal: Annotated[bool, typer.Option("--removal", help="What `remove` would run instead.")] = False,
+    removal: Annotated[
+        bool, typer.Option("--removal", help="Print what `remove` would run instead.")
+    ] = False,
 ) -> None:
-    """Show what `apply` would run, as a shell script. Needs no root and changes nothing.
+    """Print what `apply` would run, as a shell script. Needs no root and changes nothing.
 
     Example: coatcheck redirect print --interface veth-agent --port 8443 --dns-port 8053 --tool iptables
     """
@@ -100,9 +111,9 @@ def apply(
     tool: ToolOption = "nft",
     as_json: JsonOption = False,
 ) -> None:
-    """Put the rules in force, in place of those for the same interface. Start the sandbox after it.
+    """Apply the rules, replacing those for the same interface. Start the sandbox afterwards.
 
-    Routing rules keep the sandbox in when the firewall's rules are flushed; apply them again then.
+    Routing rules contain the sandbox even if the firewall's rules are flushed; apply them again then.
 
     Example: sudo coatcheck redirect apply --interface veth-agent --port 8443 --dns-port 8053
     """
@@ -123,7 +134,7 @@ def apply(
 def remove(
     interface: InterfaceOption = None, inside: InsideOption = False, as_json: JsonOption = False
 ) -> None:
-    """Take the rules away, in both tools' form. End the sandbox before it: nothing keeps it in then.
+    """Remove the rules of both tools. End the sandbox first: afterwards nothing contains it.
 
     Example: sudo coatcheck redirect remove --interface veth-agent
     """

@@ -20,42 +20,61 @@ FAILED = 125
 
 
 def run(
-    command: Annotated[list[str], typer.Argument(help="The command and its arguments, best after --.")],
+    command: Annotated[list[str], typer.Argument(help="Command and arguments, preferably after --.")],
     policy: Annotated[
-        str | None, typer.Option(metavar="NAME|FILE", help="A policy of the daemon, or a file of your own.")
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="Name of a policy of the daemon, or a policy file."),
     ] = None,
     credential: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only these credentials; repeat it.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Grant only this credential. Repeatable. Default: all of the policy's."
+        ),
     ] = None,
     secret: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="CREDENTIAL=FILE", help="A secret from a file, or - to type or pipe it in; repeat it."
+            metavar="CREDENTIAL=FILE",
+            help="CREDENTIAL=FILE, or CREDENTIAL=- to type or pipe the secret in. Repeatable.",
         ),
     ] = None,
-    tenant: Annotated[str, typer.Option(help="For attribution and limits.")] = "local",
-    subject: Annotated[str | None, typer.Option(help="Who is running it; default: your login.")] = None,
+    tenant: Annotated[str, typer.Option(help="Tenant, for attribution and limits.")] = "local",
+    subject: Annotated[
+        str | None, typer.Option(help="Subject, for attribution. Default: your login name.")
+    ] = None,
     lease: Annotated[
-        float | None, typer.Option(min=1, help="Seconds; renewed while the command lives.")
+        float | None, typer.Option(min=1, help="Lease in seconds; renewed while the command runs.")
     ] = None,
     keep_env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Pass this variable on although it looks secret.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Pass this environment variable on although it looks like a secret. Repeatable.",
+        ),
     ] = None,
     no_proxy: Annotated[
-        list[str] | None, typer.Option(metavar="HOST", help="Reached without the proxy, such as localhost.")
+        list[str] | None,
+        typer.Option(
+            metavar="HOST", help="Host that is reached without the proxy, such as localhost. Repeatable."
+        ),
     ] = None,
     state_dir: Annotated[
         Path | None,
-        typer.Option(help="Of a daemon of its own; default: removed afterwards, audit log and all."),
+        typer.Option(
+            help=(
+                "State directory if the command starts its own daemon. Default: a temporary one,"
+                " removed afterwards with its audit log."
+            )
+        ),
     ] = None,
     socket: SocketOption = None,
 ) -> None:
-    """Run a command that holds handles instead of secrets, in a session that ends with it.
+    """Run a command with handles instead of secrets, in a session that ends with the command.
 
-    Its environment gets proxy, trust and handles; what looks like a secret is not passed on. Where no
-    daemon answers, or with a policy file or --secret, a daemon of its own runs as long as it does:
-    secrets then come from --secret, or from the Vault or directory in COATCHECK_VAULT_… and
-    COATCHECK_SECRETS_DIR. The command is not isolated: it runs as you and can read your files.
+    The command's environment gets proxy, trust and handles; variables that look like secrets are removed.
+    If no daemon answers, or with a policy file or --secret, the command gets its own daemon. Its secrets
+    come from --secret, from the Vault of COATCHECK_VAULT_…, or from COATCHECK_SECRETS_DIR. The command is
+    not isolated: it runs as you and can read your files.
 
     \b
     Examples:

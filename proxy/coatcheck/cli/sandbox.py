@@ -22,85 +22,122 @@ from coatcheck.cli.sandbox_lifecycle import (
 app = typer.Typer(
     name="sandbox",
     no_args_is_help=True,
-    help="Computers whose only way out is Coatcheck: no secret in them, no network but the proxy.\n\n"
+    help="Sandboxes whose only network access is the proxy, and which hold no secret.\n\n"
     "Example: coatcheck sandbox run -- python3 agent.py",
 )
 
-SandboxArgument = Annotated[str, typer.Argument(metavar="SANDBOX", help="The sandbox's id.")]
+SandboxArgument = Annotated[str, typer.Argument(metavar="SANDBOX", help="Sandbox id.")]
 IdentityOption = Annotated[
-    str | None, typer.Option(help="agent or tool: as whom; default: the sandbox's first.")
+    str | None, typer.Option(help="Identity to run as: agent or tool. Default: the sandbox's first identity.")
 ]
 EnvOption = Annotated[
     list[str] | None,
-    typer.Option("--env", metavar="NAME[=VALUE]", help="For the command, ours if no value; repeat it."),
+    typer.Option(
+        "--env",
+        metavar="NAME[=VALUE]",
+        help="Environment variable NAME=VALUE, or NAME to pass on yours. Repeatable.",
+    ),
 ]
 NO_INTERSPERSED = {"allow_interspersed_args": False}
 
 
 @app.command(context_settings=NO_INTERSPERSED)
 def run(
-    command: Annotated[list[str], typer.Argument(help="The command and its arguments, best after --.")],
+    command: Annotated[list[str], typer.Argument(help="Command and arguments, preferably after --.")],
     policy: Annotated[
-        str | None, typer.Option(metavar="NAME|FILE", help="A policy of the daemon, or a file of your own.")
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="Name of a policy of the daemon, or a policy file."),
     ] = None,
     secret: Annotated[
         list[str] | None,
-        typer.Option(metavar="CREDENTIAL=FILE", help="A secret from a file, or - to type it; repeat it."),
+        typer.Option(
+            metavar="CREDENTIAL=FILE",
+            help="CREDENTIAL=FILE, or CREDENTIAL=- to type the secret in. Repeatable.",
+        ),
     ] = None,
-    tenant: Annotated[str, typer.Option(help="For attribution and limits.")] = "local",
-    subject: Annotated[str | None, typer.Option(help="Who is running it; default: your login.")] = None,
-    memory: Annotated[int | None, typer.Option(min=1, help="MiB; what it starts with.")] = None,
-    cpus: Annotated[int | None, typer.Option(min=1, help="CPUs; what it starts with.")] = None,
-    max_memory: Annotated[int | None, typer.Option(min=1, help="MiB that it may grow to.")] = None,
+    tenant: Annotated[str, typer.Option(help="Tenant, for attribution and limits.")] = "local",
+    subject: Annotated[
+        str | None, typer.Option(help="Subject, for attribution. Default: your login name.")
+    ] = None,
+    memory: Annotated[int | None, typer.Option(min=1, help="Memory at the start, in MiB.")] = None,
+    cpus: Annotated[int | None, typer.Option(min=1, help="CPUs at the start.")] = None,
+    max_memory: Annotated[int | None, typer.Option(min=1, help="Memory that it may grow to, in MiB.")] = None,
     max_cpus: Annotated[int | None, typer.Option(min=1, help="CPUs that it may grow to.")] = None,
-    autoscale: Annotated[bool, typer.Option("--autoscale", help="By itself, to --max-memory.")] = False,
-    lock_size: Annotated[bool, typer.Option("--lock-size", help="Not from inside.")] = False,
-    disk: Annotated[int | None, typer.Option(min=1, help="MiB that it may write.")] = None,
-    processes: Annotated[int | None, typer.Option(min=1, help="At once.")] = None,
-    output: Annotated[int | None, typer.Option(min=1, help="MiB of one command.")] = None,
-    network: Annotated[int | None, typer.Option(min=1, help="MiB a second, both ways together.")] = None,
-    timeout: Annotated[int | None, typer.Option(min=1, help="Seconds until it is ended.")] = None,
+    autoscale: Annotated[
+        bool, typer.Option("--autoscale", help="Grow memory automatically, up to --max-memory.")
+    ] = False,
+    lock_size: Annotated[
+        bool, typer.Option("--lock-size", help="Do not let programs inside change the size.")
+    ] = False,
+    disk: Annotated[int | None, typer.Option(min=1, help="Writable disk, in MiB.")] = None,
+    processes: Annotated[int | None, typer.Option(min=1, help="Processes at once.")] = None,
+    output: Annotated[int | None, typer.Option(min=1, help="Output of one command, in MiB.")] = None,
+    network: Annotated[
+        int | None, typer.Option(min=1, help="Network rate, both directions together, in MiB per second.")
+    ] = None,
+    timeout: Annotated[
+        int | None, typer.Option(min=1, help="Run time, in seconds; then the sandbox is ended.")
+    ] = None,
     lifecycle: LifecycleOption = None,
     sleep_after: Annotated[
-        float | None, typer.Option(min=1, help="Seconds unused; then it sleeps until it is used.")
+        float | None,
+        typer.Option(
+            min=1, help=("Put the sandbox to sleep after this many unused seconds. It wakes when it is used.")
+        ),
     ] = None,
     recover: RecoverOption = None,
     snapshot_every: EveryOption = None,
     rotate: RotateOption = None,
     backend: Annotated[
-        str, typer.Option(help="microvm, namespace, or auto: a microVM where this machine can.")
+        str,
+        typer.Option(help="Backend: microvm, namespace, or auto (a microVM if this machine can run one)."),
     ] = "auto",
-    image: Annotated[str | None, typer.Option(metavar="NAME", help="See coatcheck image list.")] = None,
+    image: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Image; see coatcheck image list.")
+    ] = None,
     volume: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME:/PATH[:MIB]", help="A disk that outlives the sandbox; repeat it."),
+        typer.Option(
+            metavar="NAME:/PATH[:MIB]", help="Volume NAME:/PATH that outlives the sandbox. Repeatable."
+        ),
     ] = None,
     env: EnvOption = None,
     identity: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME[=CREDENTIAL,…]",
-            help="agent, tool: each a user and a session of its own, with all credentials or these; repeat"
-            " it. The command runs as the first.",
+            help=(
+                "Identity inside the sandbox (agent or tool), with its own user and session, and"
+                " with all credentials or those listed. Repeatable. The command runs as the first."
+            ),
         ),
     ] = None,
-    lease: Annotated[float | None, typer.Option(min=1, help="Seconds; renewed while it lives.")] = None,
+    lease: Annotated[
+        float | None, typer.Option(min=1, help="Lease in seconds; renewed while the sandbox runs.")
+    ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave it running when the command has ended.")
+        bool, typer.Option("--keep", help="Keep the sandbox running after the command has ended.")
     ] = False,
     tty: Annotated[
-        bool | None, typer.Option("--tty/--no-tty", help="A terminal inside; default: if we have one.")
+        bool | None,
+        typer.Option("--tty/--no-tty", help="Allocate a terminal. Default: if standard input is a terminal."),
     ] = None,
     state_dir: Annotated[
-        Path | None, typer.Option(help="Of a daemon of its own; default: removed afterwards.")
+        Path | None,
+        typer.Option(
+            help=(
+                "State directory if the command starts its own daemon. Default: a temporary one,"
+                " removed afterwards."
+            )
+        ),
     ] = None,
     socket: SocketOption = None,
 ) -> None:
-    """Run a command in a new sandbox, which ends with it.
+    """Run a command in a new sandbox that ends with the command.
 
     Standard streams, signals and the exit code are the command's; 125: coatcheck failed, 126 and 127: the
-    command could not be started or found. Nothing of your environment and your files is in there. Where no
-    daemon answers, or with a policy file or --secret, a daemon of its own runs as long as it does.
+    command could not be started or found. The sandbox has neither your environment nor your files. If no
+    daemon answers, or with a policy file or --secret, the sandbox gets its own daemon.
 
     \b
     Examples:
@@ -223,17 +260,20 @@ OWN_LEASE_SECONDS = 15.0
 @app.command("exec", context_settings=NO_INTERSPERSED)
 def execute(
     sandbox: SandboxArgument,
-    command: Annotated[list[str], typer.Argument(help="The command and its arguments, best after --.")],
+    command: Annotated[list[str], typer.Argument(help="Command and arguments, preferably after --.")],
     identity: IdentityOption = None,
-    cwd: Annotated[str | None, typer.Option(help="Where it runs; default: its home.")] = None,
+    cwd: Annotated[str | None, typer.Option(help="Working directory. Default: the home directory.")] = None,
     env: EnvOption = None,
-    timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds; then it is killed.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(min=0.001, help="Time limit in seconds; the command is then killed.")
+    ] = None,
     tty: Annotated[
-        bool | None, typer.Option("--tty/--no-tty", help="A terminal inside; default: if we have one.")
+        bool | None,
+        typer.Option("--tty/--no-tty", help="Allocate a terminal. Default: if standard input is a terminal."),
     ] = None,
     socket: SocketOption = None,
 ) -> None:
-    """Run a command in a sandbox that is there. Exit codes as of `sandbox run`.
+    """Run a command in an existing sandbox. Exit codes are those of `sandbox run`.
 
     Example: coatcheck sandbox exec sbx_0123456789abcdef -- ls -l /home/agent
     """
@@ -259,12 +299,12 @@ def execute(
 
 @app.command()
 def cp(
-    source: Annotated[str, typer.Argument(help="A file, or SANDBOX:/PATH.")],
-    target: Annotated[str, typer.Argument(help="A file or directory, or SANDBOX:/PATH.")],
+    source: Annotated[str, typer.Argument(help="File, or SANDBOX:/PATH.")],
+    target: Annotated[str, typer.Argument(help="File or directory, or SANDBOX:/PATH.")],
     identity: IdentityOption = None,
     socket: SocketOption = None,
 ) -> None:
-    """Copy one file into a sandbox, or out of one, of any size. A directory goes through tar(1).
+    """Copy one file of any size into or out of a sandbox. Use tar(1) for a directory.
 
     \b
     Examples:
@@ -291,11 +331,13 @@ def cp(
 
 @app.command()
 def rm(
-    sandbox: Annotated[list[str], typer.Argument(metavar="SANDBOX…", help="Ids.")],
-    why: Annotated[str | None, typer.Option(help="For the audit log; no secret.")] = None,
+    sandbox: Annotated[list[str], typer.Argument(metavar="SANDBOX…", help="Sandbox ids.")],
+    why: Annotated[
+        str | None, typer.Option(help="Reason for the audit log. Do not put a secret here.")
+    ] = None,
     socket: SocketOption = None,
 ) -> None:
-    """End sandboxes: their sessions are over at once, and nothing of them is left when this returns.
+    """Remove sandboxes. Their sessions end at once, and nothing of them is left when the command returns.
 
     Example: coatcheck sandbox rm sbx_0123456789abcdef
     """
@@ -308,12 +350,14 @@ def rm(
 @app.command()
 def port(
     sandbox: SandboxArgument,
-    number: Annotated[int, typer.Argument(metavar="PORT", min=1, max=65535, help="On its loopback.")],
-    local: Annotated[int, typer.Option(min=0, max=65535, help="Here; default: any free one.")] = 0,
+    number: Annotated[
+        int, typer.Argument(metavar="PORT", min=1, max=65535, help="Port on the sandbox's loopback.")
+    ],
+    local: Annotated[int, typer.Option(min=0, max=65535, help="Local port. Default: any free port.")] = 0,
     identity: IdentityOption = None,
     socket: SocketOption = None,
 ) -> None:
-    """Lead a port of this machine's loopback to a port of a sandbox, until Ctrl-C.
+    """Forward a local loopback port to a port of a sandbox, until Ctrl-C.
 
     Example: coatcheck sandbox port sbx_0123456789abcdef 8000 --local 8000
     """

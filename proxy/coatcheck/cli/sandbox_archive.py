@@ -21,23 +21,28 @@ if TYPE_CHECKING:
     from coatcheck.durable.snapshots.store import Store
 
 _ID = re.compile(r"sbx_[0-9a-f]{16}")
-SandboxArgument = Annotated[str, typer.Argument(metavar="SANDBOX", help="The sandbox's id.")]
-SnapshotArgument = Annotated[str, typer.Argument(metavar="NAME", help="The snapshot's name.")]
+SandboxArgument = Annotated[str, typer.Argument(metavar="SANDBOX", help="Sandbox id.")]
+SnapshotArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the snapshot.")]
 PassphraseOption = Annotated[
-    Path, typer.Option(metavar="FILE", help="Its first line, of 16 characters at least; mode 0600.")
+    Path,
+    typer.Option(
+        metavar="FILE", help="File whose first line is the passphrase (at least 16 characters); mode 0600."
+    ),
 ]
 
 
 def export(
     sandbox: SandboxArgument,
     name: SnapshotArgument,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file; `-`: standard output.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="File to create; `-` writes to standard output.")
+    ],
     passphrase: PassphraseOption,
     state_dir: StateDirOption = None,
 ) -> None:
-    """Write a snapshot to a file for another host: encrypted, and refused there if a byte of it is changed.
+    """Export a snapshot to an encrypted file for another host, which refuses it if a byte was changed.
 
-    All that the sandbox's programs knew is in it, and no secret: those never were in the sandbox.
+    The file holds everything that the sandbox's programs knew. It holds no secret: none was in the sandbox.
 
     Example: coatcheck sandbox export sbx_0123456789abcdef before-the-upgrade up.ccs --passphrase ./passphrase
     """
@@ -55,14 +60,16 @@ def export(
 def import_(
     sandbox: SandboxArgument,
     name: SnapshotArgument,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `export` wrote; `-`: standard input.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="File written by `export`; `-` reads standard input.")
+    ],
     passphrase: PassphraseOption,
     state_dir: StateDirOption = None,
 ) -> None:
-    """Make what another host exported a snapshot of a sandbox of this one, which `restore` then brings back.
+    """Import a snapshot that another host exported, as a snapshot of a sandbox here. Then use `restore`.
 
-    The sandbox must be as large as the one that was saved, of the same image, under the same QEMU. Handles
-    that its programs hold are of the other host and mean nothing here; commands started here have new ones.
+    The sandbox must have the size, the image and the QEMU version of the saved one. Handles that its
+    programs hold belong to the other host and do not work here; commands started here get new ones.
 
     Example: coatcheck sandbox import sbx_fedcba9876543210 from-the-laptop up.ccs --passphrase ./passphrase
     """

@@ -10,17 +10,24 @@ from coatcheck.cli.control import JsonOption, SocketOption, client_for, emit_jso
 from coatcheck.cli.errors import CommandError, ExitCode
 from coatcheck.cli.progress import progress
 
-SandboxArgument = Annotated[str, typer.Argument(metavar="SANDBOX", help="The sandbox's id.")]
-SnapshotOption = Annotated[str | None, typer.Option(help="Default: the newest, or what it fell asleep as.")]
+SandboxArgument = Annotated[str, typer.Argument(metavar="SANDBOX", help="Sandbox id.")]
+SnapshotOption = Annotated[
+    str | None,
+    typer.Option(
+        help=("Name of the snapshot. Default: the newest one, or the state in which it fell asleep.")
+    ),
+]
 
 
 def snapshot(
     sandbox: SandboxArgument,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Default: the time.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Name of the snapshot. Default: the current time.")
+    ] = None,
     socket: SocketOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Save a running sandbox under a name: memory, programs, disk. It goes on.
+    """Save a running sandbox under a name: memory, programs and disk. The sandbox keeps running.
 
     Example: coatcheck sandbox snapshot sbx_0123456789abcdef before-the-upgrade
     """
@@ -36,12 +43,12 @@ def snapshot(
 def snapshots(
     sandbox: SandboxArgument,
     remove: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Remove it; may be repeated.")
+        list[str] | None, typer.Option(metavar="NAME", help="Remove this snapshot. Repeatable.")
     ] = None,
     socket: SocketOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List what was saved of a sandbox, the oldest first; or remove some of it.
+    """List the snapshots of a sandbox, oldest first, or remove some.
 
     Example: coatcheck sandbox snapshots sbx_0123456789abcdef --remove before-the-upgrade
     """
@@ -62,9 +69,9 @@ def restore(
     socket: SocketOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a sandbox go on from a snapshot, also one that died. What it is now is gone.
+    """Restore a sandbox from a snapshot, even if it has died. Its current state is lost.
 
-    Its programs go on where they were, with new sessions; the handles that they hold stand for these.
+    Its programs continue where they were, with new sessions; the handles that they hold work for these.
 
     Example: coatcheck sandbox restore sbx_0123456789abcdef --snapshot before-the-upgrade
     """
@@ -74,14 +81,14 @@ def restore(
 
 def fork(
     sandbox: SandboxArgument,
-    count: Annotated[int, typer.Option(min=1, max=16, help="How many.")] = 1,
+    count: Annotated[int, typer.Option(min=1, max=16, help="Number of copies.")] = 1,
     snapshot: SnapshotOption = None,
     socket: SocketOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make copies of a sandbox, running programs and all, as it is or as it was saved.
+    """Copy a sandbox with its running programs, from its current state or from a snapshot.
 
-    Each is somebody new before anything runs in it: sessions, generation, randomness, clock, host name.
+    Each copy gets its own identity before it runs: sessions, generation, entropy, clock, host name.
 
     Example: coatcheck sandbox fork sbx_0123456789abcdef --count 3
     """
@@ -91,7 +98,7 @@ def fork(
 
 
 def pause(sandbox: SandboxArgument, socket: SocketOption = None) -> None:
-    """Stop everything in a sandbox until it is resumed. Its time limit goes on.
+    """Pause a sandbox until it is resumed. Its time limit keeps running.
 
     Example: coatcheck sandbox pause sbx_0123456789abcdef
     """
@@ -99,7 +106,7 @@ def pause(sandbox: SandboxArgument, socket: SocketOption = None) -> None:
 
 
 def resume(sandbox: SandboxArgument, socket: SocketOption = None) -> None:
-    """Go on with a sandbox that was paused.
+    """Resume a paused sandbox.
 
     Example: coatcheck sandbox resume sbx_0123456789abcdef
     """
@@ -107,7 +114,7 @@ def resume(sandbox: SandboxArgument, socket: SocketOption = None) -> None:
 
 
 def sleep(sandbox: SandboxArgument, socket: SocketOption = None, as_json: JsonOption = False) -> None:
-    """Save a sandbox to disk, and give its memory back. It wakes when it is used.
+    """Save a sandbox to disk and free its memory. It wakes when it is used.
 
     Example: coatcheck sandbox sleep sbx_0123456789abcdef
     """
@@ -117,7 +124,7 @@ def sleep(sandbox: SandboxArgument, socket: SocketOption = None, as_json: JsonOp
 
 
 def wake(sandbox: SandboxArgument, socket: SocketOption = None, as_json: JsonOption = False) -> None:
-    """Let a sandbox that sleeps go on.
+    """Wake a sleeping sandbox.
 
     Example: coatcheck sandbox wake sbx_0123456789abcdef
     """

@@ -11,14 +11,20 @@ from coatcheck.durable.lifecycle import Recover
 
 LifecycleOption = Annotated[
     Lifecycle | None,
-    typer.Option(help="What it is for; sets what is not said of sleeping, saving, recovery."),
+    typer.Option(help="Lifecycle; sets the defaults for sleeping, snapshots and recovery."),
 ]
-RecoverOption = Annotated[Recover | None, typer.Option(help="When it died: left, or brought back by itself.")]
+RecoverOption = Annotated[
+    Recover | None,
+    typer.Option(help="After an unexpected end: leave the sandbox, or restore it automatically."),
+]
 EveryOption = Annotated[
-    float | None, typer.Option(min=0, help="Seconds between snapshots that are taken by themselves; 0: none.")
+    float | None, typer.Option(min=0, help="Seconds between automatic snapshots; 0 takes none.")
 ]
 RotateOption = Annotated[
-    bool | None, typer.Option("--rotate/--no-rotate", help="A new one may replace the oldest of those.")
+    bool | None,
+    typer.Option(
+        "--rotate/--no-rotate", help="Number of automatic snapshots to keep; a new one replaces the oldest."
+    ),
 ]
 
 

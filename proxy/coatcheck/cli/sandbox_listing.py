@@ -9,11 +9,11 @@ from coatcheck.cli.control import JsonOption, SocketOption, client_for, emit_jso
 from coatcheck.cli.sandbox_lifecycle import described
 from coatcheck.cli.sandbox_scale import described as growth
 
-SandboxArgument = Annotated[str, typer.Argument(metavar="SANDBOX", help="The sandbox's id.")]
+SandboxArgument = Annotated[str, typer.Argument(metavar="SANDBOX", help="Sandbox id.")]
 
 
 def list_sandboxes(
-    every: Annotated[bool, typer.Option("--all", help="Also those that ended a while ago.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Include sandboxes that have ended.")] = False,
     socket: SocketOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -34,7 +34,7 @@ def list_sandboxes(
 
 
 def show(sandbox: SandboxArgument, socket: SocketOption = None, as_json: JsonOption = False) -> None:
-    """Show one sandbox: what it is, its sessions, and why it ended.
+    """Show one sandbox: its properties, its sessions, and why it ended.
 
     Example: coatcheck sandbox show sbx_0123456789abcdef
     """

@@ -10,15 +10,15 @@ from coatcheck.cli.errors import CommandError, ExitCode
 
 
 def scale(
-    sandbox: Annotated[str, typer.Argument(metavar="SANDBOX", help="The sandbox's id.")],
-    memory: Annotated[int | None, typer.Option(min=1, help="MiB.")] = None,
-    cpus: Annotated[int | None, typer.Option(min=1, help="CPUs.")] = None,
+    sandbox: Annotated[str, typer.Argument(metavar="SANDBOX", help="Sandbox id.")],
+    memory: Annotated[int | None, typer.Option(min=1, help="Memory in MiB.")] = None,
+    cpus: Annotated[int | None, typer.Option(min=1, help="Number of CPUs.")] = None,
     socket: SocketOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a running sandbox more or less memory or CPUs, within the range that it was created with.
+    """Give a running sandbox more or less memory or CPUs, within the range it was created with.
 
-    What it gets is there at once; what is taken comes back as fast as its kernel gives it.
+    An increase takes effect at once; a decrease as fast as the guest's kernel gives memory back.
 
     Example: coatcheck sandbox scale sbx_0123456789abcdef --memory 4096 --cpus 2
     """

@@ -15,41 +15,56 @@ app = typer.Typer(
     help="Sessions of a running daemon.\n\nExample: coatcheck session list --json",
 )
 
-SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")]
+SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="Session id.")]
 
 
 @app.command()
 def create(
-    policy: Annotated[str, typer.Option(help="A policy of the daemon.")] = "default",
+    policy: Annotated[str, typer.Option(help="Name of a policy of the daemon.")] = "default",
     credential: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only these credentials; repeat it.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Grant only this credential. Repeatable. Default: all of the policy's."
+        ),
     ] = None,
-    tenant: Annotated[str, typer.Option(help="For attribution and limits.")] = "local",
-    subject: Annotated[str | None, typer.Option(help="Whose it is; default: your login.")] = None,
+    tenant: Annotated[str, typer.Option(help="Tenant, for attribution and limits.")] = "local",
+    subject: Annotated[
+        str | None, typer.Option(help="Subject, for attribution. Default: your login name.")
+    ] = None,
     lease: Annotated[
         float | None,
-        typer.Option(min=1, help="Seconds that it lives without a renewal; default: the daemon's."),
+        typer.Option(
+            min=1,
+            help=(
+                "Lease in seconds: how long the session lives without renewal. Default: the daemon's setting."
+            ),
+        ),
     ] = None,
-    max_age: Annotated[float | None, typer.Option(min=1, help="Seconds that it lives at most.")] = None,
-    isolation: Annotated[str, typer.Option(help="hardware, emulated, namespace or none.")] = "none",
+    max_age: Annotated[float | None, typer.Option(min=1, help="Maximum age in seconds.")] = None,
+    isolation: Annotated[
+        str, typer.Option(help="Isolation of the sandbox: hardware, emulated, namespace or none.")
+    ] = "none",
     listen: Annotated[
-        str, typer.Option(help="Its own listener: tcp (loopback), unix, sandbox (three sockets) or none.")
+        str,
+        typer.Option(help="Listener of the session: tcp (loopback), unix, sandbox (three sockets) or none."),
     ] = "tcp",
     redirected: Annotated[
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Instead of a listener: the source address of a sandbox whose connections a redirect leads"
-            " to the transparent listener.",
+            help=(
+                "Use the transparent listener: source address of the sandbox whose connections"
+                " are redirected."
+            ),
         ),
     ] = None,
     style: Annotated[
-        str | None, typer.Option(help="Print the sandbox's environment alone: sh, fish, json or dotenv.")
+        str | None, typer.Option(help="Print only the sandbox's environment, as sh, fish, json or dotenv.")
     ] = None,
     socket: SocketOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Open a session. Its handles are shown once, here, and it ends when its lease is not renewed.
+    """Open a session. Its handles are shown only once. It ends when its lease is not renewed.
 
     Example: eval "$(coatcheck session create --credential openai --lease 600 --style sh)"
     """
@@ -82,7 +97,9 @@ def create(
 @app.command()
 def renew(
     session: SessionArgument,
-    lease: Annotated[float | None, typer.Option(min=1, help="Seconds from now; default: as before.")] = None,
+    lease: Annotated[
+        float | None, typer.Option(min=1, help="Lease in seconds from now. Default: as before.")
+    ] = None,
     socket: SocketOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -97,11 +114,13 @@ def renew(
 @app.command()
 def revoke(
     session: SessionArgument,
-    why: Annotated[str | None, typer.Option(help="For the audit log; no secret.")] = None,
+    why: Annotated[
+        str | None, typer.Option(help="Reason for the audit log. Do not put a secret here.")
+    ] = None,
     socket: SocketOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """End a session now: its handles are dead, and what runs with them is cut off, when this returns.
+    """Revoke a session. When the command returns, its handles no longer work and its connections are cut.
 
     Example: coatcheck session revoke ses_0123456789abcdef01234567 --why 'laptop lost'
     """
@@ -111,18 +130,23 @@ def revoke(
 
 @app.command("revoke-many")
 def revoke_many(
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
-    subject: Annotated[str | None, typer.Option(help="Only this subject's.")] = None,
-    policy: Annotated[str | None, typer.Option(help="Only those of this policy.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only sessions or records of this tenant.")] = None,
+    subject: Annotated[str | None, typer.Option(help="Only sessions of this subject.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Only sessions of this policy.")] = None,
     credential: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of the policy: they go on, but without it.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Take away only this credential; the sessions continue without it."
+        ),
     ] = None,
-    everything: Annotated[bool, typer.Option("--everything", help="Every session there is.")] = False,
-    why: Annotated[str | None, typer.Option(help="For the audit log; no secret.")] = None,
+    everything: Annotated[bool, typer.Option("--everything", help="Revoke every session.")] = False,
+    why: Annotated[
+        str | None, typer.Option(help="Reason for the audit log. Do not put a secret here.")
+    ] = None,
     socket: SocketOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """End many sessions now, or take one credential from them, in one step: something has leaked.
+    """Revoke many sessions, or one credential of them, in one step, for example after a leak.
 
     Example: coatcheck session revoke-many --policy default --credential openai --why 'key in a public log'
     """
@@ -140,10 +164,12 @@ def revoke_many(
 
 @app.command("list")
 def list_sessions(
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only sessions or records of this tenant.")] = None,
     status: Annotated[
         str | None,
-        typer.Option(help="live, revoked, ended, lapsed or expired; closed ones are kept a while."),
+        typer.Option(
+            help=("Status: live, revoked, ended, lapsed or expired. Closed sessions are listed for a while.")
+        ),
     ] = None,
     socket: SocketOption = None,
     as_json: JsonOption = False,
@@ -165,7 +191,7 @@ def list_sessions(
 
 @app.command()
 def show(session: SessionArgument, socket: SocketOption = None, as_json: JsonOption = False) -> None:
-    """Show one session: its life, its origin, and which handles it has (never their values).
+    """Show one session: its lifetime, its origin and its handles (never their values).
 
     Example: coatcheck session show ses_0123456789abcdef01234567
     """

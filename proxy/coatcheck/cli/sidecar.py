@@ -7,17 +7,20 @@ import typer
 
 
 def sidecar(
-    token_file: Annotated[Path, typer.Option(help="The pod's projected token, for our audience.")],
-    pod_uid: Annotated[str, typer.Option(help="The pod's UID (metadata.uid), which the token must name.")],
+    token_file: Annotated[
+        Path,
+        typer.Option(help="Projected service account token of the pod, issued for Coatcheck's audience."),
+    ],
+    pod_uid: Annotated[str, typer.Option(help="UID of the pod (metadata.uid); the token must name it.")],
     address: Annotated[
-        str, typer.Option(help="The pod's address (status.podIP): where its connections come from.")
+        str, typer.Option(help="IP address of the pod (status.podIP), from which its connections come.")
     ],
     workload_dir: Annotated[
-        Path, typer.Option(help="Volume for trust and handles; the workload only reads it.")
+        Path, typer.Option(help="Volume for trust files and handles; the workload mounts it read-only.")
     ],
-    policy: Annotated[str, typer.Option(help="The policy of the pod's session.")] = "default",
+    policy: Annotated[str, typer.Option(help="Policy of the pod's session.")] = "default",
 ) -> None:
-    """Run a daemon for the pod that this container is in, and keep the pod's session, until SIGTERM.
+    """Run a daemon for this container's pod and keep the pod's session alive, until SIGTERM.
 
     Settings come from COATCHECK_… variables, as for `coatcheck serve`. The Helm chart's webhook adds this
     container to pods: docs/kubernetes.md.

@@ -545,7 +545,7 @@ def load(**overrides: Any) -> Settings:
     known = {PREFIX + name.upper() for name in Settings.model_fields} | {PREFIX + "CONFIG"}
     for name in os.environ:
         if name.startswith(PREFIX) and name not in known:
-            raise UnknownSetting(f"{name} is no setting of coatcheck; see `coatcheck serve --help`")
+            raise UnknownSetting(f"{name} is not a Coatcheck setting; see `coatcheck serve --help`")
     file = os.environ.get(PREFIX + "CONFIG")
     if file and not Path(file).is_file():
         raise FileNotFoundError(f"COATCHECK_CONFIG names {file}, which is not a file")

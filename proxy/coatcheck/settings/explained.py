@@ -52,7 +52,7 @@ def _invalid(error: ValidationError, given: dict[str, Any]) -> SettingsProblem:
         name = str(found["loc"][0]) if found["loc"] else ""
         said = found["msg"].removeprefix("Value error, ")
         if found["type"] == "extra_forbidden":
-            messages.append(f"{name} in {_file()} is no setting of coatcheck")
+            messages.append(f"{name} in {_file()} is not a Coatcheck setting")
             hints.append(_nearest(name, tuple(Settings.model_fields)))
         elif name:
             messages.append(f"{_place(name, given)}: {said}")
@@ -75,7 +75,7 @@ def _not_json(error: SettingsError) -> SettingsProblem:
 def _unknown(message: str) -> SettingsProblem:
     name = message.partition(" ")[0]
     return SettingsProblem(
-        f"{name} is no setting of coatcheck",
+        f"{name} is not a Coatcheck setting",
         _nearest(name, (*(PREFIX + field.upper() for field in Settings.model_fields), f"{PREFIX}CONFIG")),
     )
 
