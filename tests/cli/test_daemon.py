@@ -42,7 +42,8 @@ def good(tmp_path: Path, short_dir: Path) -> dict[str, str]:
             (
                 "error: COATCHECK_PROXY_PORT: Input should be a valid integer, unable to parse "
                 "string as an integer\n"
-                "hint: COATCHECK_PROXY_PORT: Port of the shared proxy listener. Unset: there is no shared listener, and each session has its own\n"
+                "hint: COATCHECK_PROXY_PORT: Port of the shared proxy listener. "
+                "Unset: there is no shared listener, and each session has its own\n"
             ),
         ),
         (
