@@ -103,7 +103,9 @@ OPERATIONS: Final = (
     *policies.OPERATIONS,
     *links.OPERATIONS,
     *health.OPERATIONS,
-    Operation("openapi", "GET", "/v1/openapi.json", None, "This document", _document, None),
+    Operation(
+        "openapi", "GET", "/v1/openapi.json", None, "The OpenAPI document of this API", _document, None
+    ),
 )
 
 

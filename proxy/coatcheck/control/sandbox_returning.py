@@ -348,7 +348,8 @@ OPERATIONS = (
         "POST",
         "/v1/sandboxes/{sandbox}/fork",
         Action.OPEN,
-        "Copies of it, each with sessions of its own before anything runs in it; answered when they run",
+        "Fork a sandbox: copies, each with its own sessions before anything in it runs. Answered when"
+        " they run",
         fork,
         models.SandboxList,
         body=models.Fork,
@@ -361,7 +362,8 @@ OPERATIONS = (
         "POST",
         "/v1/sandboxes/{sandbox}/restore",
         Action.OPEN,
-        "It goes on from a snapshot, with new sessions; what it is now is gone, if it runs",
+        "Restore a sandbox, also one that died, from a snapshot, with new sessions. Its present"
+        " state is lost",
         restore,
         models.SandboxShown,
         body=models.Restore,
@@ -373,7 +375,7 @@ OPERATIONS = (
         "POST",
         "/v1/sandboxes/{sandbox}/wake",
         Action.OPEN,
-        "It goes on where it fell asleep; using it wakes it, too",
+        "Wake a sandbox. Using it wakes it as well",
         wake,
         models.SandboxShown,
         reasons=USING | RETURNING,

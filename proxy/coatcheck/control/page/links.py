@@ -38,7 +38,7 @@ OPERATIONS = (
         "POST",
         "/v1/page-links",
         Action.SEE,
-        "A link that logs the caller in on the page, once, within two minutes",
+        "Create a link that logs the caller, not a launcher, in to the page, once, within two minutes",
         link,
         PageLink,
         status=HTTPStatus.CREATED,

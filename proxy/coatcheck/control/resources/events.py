@@ -93,7 +93,7 @@ OPERATIONS = (
         "GET",
         "/v1/events",
         Action.SEE,
-        "What happens to sandboxes: created, running, sleeping, woke, resized, snapshot, forked, ended, …",
+        "List what happened to sandboxes after a number; `next` is the `after` of the next call",
         follow,
         EventPage,
         query=EventQuery,

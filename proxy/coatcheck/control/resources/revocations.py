@@ -46,7 +46,8 @@ OPERATIONS = (
         "POST",
         "/v1/revocations",
         Action.END,
-        "Refuse every session that is meant, or one credential of theirs, now; answered once that is on disk",
+        "Revoke all sessions of a tenant, subject or policy, or everything; or, with `policy` and"
+        " `credential`, only that credential. Answered once that is on disk",
         revoke_many,
         models.Revoked,
         body=models.Revocations,
