@@ -74,4 +74,4 @@ def test_wrong_use_is_told(arguments: tuple[str, ...]) -> None:
     """Exit code 2, and what to give."""
     with pytest.raises(CommandError) as refused:
         run(*arguments)
-    assert refused.value.code == 2 and refused.value.hint
+    assert refused.value.exit_code == 2 and refused.value.hint

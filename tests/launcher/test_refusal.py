@@ -2,11 +2,11 @@
 
 import pytest
 
-from coatcheck.launcher.refusal import STATUS, of_agent, refusal
+from coatcheck.launcher.refusal import WORDS, of_agent, refusal
 from coatcheck.launcher.sandbox import SandboxProblem
 
 
-@pytest.mark.parametrize("problem", STATUS)
+@pytest.mark.parametrize("problem", WORDS)
 def test_each_says_what_happened_and_what_to_do(problem: SandboxProblem) -> None:
     """And which it is, for programs."""
     told = refusal(problem, "more of it")["error"]

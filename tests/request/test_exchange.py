@@ -14,7 +14,7 @@ from coatcheck.decision.response import ResponsePlan
 from coatcheck.decision.session import Session
 from coatcheck.policy import load_policy
 from coatcheck.request.call import Call
-from coatcheck.request.exchange import Exchange, ExchangeSettings, status_of
+from coatcheck.request.exchange import Exchange, ExchangeSettings
 from coatcheck.secrets import Secret, SecretMissing, SecretUnavailable
 from coatcheck.state.sessions import NewSession
 from coatcheck.state.state import State
@@ -349,8 +349,8 @@ async def test_audit_paths_hold_no_handle(world: World) -> None:
 
 def test_a_challenge_is_a_401() -> None:
     """Git answers only that."""
-    assert status_of(Deny(Reason.HANDLE_MISSING, challenge='Basic realm="x"')) == 401
-    assert status_of(Deny(Reason.HOST_NOT_ALLOWED)) == 403
+    assert Deny(Reason.HANDLE_MISSING, challenge='Basic realm="x"').status == 401
+    assert Deny(Reason.HOST_NOT_ALLOWED).status == 403
 
 
 @pytest.mark.parametrize(

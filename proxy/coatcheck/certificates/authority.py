@@ -21,6 +21,7 @@ from cryptography.x509.oid import NameOID
 
 from coatcheck.certificates.name_constraints import constraints, permits
 from coatcheck.certificates.profile import PROFILE
+from coatcheck.platform.errors import CoatcheckError
 from coatcheck.platform.private_files import (
     PrivateFileError,
     check_private_directory,
@@ -58,12 +59,8 @@ type Clock = Callable[[], float]
 """Unix seconds."""
 
 
-class CertificateError(Exception):
+class CertificateError(CoatcheckError):
     """A CA or a certificate cannot be made, read or trusted. `hint` says what to do next."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 @dataclass(frozen=True, slots=True)

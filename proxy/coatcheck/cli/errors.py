@@ -8,6 +8,8 @@ from enum import IntEnum
 
 import typer
 
+from coatcheck.platform.errors import CoatcheckError
+
 
 class ExitCode(IntEnum):
     """As `coatcheck --help` lists them; `run` has its command's own code."""
@@ -22,13 +24,12 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-class CommandError(Exception):
-    """What happened and what to do next."""
+class CommandError(CoatcheckError):
+    """What a command itself finds wrong."""
 
     def __init__(self, message: str, hint: str = "", code: ExitCode = ExitCode.FAILED) -> None:
-        super().__init__(message)
-        self.hint = hint
-        self.code = code
+        super().__init__(message, hint)
+        self.exit_code = code
 
 
 def error(message: str, hint: str = "") -> None:
@@ -45,22 +46,10 @@ def note(label: str, text: str) -> None:
 
 
 def report(problem: BaseException) -> ExitCode | None:
-    """Tell what people can cause, and say which code it is. None: it is not of that kind.
-
-    Told apart by what they carry, not by class: importing every class would load every library.
-    """
-    if isinstance(problem, CommandError):
-        error(str(problem), problem.hint)
-        return problem.code
-    problems = getattr(problem, "problems", None)
-    if isinstance(problems, tuple):  # policyfile.PolicyError
-        error("the policy cannot be used\n" + "\n".join(map(str, problems)), "coatcheck policy check --help")
-        return ExitCode.NO
-    hint = getattr(problem, "hint", None)
-    if isinstance(hint, str):  # PrivateFileError, CertificateError, StateError, SettingsProblem, ControlError
-        error(str(problem), hint)
-        code = getattr(problem, "exit_code", ExitCode.FAILED)
-        return ExitCode(code) if isinstance(code, int) and code in set(ExitCode) else ExitCode.FAILED
+    """Tell what people can cause, and say which code it is. None: it is not of that kind."""
+    if isinstance(problem, CoatcheckError):
+        error(problem.message, problem.hint)
+        return ExitCode(problem.exit_code)
     if isinstance(problem, OSError):
         error(*_of_system(problem))
         return ExitCode.FAILED

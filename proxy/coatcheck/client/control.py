@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from coatcheck.client.control_sandboxes import Answer as Answer
 from coatcheck.client.control_sandboxes import Answers as Answers
 from coatcheck.client.control_sandboxes import SandboxCalls
+from coatcheck.platform.errors import CoatcheckError
 
 TIMEOUT_SECONDS: Final = 35.0
 """For a whole answer: a little more than the daemon gives itself."""
@@ -23,13 +24,11 @@ MAX_ANSWER: Final = 16 * 1024 * 1024
 _PAGE: Final = 500
 
 
-class ControlError(Exception):
+class ControlError(CoatcheckError):
     """The daemon refused, or cannot be reached. `reason` is the API's own word, or `unreachable`."""
 
     def __init__(self, message: str, hint: str, reason: str = "unreachable", status: int = 0) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        super().__init__(message, hint)
         self.reason = reason
         self.status = status
         """HTTP status; 0 when there was no answer."""

@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from coatcheck.control.caller import Caller, Role, owner
 from coatcheck.decision.message import OriginClass
 from coatcheck.decision.session import Isolation
+from coatcheck.platform.errors import CoatcheckError
 
 MAX_BYTES: Final = 1024 * 1024
 """Of the file: thousands of callers. A larger one is the wrong file."""
@@ -47,12 +48,8 @@ type _Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 type _Word = Annotated[str, Field(min_length=1, max_length=200)]
 
 
-class GrantsError(Exception):
+class GrantsError(CoatcheckError):
     """The grants file cannot be used. `hint` says what to do next."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 class _Entry(BaseModel):

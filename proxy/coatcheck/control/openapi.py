@@ -18,7 +18,7 @@ from coatcheck.control.models import (
     Nothing,
 )
 from coatcheck.control.operation import Operation
-from coatcheck.control.problem import STATUS, Reason, Refusal
+from coatcheck.control.problem import Reason, Refusal
 
 _REF: Final = "#/components/schemas/{model}"
 _EVERYWHERE: Final[frozenset[Reason]] = frozenset(
@@ -117,7 +117,7 @@ def _responses(op: Operation, schemas: dict[object, dict[str, Any]]) -> dict[str
     responses: dict[str, Any] = {"101" if op.websocket else str(op.status.value): done}
     by_status: dict[int, list[str]] = {}
     for reason in sorted(reasons_of(op)):
-        by_status.setdefault(STATUS[reason].value, []).append(reason)
+        by_status.setdefault(reason.status.value, []).append(reason)
     for status, reasons in sorted(by_status.items()):
         answer: dict[str, Any] = {"$ref": _REF.format(model=ErrorAnswer.__name__)}
         if op.also is not None and op.also.value == status:

@@ -2,8 +2,10 @@
 
 from enum import StrEnum
 from http import HTTPStatus
+from typing import Final
 
 from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
+from coatcheck.platform.errors import CoatcheckError
 from coatcheck.state.errors import Problem, StateError
 
 
@@ -32,10 +34,13 @@ class Refusal(StrEnum):
     LISTENER = "listener"
     PLANE_STALLED = "plane_stalled"
 
+    @property
+    def status(self) -> HTTPStatus:
+        """That the control API answers with."""
+        return _STATUS[self]
 
-type Reason = Refusal | Problem | SandboxProblem
 
-STATUS: dict[Reason, HTTPStatus] = {
+_STATUS: Final[dict[Refusal, HTTPStatus]] = {
     Refusal.MALFORMED: HTTPStatus.BAD_REQUEST,
     Refusal.UNAUTHENTICATED: HTTPStatus.UNAUTHORIZED,
     Refusal.FORBIDDEN: HTTPStatus.FORBIDDEN,
@@ -57,64 +62,22 @@ STATUS: dict[Reason, HTTPStatus] = {
     Refusal.DRAINING: HTTPStatus.SERVICE_UNAVAILABLE,
     Refusal.LISTENER: HTTPStatus.SERVICE_UNAVAILABLE,
     Refusal.PLANE_STALLED: HTTPStatus.SERVICE_UNAVAILABLE,
-    Problem.UNKNOWN_SESSION: HTTPStatus.NOT_FOUND,
-    Problem.UNKNOWN_HANDLE: HTTPStatus.NOT_FOUND,
-    Problem.UNKNOWN_POLICY: HTTPStatus.NOT_FOUND,
-    Problem.UNKNOWN_CREDENTIAL: HTTPStatus.NOT_FOUND,
-    Problem.SESSION_CLOSED: HTTPStatus.CONFLICT,
-    Problem.ORIGIN_TAKEN: HTTPStatus.CONFLICT,
-    Problem.BAD_VALUE: HTTPStatus.BAD_REQUEST,
-    Problem.CAPACITY: HTTPStatus.SERVICE_UNAVAILABLE,
-    Problem.NOT_DURABLE: HTTPStatus.SERVICE_UNAVAILABLE,
-    Problem.NOT_RECORDED: HTTPStatus.SERVICE_UNAVAILABLE,
-    Problem.DIRECTORY: HTTPStatus.SERVICE_UNAVAILABLE,
-    SandboxProblem.UNKNOWN_SANDBOX: HTTPStatus.NOT_FOUND,
-    SandboxProblem.UNKNOWN_SNAPSHOT: HTTPStatus.NOT_FOUND,
-    SandboxProblem.SANDBOX_ENDED: HTTPStatus.CONFLICT,
-    SandboxProblem.UNKNOWN_IMAGE: HTTPStatus.NOT_FOUND,
-    SandboxProblem.NO_BACKEND: HTTPStatus.CONFLICT,
-    SandboxProblem.TOO_MANY_SANDBOXES: HTTPStatus.TOO_MANY_REQUESTS,
-    SandboxProblem.BEYOND_LIMIT: HTTPStatus.BAD_REQUEST,
-    SandboxProblem.NOT_ELASTIC: HTTPStatus.CONFLICT,
-    SandboxProblem.SCALING_LOCKED: HTTPStatus.FORBIDDEN,
-    SandboxProblem.OOM_FLOOR: HTTPStatus.CONFLICT,
-    SandboxProblem.NO_ROOM: HTTPStatus.SERVICE_UNAVAILABLE,
-    SandboxProblem.VOLUME_IN_USE: HTTPStatus.CONFLICT,
-    SandboxProblem.NOT_STARTED: HTTPStatus.SERVICE_UNAVAILABLE,
-    # As its supervisor answers by itself (launcher/refusal.py).
-    SandboxProblem.NOT_RUNNING: HTTPStatus.CONFLICT,
-    SandboxProblem.FILE_NOT_FOUND: HTTPStatus.NOT_FOUND,
-    SandboxProblem.PERMISSION_DENIED: HTTPStatus.FORBIDDEN,
-    SandboxProblem.NO_SPACE: HTTPStatus.INSUFFICIENT_STORAGE,
-    SandboxProblem.IS_DIRECTORY: HTTPStatus.CONFLICT,
-    SandboxProblem.INVALID_PATH: HTTPStatus.BAD_REQUEST,
-    SandboxProblem.COMMAND_NOT_FOUND: HTTPStatus.NOT_FOUND,
-    SandboxProblem.PORT_REFUSED: HTTPStatus.BAD_GATEWAY,
-    SandboxProblem.SANDBOX_BUSY: HTTPStatus.SERVICE_UNAVAILABLE,
-    SandboxProblem.FROZEN: HTTPStatus.CONFLICT,
-    SandboxProblem.UNKNOWN_IDENTITY: HTTPStatus.BAD_REQUEST,
-    SandboxProblem.INCOMPLETE: HTTPStatus.BAD_GATEWAY,
-    SandboxProblem.BAD_REQUEST: HTTPStatus.BAD_REQUEST,
-    SandboxProblem.NETWORK_OPEN: HTTPStatus.BAD_GATEWAY,
-    SandboxProblem.GUEST_FAILED: HTTPStatus.BAD_GATEWAY,
-    SandboxProblem.UNSAVABLE: HTTPStatus.CONFLICT,
-    SandboxProblem.NOT_SAVED: HTTPStatus.INSUFFICIENT_STORAGE,
-    SandboxProblem.NOT_WOKEN: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 
 
-class ControlProblem(Exception):
+type Reason = Refusal | Problem | SandboxProblem
+
+
+class ControlProblem(CoatcheckError):
     """What happened, and what to do next. Holds no handle, no token, and nothing of a request's body."""
 
     def __init__(self, reason: Reason, message: str, hint: str) -> None:
-        super().__init__(message)
+        super().__init__(message, hint)
         self.reason = reason
-        self.message = message
-        self.hint = hint
 
     @property
     def status(self) -> HTTPStatus:
-        return STATUS[self.reason]
+        return self.reason.status
 
 
 def from_state(error: StateError) -> ControlProblem:

@@ -7,17 +7,15 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from coatcheck.platform.errors import CoatcheckError
+
 BACKLOG: Final = 128
 _LONGEST_PATH: Final = 107
 """Bytes of a Unix socket's path on Linux (unix(7): 108 with the NUL)."""
 
 
-class ControlSocketError(Exception):
+class ControlSocketError(CoatcheckError):
     """The control API cannot listen. `hint` says what to do next."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 def bind_unix(path: Path, mode: int) -> socket.socket:

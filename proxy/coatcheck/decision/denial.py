@@ -151,3 +151,8 @@ class Deny:
     """A WWW-Authenticate value, so that clients such as git send what they hold."""
     alarm: bool = False
     """True where the attempt itself is suspicious (I4): a handle stolen, misplaced, or elsewhere."""
+
+    @property
+    def status(self) -> int:
+        """Of the HTTP answer: 401 with a challenge, which clients only answer then (RFC 9110 11.6.1)."""
+        return 401 if self.challenge is not None else EXPLANATIONS[self.reason].status

@@ -34,17 +34,6 @@ CONFIGURE_SECONDS: Final = 10.0
 """For the guest's agent to take a new limit."""
 
 
-STATUS: Final[Mapping[SandboxProblem, int]] = {
-    SandboxProblem.NOT_ELASTIC: 409,
-    SandboxProblem.SCALING_LOCKED: 403,
-    SandboxProblem.BEYOND_LIMIT: 400,
-    SandboxProblem.OOM_FLOOR: 409,
-    SandboxProblem.NO_ROOM: 503,
-    SandboxProblem.NOT_RUNNING: 409,
-}
-"""Of HTTP: all that `scale` refuses with."""
-
-
 class Claiming(Protocol):
     """A ControlClient, as far as it is used here. It blocks, with a timeout of its own."""
 

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Final, Literal
 
 from coatcheck.durable.durability import Durability, Lifecycle
+from coatcheck.platform.errors import CoatcheckError
 
 MIN_SNAPSHOT_SECONDS: Final = 60.0
 """Between two periodic snapshots. Each stands still for as long as its memory takes to be copied."""
@@ -47,12 +48,8 @@ class Settled:
     """Where no time limit was asked for: as long as the operator lets any sandbox run."""
 
 
-class Contradiction(ValueError):
+class Contradiction(CoatcheckError, ValueError):
     """What was asked for excludes itself. `hint` says what to leave out."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 @dataclass(frozen=True, slots=True)

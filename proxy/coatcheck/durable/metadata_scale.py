@@ -9,7 +9,6 @@ from coatcheck.decision.denial import Deny
 from coatcheck.decision.policy import Limit, LimitKind, LimitScope
 from coatcheck.decision.ratelimit import spend
 from coatcheck.durable.elastic import Initiator
-from coatcheck.durable.elasticity import STATUS
 from coatcheck.launcher.metadata_http import Answer, Asked, Refused
 from coatcheck.launcher.resources import Size
 from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
@@ -61,7 +60,7 @@ class ScaleResource:
 
 
 def _refused(error: SandboxRefused) -> Refused:
-    status = STATUS[error.problem]
+    status = error.problem.status
     if error.problem is SandboxProblem.NO_ROOM:  # its hint is for whoever runs the host
         return Refused(status, error.problem, "there is no room for that now", ("Retry-After", "60"))
     return Refused(status, error.problem, f"{error.message}. {error.hint}")

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from coatcheck.platform.errors import CoatcheckError
 from coatcheck.platform.private_files import open_private_directory
 
 AGENT_SOURCE = Path(__file__).parents[1] / "launcher" / "guest"
@@ -28,12 +29,8 @@ MAX_SAID = 2000
 """Characters of the compiler's complaint that a person is shown."""
 
 
-class CompileError(Exception):
+class CompileError(CoatcheckError):
     """A guest program cannot be made. `hint` says what to do next."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 def agent(cache: Path) -> Path:

@@ -1,9 +1,7 @@
 """What can go wrong when an image is made or used."""
 
+from coatcheck.platform.errors import CoatcheckError
 
-class ImageError(Exception):
+
+class ImageError(CoatcheckError):
     """An image cannot be built, found or used. `hint` says what to do next."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from coatcheck import __version__
 from coatcheck.inspection.holdings import Holdings
 from coatcheck.inspection.scanner import Scanned
+from coatcheck.platform.errors import CoatcheckError
 from coatcheck.telemetry.audit.checkpoint import CheckpointSigner, key_id, signature_holds
 
 MOST_BYTES: Final = 4 * 1024 * 1024
@@ -31,12 +32,8 @@ NOT_SEARCHED_FOR: Final = (
 type Statement = Mapping[str, Any]
 
 
-class StatementRefused(Exception):
+class StatementRefused(CoatcheckError):
     """A file is no statement, or its signature does not hold. `hint` says what to do next."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 def result_of(scanned: Scanned, holdings: Holdings) -> str:

@@ -24,6 +24,7 @@ from coatcheck.local.run import OVER
 from coatcheck.planes.configured import platform_tokens
 from coatcheck.planes.origins.platform_token import PlatformTokens, TokenProof
 from coatcheck.platform.child_process import RENEWALS_A_LEASE
+from coatcheck.platform.errors import CoatcheckError
 from coatcheck.platform.private_files import PrivateFileError, read_private, write_atomically
 from coatcheck.secrets import SecretUnavailable
 from coatcheck.secrets.vault_login import read_material
@@ -59,12 +60,8 @@ class Pod:
     """Where the workload looks for what it needs: a volume that it cannot write to."""
 
 
-class SidecarError(Exception):
+class SidecarError(CoatcheckError):
     """There is no session to be had for this pod. `hint` says what to do."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 async def serve_pod(settings: Settings, pod: Pod) -> None:

@@ -17,14 +17,13 @@ from aiohttp.web import (
 from yarl import URL
 
 from coatcheck.durable.elastic import Initiator
-from coatcheck.durable.elasticity import STATUS as SCALE_STATUS
 from coatcheck.launcher.asking import SOCKET
 from coatcheck.launcher.channel import ChannelBroken, StreamReset
 from coatcheck.launcher.commands import serve_command
 from coatcheck.launcher.files import refused, send_file, take_file
 from coatcheck.launcher.machine import MachineError
 from coatcheck.launcher.ports import GuestConnector, serve_port
-from coatcheck.launcher.refusal import STATUS, of_agent
+from coatcheck.launcher.refusal import of_agent
 from coatcheck.launcher.sandbox import Ending, SandboxRefused, SandboxState
 from coatcheck.launcher.sandbox import SandboxProblem as Problem
 from coatcheck.launcher.supervisor import Supervisor
@@ -33,7 +32,6 @@ from coatcheck.platform.http_relay import MAX_MESSAGE, NotReached, relay, sessio
 STOP_SECONDS: Final = 1.0
 """For what still runs when the sandbox ends: it has been told."""
 
-_STATUS: Final = {**STATUS, **SCALE_STATUS}
 
 type Handler = Callable[[Request], Awaitable[StreamResponse]]
 
@@ -100,7 +98,7 @@ def _answered(ask: Callable[[Request], Awaitable[Mapping[str, object]]]) -> Hand
             return json_response(await ask(request))
         except SandboxRefused as error:
             told = {"reason": error.problem, "message": error.message, "hint": error.hint}
-            return json_response({"error": told}, status=_STATUS[error.problem])
+            return json_response({"error": told}, status=error.problem.status)
         except (ChannelBroken, MachineError) as error:
             return refused(Problem.NOT_RUNNING, str(error))
 

@@ -6,7 +6,7 @@ from typing import Final
 from aiohttp.web import Request, Response, StreamResponse, json_response
 
 from coatcheck.launcher.channel import ChannelBroken, Chunk, Note, StreamReset
-from coatcheck.launcher.refusal import STATUS, of_agent, refusal
+from coatcheck.launcher.refusal import of_agent, refusal
 from coatcheck.launcher.sandbox import SandboxProblem as Problem
 from coatcheck.launcher.supervisor import Supervisor
 
@@ -15,7 +15,7 @@ IDLE_SECONDS: Final = 60.0
 
 
 def refused(problem: Problem, detail: str = "") -> Response:
-    return json_response(refusal(problem, detail), status=STATUS[problem])
+    return json_response(refusal(problem, detail), status=problem.status)
 
 
 async def send_file(request: Request, sandbox: Supervisor) -> StreamResponse:

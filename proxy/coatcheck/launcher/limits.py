@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from coatcheck.launcher.resources import Resources
+from coatcheck.platform.errors import CoatcheckError
 
 if TYPE_CHECKING:
     from coatcheck.settings.daemon import Settings  # a supervisor has none, and need not load what reads them
@@ -27,12 +28,8 @@ class LimitName(StrEnum):
     TIME = "time"
 
 
-class LimitError(ValueError):
+class LimitError(CoatcheckError, ValueError):
     """A limit that cannot be given. The message says why; `hint` what to ask for instead."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 @dataclass(frozen=True, slots=True)

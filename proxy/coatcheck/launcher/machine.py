@@ -12,14 +12,11 @@ from typing import Protocol
 
 from coatcheck.decision.session import Isolation
 from coatcheck.launcher.resources import Resources, Size
+from coatcheck.platform.errors import CoatcheckError
 
 
-class MachineError(Exception):
+class MachineError(CoatcheckError):
     """A machine cannot be had, or is gone. The message says what happened; `hint` what to do next."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,29 +23,7 @@ _OF_AGENT: Final[dict[str, Problem]] = {
 }
 """RESET reasons of the guest protocol; any other is a failure of the agent."""
 
-STATUS: Final[dict[Problem, int]] = {
-    Problem.FILE_NOT_FOUND: 404,
-    Problem.PERMISSION_DENIED: 403,
-    Problem.NO_SPACE: 507,
-    Problem.IS_DIRECTORY: 409,
-    Problem.INVALID_PATH: 400,
-    Problem.COMMAND_NOT_FOUND: 404,
-    Problem.PORT_REFUSED: 502,
-    Problem.SANDBOX_BUSY: 503,
-    Problem.FROZEN: 409,
-    Problem.UNKNOWN_IDENTITY: 400,
-    Problem.INCOMPLETE: 502,
-    Problem.NETWORK_OPEN: 502,
-    Problem.NOT_RUNNING: 409,
-    Problem.GUEST_FAILED: 502,
-    Problem.BAD_REQUEST: 400,
-    Problem.UNSAVABLE: 409,
-    Problem.NOT_SAVED: 507,
-    Problem.NOT_WOKEN: 503,
-}
-"""Of HTTP; what a supervisor answers by itself."""
-
-_WORDS: Final[dict[Problem, tuple[str, str]]] = {
+WORDS: Final[dict[Problem, tuple[str, str]]] = {
     Problem.FILE_NOT_FOUND: ("there is no such file in the sandbox", "Check the path."),
     Problem.PERMISSION_DENIED: (
         "this user of the sandbox may not do that",
@@ -90,7 +68,7 @@ _WORDS: Final[dict[Problem, tuple[str, str]]] = {
 
 def refuse(problem: Problem, detail: str = "", hint: str = "") -> SandboxRefused:
     """The same to be raised. `hint`: instead of the usual one."""
-    message, usual = _WORDS[problem]
+    message, usual = WORDS[problem]
     return SandboxRefused(problem, f"{message}: {detail}" if detail else message, hint or usual)
 
 
@@ -101,7 +79,7 @@ def of_agent(reason: str) -> Problem:
 
 def refusal(problem: Problem, detail: str = "") -> dict[str, Any]:
     """`{"error": …}` as the control API answers it. `detail`: of ours, said after the message."""
-    message, hint = _WORDS[problem]
+    message, hint = WORDS[problem]
     return {
         "error": {"reason": problem, "message": f"{message}: {detail}" if detail else message, "hint": hint}
     }

@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from http import HTTPStatus
 from pathlib import PurePosixPath
+from typing import Final
 
 from coatcheck.decision.session import Isolation
+from coatcheck.platform.errors import CoatcheckError
 
 AGENT = "agent"
 """The identity that every sandbox has: the harness, or whatever is run without another being named."""
@@ -126,12 +129,50 @@ class SandboxProblem(StrEnum):
     NOT_WOKEN = "not_woken"
     """It sleeps on, and can be woken later."""
 
+    @property
+    def status(self) -> HTTPStatus:
+        """That the control API and a supervisor answer with, and the metadata service inside."""
+        return _STATUS[self]
 
-class SandboxRefused(Exception):
+
+_STATUS: Final[dict[SandboxProblem, HTTPStatus]] = {
+    SandboxProblem.UNKNOWN_SANDBOX: HTTPStatus.NOT_FOUND,
+    SandboxProblem.UNKNOWN_SNAPSHOT: HTTPStatus.NOT_FOUND,
+    SandboxProblem.SANDBOX_ENDED: HTTPStatus.CONFLICT,
+    SandboxProblem.UNKNOWN_IMAGE: HTTPStatus.NOT_FOUND,
+    SandboxProblem.NO_BACKEND: HTTPStatus.CONFLICT,
+    SandboxProblem.TOO_MANY_SANDBOXES: HTTPStatus.TOO_MANY_REQUESTS,
+    SandboxProblem.BEYOND_LIMIT: HTTPStatus.BAD_REQUEST,
+    SandboxProblem.NOT_ELASTIC: HTTPStatus.CONFLICT,
+    SandboxProblem.SCALING_LOCKED: HTTPStatus.FORBIDDEN,
+    SandboxProblem.OOM_FLOOR: HTTPStatus.CONFLICT,
+    SandboxProblem.NO_ROOM: HTTPStatus.SERVICE_UNAVAILABLE,
+    SandboxProblem.VOLUME_IN_USE: HTTPStatus.CONFLICT,
+    SandboxProblem.NOT_STARTED: HTTPStatus.SERVICE_UNAVAILABLE,
+    SandboxProblem.NOT_RUNNING: HTTPStatus.CONFLICT,
+    SandboxProblem.FILE_NOT_FOUND: HTTPStatus.NOT_FOUND,
+    SandboxProblem.PERMISSION_DENIED: HTTPStatus.FORBIDDEN,
+    SandboxProblem.NO_SPACE: HTTPStatus.INSUFFICIENT_STORAGE,
+    SandboxProblem.IS_DIRECTORY: HTTPStatus.CONFLICT,
+    SandboxProblem.INVALID_PATH: HTTPStatus.BAD_REQUEST,
+    SandboxProblem.COMMAND_NOT_FOUND: HTTPStatus.NOT_FOUND,
+    SandboxProblem.PORT_REFUSED: HTTPStatus.BAD_GATEWAY,
+    SandboxProblem.SANDBOX_BUSY: HTTPStatus.SERVICE_UNAVAILABLE,
+    SandboxProblem.FROZEN: HTTPStatus.CONFLICT,
+    SandboxProblem.UNKNOWN_IDENTITY: HTTPStatus.BAD_REQUEST,
+    SandboxProblem.INCOMPLETE: HTTPStatus.BAD_GATEWAY,
+    SandboxProblem.BAD_REQUEST: HTTPStatus.BAD_REQUEST,
+    SandboxProblem.NETWORK_OPEN: HTTPStatus.BAD_GATEWAY,
+    SandboxProblem.GUEST_FAILED: HTTPStatus.BAD_GATEWAY,
+    SandboxProblem.UNSAVABLE: HTTPStatus.CONFLICT,
+    SandboxProblem.NOT_SAVED: HTTPStatus.INSUFFICIENT_STORAGE,
+    SandboxProblem.NOT_WOKEN: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+
+
+class SandboxRefused(CoatcheckError):
     """A sandbox cannot be had or used. `hint` says what to do next."""
 
     def __init__(self, problem: SandboxProblem, message: str, hint: str) -> None:
-        super().__init__(message)
+        super().__init__(message, hint)
         self.problem = problem
-        self.message = message
-        self.hint = hint

@@ -10,6 +10,7 @@ from pathlib import Path
 from coatcheck import daemon
 from coatcheck.decision.policy import Policy, SecretRef
 from coatcheck.doctor.control import LONGEST_SOCKET_PATH
+from coatcheck.platform.errors import CoatcheckError
 from coatcheck.secrets import Secret, SecretMissing, SecretStore
 from coatcheck.secrets.memory import MemoryStore
 from coatcheck.settings.daemon import Settings
@@ -18,12 +19,8 @@ READY_SECONDS = 30.0
 """Keys, CA, listeners: about a second; a slow, busy two-core machine needs some."""
 
 
-class OwnDaemonError(Exception):
+class OwnDaemonError(CoatcheckError):
     """The daemon did not come up, or cannot be asked for what was wanted. `hint` says what to do."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 @contextmanager

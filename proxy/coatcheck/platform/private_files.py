@@ -11,16 +11,14 @@ import stat
 import time
 from pathlib import Path
 
+from coatcheck.platform.errors import CoatcheckError
+
 MAX_PRIVATE_FILE = 64 * 1024
 """Bytes. Keys and certificates are below 4 KiB: anything larger is the wrong file, not a bigger key."""
 
 
-class PrivateFileError(Exception):
+class PrivateFileError(CoatcheckError):
     """A file or directory is missing, unsafe or in the way. `hint` says what to do next."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 def open_private_directory(path: Path) -> None:

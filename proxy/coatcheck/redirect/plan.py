@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from coatcheck.platform.errors import CoatcheckError
+
 DNS = 53
 """Where programs ask for names. It is led to our resolver or closed, and never a port of `tcp_ports`."""
 WEB_PORTS = (80, 443)
@@ -17,12 +19,8 @@ MOST_PORTS = 64
 _INTERFACE = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,14}")
 
 
-class RedirectError(Exception):
+class RedirectError(CoatcheckError):
     """Rules cannot be made, applied or removed. `hint` says what to do next."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 class Ipv6(StrEnum):

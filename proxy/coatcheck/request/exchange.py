@@ -23,12 +23,12 @@ from coatcheck.decision.decide import (
     decide_body,
     decide_connect,
 )
-from coatcheck.decision.denial import EXPLANATIONS, Deny, Reason
+from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.head import check_head
 from coatcheck.decision.message import Destination, Peer, RequestHead
 from coatcheck.decision.policy import SecretRef, SigV4Injection
 from coatcheck.decision.session import Session, alive
-from coatcheck.decision.verdict import Inject, Pass, Verdict
+from coatcheck.decision.verdict import Inject, Pass
 from coatcheck.policy.shadow import Shadow
 from coatcheck.request import audit_records
 from coatcheck.request.call import Call
@@ -367,11 +367,3 @@ class Exchange:
     def _failed(self, call: Call) -> None:
         call.deny(Deny(Reason.INTERNAL_ERROR, "the decision failed"))
         self._tell(call)
-
-
-def status_of(denial: Deny) -> int:
-    """The HTTP status that a Deny is answered with."""
-    return 401 if denial.challenge is not None else EXPLANATIONS[denial.reason].status
-
-
-__all__ = ["Call", "Exchange", "ExchangeSettings", "Verdict", "status_of"]

@@ -11,20 +11,17 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
+from coatcheck.platform.errors import CoatcheckError
 from coatcheck.settings.daemon import PREFIX, Settings, UnknownSetting, load, process_environment
 
 USAGE = 2
 """The exit code of wrong use (`cli.errors.ExitCode`)."""
 
 
-class SettingsProblem(Exception):
+class SettingsProblem(CoatcheckError):
     """The settings cannot be used. `hint` says what to write."""
 
     exit_code = USAGE
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 def load_settings(**options: Any) -> Settings:

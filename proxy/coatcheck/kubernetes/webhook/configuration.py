@@ -9,6 +9,7 @@ from ruamel.yaml.error import YAMLError
 
 from coatcheck.certificates.client_environment import trust_environment
 from coatcheck.certificates.trust import BUNDLE_FILE, CA_FILE, JAVA_TRUSTSTORE_FILE, TrustFiles
+from coatcheck.platform.errors import CoatcheckError
 
 MAX_BYTES = 1024 * 1024
 """A ConfigMap's own limit."""
@@ -19,12 +20,8 @@ type Json = dict[str, Any]
 type Uid = Annotated[int, Field(ge=1, le=65_533)]
 
 
-class AdmissionConfigurationError(Exception):
+class AdmissionConfigurationError(CoatcheckError):
     """The webhook cannot start. `hint` says what to do next."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 class Fragment(BaseModel):

@@ -41,7 +41,7 @@ from coatcheck.planes.upstream.upstream import UpstreamRefused
 
 if TYPE_CHECKING:
     from coatcheck.planes.mitm.plane import MitmPlane
-    from coatcheck.request.exchange import Call
+    from coatcheck.request.call import Call
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from mitmproxy.connection import Client, Server
 from mitmproxy.proxy.context import Context
 
 if TYPE_CHECKING:
-    from coatcheck.request.exchange import Call
+    from coatcheck.request.call import Call
 
 
 class EgressFlow(http.HTTPFlow):

@@ -38,7 +38,8 @@ from coatcheck.planes.mitm.translate import request_head
 from coatcheck.planes.origins.platform_token import PlatformTokens
 from coatcheck.planes.origins.proxy_authorization import check_proof, present
 from coatcheck.planes.upstream.upstream import Upstream
-from coatcheck.request.exchange import Call, Exchange, Waiting
+from coatcheck.request.call import Call
+from coatcheck.request.exchange import Exchange, Waiting
 
 logger = logging.getLogger(__name__)
 

@@ -29,15 +29,13 @@ def refusal(denial: Deny, request_id: str) -> http.Response:
         (b"coatcheck-reason", denial.reason.value.encode()),
         (b"cache-control", b"no-store"),
     ]
-    status = EXPLANATIONS[denial.reason].status
     if denial.challenge is not None:
-        status = 401
         headers.append((b"www-authenticate", denial.challenge.encode("latin-1")))
-    if status == 407:
+    if denial.status == 407:
         headers.append((b"proxy-authenticate", b'Basic realm="coatcheck"'))
     if denial.retry_after is not None:
         headers.append((b"retry-after", b"%d" % max(1, int(denial.retry_after + 0.999))))
-    response = http.Response.make(status, body, http.Headers(headers))
+    response = http.Response.make(denial.status, body, http.Headers(headers))
     response.http_version = "HTTP/1.1"
     return response
 

@@ -30,7 +30,8 @@ from coatcheck.planes.stock.options import notice, refuse_to_start, unmet
 from coatcheck.planes.stock.passage import Passage, abort
 from coatcheck.planes.stock.session import StockSession
 from coatcheck.planes.upstream.upstream import UpstreamRefused
-from coatcheck.request.exchange import Call, Waiting
+from coatcheck.request.call import Call
+from coatcheck.request.exchange import Waiting
 from coatcheck.settings import daemon as settings
 
 logger = logging.getLogger(__name__)

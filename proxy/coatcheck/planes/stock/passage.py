@@ -13,7 +13,7 @@ from mitmproxy import ctx, http
 
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.planes.listeners.sockets import reset
-from coatcheck.request.exchange import Call
+from coatcheck.request.call import Call
 
 logger = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from coatcheck.decision.policy import HostPattern, PathPattern
+from coatcheck.platform.errors import CoatcheckError
 
 MAX_STATES = 20_000
 """Of one host's paths. A thousand plain patterns make some thousand; `/*/a`, `/b/*` and their kin can make
@@ -17,12 +18,14 @@ AMBIGUOUS = "/a//b"
 """Stands for every path with `//` or `;` in it: the core treats all of them alike (`decision.path`)."""
 
 
-class TooComplex(Exception):
+class TooComplex(CoatcheckError):
     """The patterns of one host make more pieces than anybody could review."""
 
     def __init__(self) -> None:
-        super().__init__(f"the paths of one host overlap in more than {MAX_STATES} ways")
-        self.hint = "write fewer paths with a star in the middle, or split them over hosts"
+        super().__init__(
+            f"the paths of one host overlap in more than {MAX_STATES} ways",
+            "write fewer paths with a star in the middle, or split them over hosts",
+        )
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from coatcheck.platform.errors import CoatcheckError
+
 type Location = tuple[str | int, ...]
 """The keys and indexes that lead to a value, e.g. ("rules", 0, "hosts", 1)."""
 
@@ -34,12 +36,14 @@ class Problem:
         return f"{place}: {self.level}: {self.message}{hint}" if place else f"{self.message}{hint}"
 
 
-class PolicyError(Exception):
+class PolicyError(CoatcheckError):
     """A policy file, or a directory of them, cannot be used. Whoever holds an older one keeps it."""
+
+    exit_code = 1
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(sorted(problems, key=lambda found: (found.file, found.line, found.column)))
-        super().__init__(self.problems)
+        super().__init__(f"the policy cannot be used\n{self}", "coatcheck policy check --help")
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.problems))

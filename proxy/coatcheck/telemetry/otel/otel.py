@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from coatcheck import __version__
+from coatcheck.platform.errors import CoatcheckError
 from coatcheck.telemetry.events import Completion, Decision, Event, SessionChange, SessionEvent
 from coatcheck.telemetry.log import LogLine, line
 from coatcheck.telemetry.otel.requests import Request, Requests
@@ -58,12 +59,14 @@ class OtelSettings(Protocol):
     def otel_attributes(self) -> dict[str, str]: ...
 
 
-class ExtraMissing(ValueError):
+class ExtraMissing(CoatcheckError, ValueError):
     """OpenTelemetry is configured and its package is not installed. `hint` says what to do."""
 
     def __init__(self) -> None:
-        super().__init__("otel_endpoint is set, and this installation cannot speak OTLP")
-        self.hint = "install the extra: pip install 'coatcheck[otel]'; or unset COATCHECK_OTEL_ENDPOINT"
+        super().__init__(
+            "otel_endpoint is set, and this installation cannot speak OTLP",
+            "install the extra: pip install 'coatcheck[otel]'; or unset COATCHECK_OTEL_ENDPOINT",
+        )
 
 
 def opentelemetry(settings: OtelSettings) -> "OpenTelemetry | None":
