@@ -30,7 +30,7 @@ AWS_NAMES = (
     "*.s3.eu-central-1.amazonaws.com",
     "sqs.eu-central-1.amazonaws.com",
 )
-"""The certificate is for these, too (tests/e2e/aws_origin)."""
+"""The certificate is for these, too (tests/system/e2e/aws_origin)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import trustme
 
 from coatcheck.client.control import ControlClient
 from tests.bench.proxies import TICKS
-from tests.e2e.daemon_process import DaemonProcess, daemon_process
+from tests.system.e2e.daemon_process import DaemonProcess, daemon_process
 from tests.upstreams import UpstreamTls
 
 HOST = "api.openai.com"

@@ -1,5 +1,5 @@
 """When a snapshot is taken by itself, and what is said when it cannot be. Real ones, by the same code:
-tests/e2e/test_four_lifecycles_of_one_launcher.py."""
+tests/system/e2e/test_four_lifecycles_of_one_launcher.py."""
 
 import asyncio
 from dataclasses import replace

@@ -1,5 +1,5 @@
 """Who is brought back, in whose name, and what is said when that comes to nothing. Real ones:
-tests/e2e/test_four_lifecycles_of_one_launcher.py."""
+tests/system/e2e/test_four_lifecycles_of_one_launcher.py."""
 
 import asyncio
 from dataclasses import replace

@@ -1,5 +1,5 @@
 """Who is put to sleep when a daemon stops, who ends and why, and whom the next one wakes. Real ones:
-tests/e2e/test_a_daemon_that_stops_puts_to_sleep_what_is_to_come_back.py."""
+tests/system/e2e/test_a_daemon_that_stops_puts_to_sleep_what_is_to_come_back.py."""
 
 import asyncio
 import threading

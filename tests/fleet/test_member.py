@@ -16,7 +16,7 @@ from coatcheck.settings.daemon import Settings
 from coatcheck.state.buckets import Buckets
 from coatcheck.state.shared_database import SharedDatabase
 from coatcheck.telemetry.recent import Recent
-from tests.fleet.fleet import PATIENCE, new_key
+from tests.system.fleet.fleet import PATIENCE, new_key
 
 
 def _settings(directory: Path, **more: object) -> Settings:

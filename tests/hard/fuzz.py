@@ -11,7 +11,8 @@ from tests.hard.failed import Failed
 
 ROOT = Path(__file__).parent.parent.parent
 FIRST = (
-    *("tests/fuzz/test_proxy.py", "tests/fuzz/test_channel.py", "tests/launcher/guest/test_fuzz.py"),
+    *("tests/system/fuzz/test_proxy.py", "tests/fuzz/test_channel.py"),
+    "tests/system/launcher/guest/test_fuzz.py",
     *("tests/launcher/test_mux.py", "tests/launcher/test_frames.py", "tests/fuzz/test_handles.py"),
 )
 """The whole proxy over sockets, what a guest may say to its host, and what decides about a secret."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import trustme
 
-from tests.faults.daemon_and_origin import daemon_and_origin
-from tests.faults.kill_rounds import Kills, Kind, Totals
+from tests.exhaustive.faults.daemon_and_origin import daemon_and_origin
+from tests.exhaustive.faults.kill_rounds import Kills, Kind, Totals
 from tests.hard.failed import Failed
 from tests.known_secrets import known_secret
 from tests.upstreams import NAMES, UpstreamTls

@@ -20,9 +20,9 @@ from demo.upstreams.origin import origin
 from tests.daemon import TestDaemon, running_daemon
 from tests.debian import find
 from tests.planes.dns.test_message import query
-from tests.planes.dns.test_resolver import POLICY, addresses, over_udp
 from tests.planes.redirected import dialled
 from tests.planes.wire import Wire
+from tests.system.planes.dns.test_resolver import POLICY, addresses, over_udp
 
 HOST = "upstream.example"
 RESOLVER = "203.0.113.53"

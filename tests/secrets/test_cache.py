@@ -8,7 +8,7 @@ from coatcheck.decision.policy import SecretRef
 from coatcheck.secrets import Secret, SecretMissing, SecretUnavailable
 from coatcheck.secrets.cache import CachedStore
 from tests.secrets.clock import Clock
-from tests.secrets.conftest import ref
+from tests.secrets.refs import ref
 
 REF = ref("cached")
 TTL, STALE, NEGATIVE = 60.0, 300.0, 5.0

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from coatcheck.state.fair_lock import FairLock
-from tests.fleet.fleet import PATIENCE, until
+from tests.system.fleet.fleet import PATIENCE, until
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from coatcheck.state import Problem, State, StateError, StateSettings
 from coatcheck.state.changes import Closed, CredentialsLeft
 from coatcheck.state.replica import Entry
 from coatcheck.state.shared_database import Position
-from tests.fleet.fleet import until
 from tests.state.house import POLICIES, WANTED, House, reason
 from tests.state.slow_others import PATIENCE, SlowOthers, state_of_a_fleet
+from tests.system.fleet.fleet import until
 
 
 def test_a_reader_never_sees_half_a_change(house: House) -> None:

@@ -16,9 +16,9 @@ from coatcheck.state import State, StateError, signing_keys
 from coatcheck.state.changes import Change, HandleRevoked, KeysChanged, Minted, Opened
 from coatcheck.state.replica import Entry, Replica
 from coatcheck.state.shared_database import Position
-from tests.fleet.fleet import until
 from tests.state.house import WANTED, reason
 from tests.state.slow_others import PATIENCE, SlowOthers, state_of_a_fleet
+from tests.system.fleet.fleet import until
 
 THREE = replace(WANTED, credentials=frozenset({"openai", "anthropic", "github"}))
 

@@ -13,8 +13,8 @@ from coatcheck.durable.snapshots import archive
 from coatcheck.durable.snapshots.archive import CHUNK, MAGIC, export, take
 from coatcheck.durable.snapshots.directory import FILES, MEMORY, Snapshot
 from coatcheck.durable.snapshots.manifest import Manifest, SnapshotError
-from tests.durable.snapshots.test_directory import SECRET, loaded, saved
 from tests.durable.snapshots.test_manifest import KEY
+from tests.system.durable.snapshots.test_directory import SECRET, loaded, saved
 
 PASSPHRASE = b"correct horse battery staple"
 THEIRS = b"\7" * 32

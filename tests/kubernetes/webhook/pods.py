@@ -39,7 +39,7 @@ ADMISSION = Admission(
         ),
     ),
 )
-"""As the chart renders it, only shorter (tests/chart has the real one)."""
+"""As the chart renders it, only shorter (tests/system/chart has the real one)."""
 
 API_TOKEN: Json = {
     "name": "kube-api-access-x7k2p",

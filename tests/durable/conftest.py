@@ -1,3 +1,0 @@
-"""The guest's agent, as the launcher's tests have it."""
-
-from tests.launcher.conftest import agent_program as agent_program

@@ -1,0 +1,1 @@
+"""What takes minutes: every fault, every kill, every check switched off, whole packages and images."""

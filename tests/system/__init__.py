@@ -1,0 +1,1 @@
+"""Real components: a daemon, a sandbox, or a program that is not ours."""

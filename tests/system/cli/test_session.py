@@ -1,0 +1,119 @@
+"""`coatcheck session …` against a real daemon."""
+
+import asyncio
+import json
+import re
+import subprocess
+from pathlib import Path
+
+from tests.cli.transcript import coatcheck, environment
+from tests.system.cli.asks import ask_with
+from tests.system.cli.conftest import Served
+
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
+
+
+async def test_create_show_renew_revoke_list(daemon: Served) -> None:
+    """One session's life, as a person types it."""
+    created = await daemon.coatcheck("session", "create", "--credential", "openai", "--subject", "agent")
+    assert created.code == 0, created.err
+    lines = dict(line.split(None, 1) for line in created.out.splitlines())
+    session = lines["session"]
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+", lines["proxy"])
+    assert re.match(r"openai OPENAI_API_KEY sk-cch_\S+$", lines["handle"])
+    assert re.fullmatch(f"until {TIME}", lines["lease"])
+
+    shown = (await daemon.coatcheck("session", "show", session)).out
+    assert re.search(f"^id +{session}\nstatus +live\ntenant +local\nsubject +agent\npolicy +default\n", shown)
+    assert re.search(r"\nhandle +\S{16} openai\n", shown) and "cch_" not in shown
+
+    renewed = await daemon.coatcheck("session", "renew", session, "--lease", "300")
+    assert renewed.code == 0 and re.fullmatch(f"{session}: until {TIME}\n", renewed.out)
+    revoked = await daemon.coatcheck("session", "revoke", session, "--why", "a test")
+    assert (revoked.code, revoked.out) == (0, f"{session}: revoked\n")
+    listed = (await daemon.coatcheck("session", "list")).out
+    assert listed == f"{session}  revoked  local/agent  policy default  lease until -\n"
+    assert (await daemon.coatcheck("session", "list", "--status", "live")).out == ""
+
+    again = await daemon.coatcheck("session", "renew", session)
+    assert (again.code, again.out) == (3, "") and session in again.error
+
+
+async def test_many_sessions_lose_a_credential_or_end(daemon: Served) -> None:
+    """In one command each; without a word about which sessions it does nothing."""
+    for _ in range(2):
+        await daemon.coatcheck("session", "create")
+    one = await daemon.coatcheck(
+        "session", "revoke-many", "--policy", "default", "--credential", "openai", "--why", "a test"
+    )
+    assert (one.code, one.out) == (0, "2 sessions: lost openai\n")
+    none = await daemon.coatcheck("session", "revoke-many")
+    assert none.code != 0 and "everything" in none.err
+    every = await daemon.coatcheck("session", "revoke-many", "--everything", "--json")
+    assert (every.code, json.loads(every.out)) == (0, {"sessions": 2})
+    assert (await daemon.coatcheck("session", "list", "--status", "live")).out == ""
+
+
+async def test_a_created_session_works_from_a_shell(daemon: Served) -> None:
+    """`eval "$(coatcheck session create --style sh)"` is all that a client needs."""
+    created = await daemon.coatcheck("session", "create", "--style", "sh")
+    assert created.code == 0 and set(re.findall("(?m)^(export )?", created.out)) <= {"export ", ""}
+    variables = json.loads((await daemon.coatcheck("session", "create", "--style", "json")).out)
+    names = set(re.findall(r"(?m)^export ([A-Za-z_]+)=", created.out))
+    assert names == set(variables) and {"OPENAI_API_KEY", "https_proxy", "SSL_CERT_FILE"} <= names
+    shell = await asyncio.to_thread(
+        subprocess.run, ["/bin/sh", "-c", f"{created.out}\n{ask_with()}"],
+        env=environment(), capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert shell.stdout == "200\n"
+
+
+async def test_sessions_for_programs(daemon: Served) -> None:
+    """Every command has JSON, with the API's own words."""
+    created = json.loads((await daemon.coatcheck("session", "create", "--json", "--listen", "unix")).out)
+    session = created["session"]["id"]
+    assert created["proxy"]["url"].startswith("unix:///")
+    assert set(created["handles"]) == {"openai", "anthropic", "github-api", "github-git"}
+    for arguments in (["show", session], ["renew", session], ["revoke", session]):
+        said = json.loads((await daemon.coatcheck("session", *arguments, "--json")).out)
+        assert said["session"]["id"] == session
+    assert await daemon.sessions() == {session: "revoked"}
+
+
+async def test_refusals_of_the_daemon_are_told(daemon: Served) -> None:
+    """Exit code 3; what, and what next."""
+    for arguments, said in (
+        (["create", "--policy", "nosuch"], "nosuch"),
+        (["create", "--credential", "nosuch"], "nosuch"),
+        (["show", "ses_000000000000000000000000"], "ses_000000000000000000000000"),
+        (["revoke", "../../etc"], ""),
+        (["create", "--redirected", "10.1.2.3"], "COATCHECK_TRANSPARENT_PORT"),  # there is no such listener
+    ):
+        answer = await daemon.coatcheck("session", *arguments)
+        assert (answer.code, answer.out) == (3, ""), arguments
+        assert said in answer.error and "\nhint: " in answer.error
+
+
+def test_without_a_daemon_it_says_how_to_start_one(tmp_path: Path) -> None:
+    """The likeliest error of all."""
+    said = coatcheck("session", "list", "--socket", "gone.sock", cwd=tmp_path)
+    assert (said.code, said.out) == (3, "")
+    assert said.error.startswith("error: cannot talk to the daemon at gone.sock: No such file or directory\n")
+    assert "coatcheck serve" in said.error
+
+
+async def test_explain_asks_the_daemon_about_a_session(daemon: Served) -> None:
+    """What this session would get, with the credentials that it was granted."""
+    created = json.loads(
+        (await daemon.coatcheck("session", "create", "--credential", "anthropic", "--json")).out
+    )
+    session = created["session"]["id"]
+    arguments = ("policy", "explain", "GET", "https://api.openai.com/v1/models", "--session", session)
+    said = await daemon.coatcheck(*arguments)
+    assert said.code == 0 and "openai: the session was not granted it" in said.out
+    answer = json.loads((await daemon.coatcheck(*arguments, "--json")).out)
+    assert answer["allowed"] is True and answer["policy"] == "default"
+    refused = await daemon.coatcheck(
+        "policy", "explain", "GET", "https://evil.example/", "--session", session
+    )
+    assert refused.code == 1 and "host_not_allowed" in refused.out

@@ -1,0 +1,257 @@
+"""Limits of a fleet: what passes at all daemons together, the tolerance, and what happens without Redis."""
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from coatcheck.decision.denial import Deny, Reason
+from coatcheck.decision.message import Origin, OriginClass
+from coatcheck.decision.policy import Limit, LimitKind, LimitScope, Policy, Rule
+from coatcheck.decision.session import Session
+from coatcheck.fleet import limits
+from coatcheck.fleet.limits import SharedLimits
+from coatcheck.fleet.seal import Seal
+from coatcheck.fleet.shared_log import SharedLog
+from coatcheck.settings.shared_state import SharedStateServer
+from coatcheck.state.buckets import Buckets, ShareAwaited
+from coatcheck.state.levels import levels
+from tests.state.test_changes import SESSION
+from tests.system.fleet.redis_server import RedisServer
+
+pytestmark = pytest.mark.needs_debian("redis-server")
+
+RULE = Rule("model calls", (), frozenset(), (), frozenset())
+
+
+@dataclass
+class One:
+    """A daemon, as far as limits go."""
+
+    buckets: Buckets
+    shared: SharedLimits
+    log: SharedLog
+
+    async def ask(self, rule: Rule, session: Session = SESSION) -> Deny | None:
+        """As the exchange asks: once more for as long as a share is awaited."""
+        async with asyncio.timeout(20):
+            while True:
+                answer = self.buckets.take(session, rule, (), time.monotonic())
+                if not isinstance(answer, ShareAwaited):
+                    return answer
+                await asyncio.shield(answer.future)
+
+    async def ask_all(self, rule: Rule, count: int) -> int:
+        """So many at once: how many may."""
+        return sum(answer is None for answer in await asyncio.gather(*(self.ask(rule) for _ in range(count))))
+
+
+@asynccontextmanager
+async def daemons(server: RedisServer, directory: Path, count: int = 3) -> AsyncIterator[list[One]]:
+    password = directory / "password"
+    password.write_text(server.admin_password)
+    where = SharedStateServer("", 0, str(server.socket), tls=False, user=None, password_file=password)
+    made: list[One] = []
+    async with AsyncExitStack() as stack:
+        for number in range(count):
+            log = SharedLog(where, Seal(bytes(32), "web"), "web", f"daemon-{number}", 10.0)
+            server.admin().zadd("coatcheck:{web}:members", {f"daemon-{number}": time.time()})
+            shared = SharedLimits(log, bytes(32), lambda: count, time.monotonic)
+            buckets = Buckets()
+            buckets.shares = shared
+            shared.start()
+            stack.push_async_callback(shared.stop)
+            made.append(One(buckets, shared, log))
+        yield made
+
+
+def rule(limit: Limit) -> Rule:
+    return replace(RULE, limits=(limit,))
+
+
+@pytest.mark.parametrize("per", [LimitScope.TENANT, LimitScope.SUBJECT, LimitScope.RULE, LimitScope.SESSION])
+async def test_a_burst_is_shared_within_the_tolerance(
+    server: RedisServer, short: Path, per: LimitScope
+) -> None:
+    """Three daemons are asked for all of it at once: all of it is given, and at most half as much again."""
+    limited = rule(Limit(LimitKind.REQUESTS, 60, 3600.0, 60, per))
+    async with daemons(server, short) as three:
+        passed = sum(await asyncio.gather(*(one.ask_all(limited, 60) for one in three)))
+    assert 60 <= passed <= 60 + 30 + 1  # one more may have come back within the second that this takes
+
+
+async def test_one_after_the_other_gets_what_the_first_left(server: RedisServer, short: Path) -> None:
+    """A tenant that moves on to the next daemon finds no second burst there."""
+    limited = rule(Limit(LimitKind.REQUESTS, 30, 3600.0, 30, LimitScope.TENANT))
+    async with daemons(server, short) as three:
+        first = await three[0].ask_all(limited, 40)
+        await asyncio.sleep(0)
+        rest = [await one.ask_all(limited, 40) for one in three[1:]]
+    assert first >= 30
+    assert sum(rest) <= 15
+
+
+async def test_what_was_too_much_is_paid_back_by_waiting(server: RedisServer, short: Path) -> None:
+    """Over time no more passes than the policy says."""
+    limited = rule(Limit(LimitKind.REQUESTS, 20, 1.0, 4, LimitScope.TENANT))
+    passed, began = 0, time.monotonic()
+    async with daemons(server, short) as three:
+        while time.monotonic() - began < 1.5:
+            passed += sum(await asyncio.gather(*(one.ask_all(limited, 2) for one in three)))
+            await asyncio.sleep(0.01)
+        lasted = time.monotonic() - began
+    assert passed <= 20 * lasted + 4 + 3 + 1
+
+
+async def test_a_burst_at_one_daemon_is_served_whole(server: RedisServer, short: Path) -> None:
+    """Shares are asked for, not refused: nobody is told 429 for less than the policy allows."""
+    limited = rule(Limit(LimitKind.REQUESTS, 10, 3600.0, 10, LimitScope.TENANT))
+    async with daemons(server, short) as (one, _, _):
+        assert await one.ask_all(limited, 10) == 10
+        refused = await one.ask(limited)
+    assert isinstance(refused, Deny)
+    assert refused.reason is Reason.RATE_LIMITED
+
+
+async def test_what_runs_at_once_is_counted_everywhere(server: RedisServer, short: Path) -> None:
+    """Also what has ended there, and what a daemon that died had running."""
+    limited = rule(Limit(LimitKind.CONCURRENT, 6, 0.0, 6, LimitScope.TENANT))
+    async with daemons(server, short) as (one, two, three):
+        assert await one.ask_all(limited, 6) == 6
+        await asyncio.sleep(0.3)
+        assert await two.ask_all(limited, 6) <= 3
+        for _ in range(6):
+            one.buckets.leave(SESSION, limited, ())
+        await asyncio.sleep(0.3)
+        assert await three.ask_all(limited, 1) == 1
+        server.admin().zrem("coatcheck:{web}:members", "daemon-1", "daemon-2")
+        await asyncio.sleep(0.3)
+        assert await one.ask_all(limited, 6) == 6
+
+
+async def test_bytes_are_counted_everywhere(server: RedisServer, short: Path) -> None:
+    """One daemon's stream uses up what another's may not have any more."""
+    limited = rule(Limit(LimitKind.BYTES_DOWN, 1000, 3600.0, 1000, LimitScope.TENANT))
+    async with daemons(server, short) as (one, two, _):
+        now = time.monotonic()
+        assert one.buckets.charge(SESSION, limited, (), LimitKind.BYTES_DOWN, 1000, now) is None
+        assert two.buckets.charge(SESSION, limited, (), LimitKind.BYTES_DOWN, 1, now) is None
+        async with asyncio.timeout(20):
+            while True:
+                now = time.monotonic()
+                denied = two.buckets.charge(SESSION, limited, (), LimitKind.BYTES_DOWN, 1, now)
+                if denied is not None:
+                    break
+                await asyncio.sleep(0.05)
+    assert denied.reason is Reason.BYTES_LIMITED
+
+
+async def test_without_redis_nobody_gets_more_than_a_share(server: RedisServer, short: Path) -> None:
+    """What runs ahead is bounded; the rest waits, and is refused by whoever waits no longer."""
+    limited = rule(Limit(LimitKind.REQUESTS, 60, 3600.0, 60, LimitScope.TENANT))
+    async with daemons(server, short) as (one, _, _):
+        one.log._connector._timeout = 0.5
+        server.send(signal.SIGSTOP)
+        passed = 0
+        while (answer := one.buckets.take(SESSION, limited, (), time.monotonic())) is None:
+            passed += 1
+        assert passed == 10
+        assert isinstance(answer, ShareAwaited)
+        server.send(signal.SIGCONT)
+        assert await one.ask(limited) is None
+
+
+async def test_a_socket_shares_its_sessions_limits_with_nobody(server: RedisServer, short: Path) -> None:
+    """It is one daemon's; a tenant's limit is shared all the same."""
+    socket = replace(SESSION, origin=Origin(OriginClass.SOCKET, SESSION.id))
+    async with daemons(server, short, count=1) as (one,):
+        for per, shared in ((LimitScope.SESSION, False), (LimitScope.TENANT, True)):
+            assert one.shared.shares(Limit(LimitKind.REQUESTS, 1, 1.0, 1, per), socket) is shared
+
+
+async def test_redis_learns_no_names_of_tenants_or_policies(server: RedisServer, short: Path) -> None:
+    """The keys are keyed hashes."""
+    limited = rule(Limit(LimitKind.REQUESTS, 60, 3600.0, 60, LimitScope.TENANT))
+    async with daemons(server, short) as (one, _, _):
+        await one.ask_all(limited, 20)
+        keys = b" ".join(server.admin().keys("*"))
+    assert b"limit:" in keys
+    assert b"acme" not in keys
+    assert b"model" not in keys
+
+
+async def test_what_is_no_number_in_redis_spoils_one_limit_and_no_other(
+    server: RedisServer, short: Path
+) -> None:
+    """Whoever can write there: that limit is not what it was, and the others go on being shared."""
+    spoilt = rule(Limit(LimitKind.CONCURRENT, 2, 0.0, 2, LimitScope.TENANT))
+    sound = rule(Limit(LimitKind.REQUESTS, 20, 3600.0, 20, LimitScope.TENANT))
+    async with daemons(server, short, count=2) as (one, two):
+        assert await one.ask_all(spoilt, 1) == 1
+        (name,) = await _stored(server)
+        server.admin().hset(name, "daemon-0", "inf")
+        assert two.buckets.take(SESSION, spoilt, (), time.monotonic()) is None
+        assert await two.ask_all(sound, 20) == 20
+
+
+async def _stored(server: RedisServer) -> list[bytes]:
+    """The limits that Redis knows, once it knows one."""
+    async with asyncio.timeout(20):
+        while not (found := list(server.admin().keys("*:limit:*"))):
+            await asyncio.sleep(0.02)
+    return found
+
+
+async def test_a_full_table_of_shares_empties_itself_and_stops_nothing(
+    server: RedisServer, short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has ended is told while another limit wants its place: both come out right."""
+    monkeypatch.setattr(limits, "MAX_SHARES", 1)
+    first = rule(Limit(LimitKind.CONCURRENT, 2, 0.0, 2, LimitScope.TENANT))
+    second = rule(Limit(LimitKind.REQUESTS, 20, 3600.0, 20, LimitScope.TENANT))
+    async with daemons(server, short, count=1) as (one,):
+        assert await one.ask(first) is None
+        await _stored(server)
+        server.send(signal.SIGSTOP)
+        one.buckets.leave(SESSION, first, ())
+        async with asyncio.timeout(20):
+            while one.shared._changed:  # it is being told, which nobody answers yet
+                await asyncio.sleep(0.02)
+        one.buckets.take(SESSION, second, (), time.monotonic())
+        server.send(signal.SIGCONT)
+        async with asyncio.timeout(20):
+            while await one.ask(second) is not None:
+                await asyncio.sleep(0.05)
+        assert await one.ask_all(second, 18) == 18
+
+
+@pytest.mark.parametrize("kind", [LimitKind.REQUESTS, LimitKind.CONCURRENT])
+async def test_what_all_have_used_of_a_limit_is_shown_at_each(
+    server: RedisServer, short: Path, kind: LimitKind
+) -> None:
+    """Seven twelfths, a sixth and a twelfth of it: nearly used up for who asked last. None alone is."""
+    limited = rule(Limit(kind, 12, 3600.0, 12, LimitScope.TENANT))
+    of = Policy(SESSION.policy, "tests", "", rules=(limited,))
+
+    def near(one: One) -> list[tuple[str, ...]]:
+        return [each.who for each in levels(*one.buckets.used(), (of,), time.monotonic(), lambda *_: True)]
+
+    async with daemons(server, short, count=2) as (one, two):
+        for asking, count in ((one, 7), (two, 2), (one, 1)):
+            assert await asking.ask_all(limited, count) == count
+            async with asyncio.timeout(20):
+                while asking.shared._changed or any(
+                    each.reporting for each in asking.shared._shares.values()
+                ):
+                    await asyncio.sleep(0.02)
+            if count > 1:
+                assert near(asking) == []
+        async with asyncio.timeout(20):
+            while not near(one):
+                await asyncio.sleep(0.02)
+        assert near(one) == [(SESSION.tenant,)]
