@@ -26,6 +26,7 @@ from coatcheck.durable.pool import Pool
 from coatcheck.durable.sandbox import Admitted, ClaimFailed, Sandbox, SandboxIdentity, WantedSandbox
 from coatcheck.durable.spawning import is_gone
 from coatcheck.durable.starting import claim, event_of, first_event, sandbox_of, start
+from coatcheck.durable.states import Entry, Event, State
 from coatcheck.durable.store import SandboxStore
 from coatcheck.durable.unclaimed import ClaimError, Unclaimed
 from coatcheck.launcher.asking import (
@@ -60,6 +61,13 @@ KILL_SECONDS: Final = 45.0
 
 CLOSE_POLL_SECONDS: Final = 0.02
 
+REPORTS: Final = {
+    SandboxState.RUNNING: Event.RUNS,
+    SandboxState.PAUSED: Event.PAUSES,
+    SandboxState.SLEEPING: Event.SLEEPS,
+    SandboxState.ENDING: Event.ENDS,
+}
+
 type Tell = Callable[[SandboxEvent], None]
 
 
@@ -79,32 +87,32 @@ class Sandboxes:
         self._backends = Backends(settings)
         self.kept = SandboxStore(settings)
         self._lock = threading.Lock()
-        self._known: dict[str, Sandbox] = {}
-        self._admitted: dict[str, WantedSandbox] = {}
-        """By sandbox id, those that were admitted and have no supervisor yet."""
-        self._asleep: set[str] = set()
-        """Those that sleep without a supervisor."""
+        """Of all entries, and of what is below it here."""
+        self._entries: dict[str, Entry] = {}
         self._starting = 0
         """How many are being started or claimed just now."""
         self._closing = False
         self._tell = tell
         self._end_session = end_session
         self.pool = Pool(settings, trust, self._root, self.choose, self.all)
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._ending_since: dict[str, float] = {}
-        self._clearing: set[str] = set()
-        """Those whose supervisor is gone, and whose remains are being removed."""
-        self._discarded: set[str] = set()
-        """Those whose caller wants nothing of them any more."""
-        self._returning: dict[str, SandboxChange] = {}
-        """What it will have been when one that is coming back runs."""
 
     def get(self, sandbox_id: str) -> Sandbox | None:
-        return self._known.get(sandbox_id)
+        entry = self._entries.get(sandbox_id)
+        return entry.sandbox if entry is not None else None
 
     def all(self) -> tuple[Sandbox, ...]:
         """By id, those that ended a while ago included."""
-        return tuple(self._known[each] for each in sorted(self._known.copy()))
+        found = (each.sandbox for _, each in sorted(self._entries.copy().items()))
+        return tuple(each for each in found if each is not None)
+
+    def supervisor(self, sandbox_id: str) -> "subprocess.Popen[bytes] | None":
+        """Its process. None: it has none, or an earlier daemon started it."""
+        entry = self._entries.get(sandbox_id)
+        return entry.process if entry is not None else None
+
+    def admitted(self) -> frozenset[str]:
+        """Those that are to begin, or to begin again, and have no supervisor yet."""
+        return frozenset(each.id for each in self._entries.copy().values() if each.state.begins)
 
     def ownerless(self, listeners: Mapping[str, int]) -> frozenset[str]:
         """Of `State.listeners`, sessions that were opened for a sandbox of ours which is not there."""
@@ -126,32 +134,39 @@ class Sandboxes:
         sleeps or has ended, and is to come back."""
         limits, elastic = decide(wanted, ceilings(self._settings))
         with self._lock:
-            if sandbox_id is not None and (sandbox_id in self._admitted or not self.is_down(sandbox_id)):
+            entry = self._entries.get(sandbox_id) if sandbox_id is not None else None
+            if sandbox_id is not None and (entry is None or not entry.may(Event.RETURNS)):
                 raise SandboxRefused(
                     SandboxProblem.SANDBOX_BUSY,
                     f"{sandbox_id} is running, or somebody brings it back just now",
                     "See `coatcheck sandbox list`.",
                 )
-            down = (SandboxState.ENDED, SandboxState.SLEEPING)
-            live = [each.opened_by for each in self._known.values() if each.state not in down]
-            live += [each.opened_by for each in self._admitted.values()]
+            live = [each.opened_by for each in self._entries.values() if each.state.takes_a_place]
             most, each_most = self._settings.max_sandboxes, self._settings.max_sandboxes_per_caller
             if len(live) >= most:
                 raise too_many(f"this daemon runs {most} sandboxes already", "")
             if live.count(wanted.opened_by) >= each_most:
                 raise too_many(f"you run {each_most} sandboxes already", "_PER_CALLER")
-            if sandbox_id is None and wanted.choice.backend is Backend.MICROVM:
-                # Not when it begins: sessions and a machine of the warm pool would be spent on a refusal.
-                self.kept.check_room(
-                    name for name, each in self._admitted.items() if each.choice.backend is Backend.MICROVM
-                )
-            admitted = Admitted(sandbox_id or f"sbx_{secrets.token_hex(8)}", wanted, limits, elastic)
-            self._admitted[admitted.id] = wanted
-        return admitted
+            if entry is None:
+                if wanted.choice.backend is Backend.MICROVM:
+                    # Not when it begins: sessions and a machine of the warm pool would be spent on a refusal.
+                    self.kept.check_room(each.id for each in self._entries.values() if each.will_be_kept)
+                entry = Entry(f"sbx_{secrets.token_hex(8)}")
+                self._entries[entry.id] = entry
+            else:
+                entry.move(Event.RETURNS)
+            entry.wanted = wanted
+        return Admitted(entry.id, wanted, limits, elastic)
 
     def withdraw(self, admitted: Admitted) -> None:
+        """Nothing comes of it. One that has begun goes on."""
         with self._lock:
-            self._admitted.pop(admitted.id, None)
+            entry = self._entries.get(admitted.id)
+            if entry is None or not entry.may(Event.WITHDRAWN):
+                return
+            entry.move(Event.WITHDRAWN)
+            if entry.sandbox is None:
+                del self._entries[admitted.id]
 
     def start_no_more(self) -> None:
         """The daemon stops."""
@@ -183,8 +198,8 @@ class Sandboxes:
 
     def is_down(self, sandbox_id: str) -> bool:
         """Whether nothing of it runs: it has ended, or sleeps without a supervisor."""
-        sandbox = self._known.get(sandbox_id)
-        return sandbox_id in self._asleep or (sandbox is not None and sandbox.state is SandboxState.ENDED)
+        entry = self._entries.get(sandbox_id)
+        return entry is not None and entry.state.is_down
 
     def start(
         self,
@@ -208,29 +223,38 @@ class Sandboxes:
         *,
         boots: bool,
     ) -> Sandbox:
+        entry = self._entries.get(admitted.id)
+        if entry is None or entry.state is State.ENDED:
+            raise _killed_meanwhile()
         unclaimed, word = None, ""
         if back is None and not boots:
             unclaimed, word = self.pool.take(admitted, tuple(each.name for each in identities))
         if unclaimed is not None:
             return self._claim(unclaimed, admitted, identities, word)
-        before = self._known.get(admitted.id)
-        sandbox = sandbox_of(admitted, identities, before, back)
+        sandbox = sandbox_of(admitted, identities, entry.sandbox, back)
+        announced = SandboxChange.RUNNING
 
         def beginning() -> None:
+            nonlocal announced
             first = first_event(sandbox, back, word)
             if first is not None:
                 self._told(sandbox, *first)
             elif back is not None:
                 woken = Path(back.snapshot) == self.kept.asleep(sandbox.id)
-                self._returning[sandbox.id] = SandboxChange.WOKE if woken else SandboxChange.RESTORED
+                announced = SandboxChange.WOKE if woken else SandboxChange.RESTORED
 
         directory = self.directory(sandbox.id)
         process = start(sandbox, admitted, identities, back, self.kept, self._settings, directory, beginning)
         with self._lock:
-            self._asleep.discard(sandbox.id)
-            self._processes[sandbox.id] = process
-            self._known[sandbox.id] = sandbox
-            self._admitted.pop(sandbox.id, None)
+            entry.sandbox, entry.process, entry.announced = sandbox, process, announced
+            entry.move(Event.STARTED)
+            self._entries[sandbox.id] = entry
+            killed = entry.state is State.DISCARDING
+            if killed:
+                entry.ending_since = time.monotonic()
+        if killed:
+            process.terminate()
+            raise _killed_meanwhile()
         return sandbox
 
     def _claim(
@@ -241,13 +265,16 @@ class Sandboxes:
         def beginning() -> None:
             self._told(sandbox, SandboxChange.CREATED, word)
             with self._lock:  # before it reports
-                self._processes[sandbox.id] = unclaimed.process
-                self._known[sandbox.id] = sandbox
-                self._admitted.pop(admitted.id, None)
+                self._entries.pop(admitted.id, None)
+                entry = Entry(sandbox.id, admitted.wanted, sandbox=sandbox, process=unclaimed.process)
+                entry.move(Event.STARTED)
+                self._entries[sandbox.id] = entry
 
         try:
             claim(unclaimed, sandbox, admitted, identities, self.kept, self._settings, beginning)
         except ClaimError as error:
+            with self._lock:  # one that boots takes its place
+                self._entries[admitted.id] = Entry(admitted.id, admitted.wanted)
             self.reported(sandbox.id, SandboxState.ENDING, Ending.REBIND_FAILED, str(error))
             raise ClaimFailed(str(error)) from None
         except BaseException as error:
@@ -264,29 +291,41 @@ class Sandboxes:
     ) -> Sandbox | None:
         """What its supervisor says. A sandbox that is over stays over. None: it is not known."""
         with self._lock:
-            sandbox = self._known.get(sandbox_id)
-            late = state is SandboxState.STARTING  # it starts when we say so, and not after it runs
-            if sandbox is None or sandbox.over or late:
-                return sandbox
-            now = replace(sandbox, state=state, detail=detail or sandbox.detail)
-            if state is SandboxState.ENDING:
-                now = replace(now, ending=ending or Ending.KILLED, detail=detail)
-                self._ending_since[sandbox_id] = time.monotonic()
-            self._known[sandbox_id] = now
+            entry = self._entries.get(sandbox_id)
+            if entry is None or entry.sandbox is None:
+                return None
+            before, event = entry.state, REPORTS.get(state)
+            # It starts when we say so, and not after it runs.
+            if event is None or not before.is_heard:
+                return entry.sandbox
+            now = self._moves(entry, event, ending, detail)
+        self._moved(entry.announced, before, now)
+        return now
+
+    def _moves(self, entry: Entry, event: Event, ending: Ending | None, detail: str) -> Sandbox:
+        """With the lock held."""
+        if event in (Event.ENDS, Event.KILLED):
+            entry.ending_since = time.monotonic()
+            entry.move(event, ending=ending or Ending.KILLED, detail=detail)
+        else:
+            entry.move(event, detail=detail or entry.known.detail)
+        return entry.known
+
+    def _moved(self, announced: SandboxChange, before: State, now: Sandbox) -> None:
+        """What a change of a sandbox with a supervisor has for consequences."""
         if now.over:
             self.kept.ended(now)  # before anything of it is: a daemon that dies here must not bring it back
             self._let_go(now)
             self._told(now, SandboxChange.ENDED, now.detail)
-        elif sandbox.state is SandboxState.STARTING and state is SandboxState.RUNNING:
-            self.kept.awake(sandbox_id)
+        elif before is State.STARTING and now.state in (SandboxState.RUNNING, SandboxState.PAUSED):
+            self.kept.awake(now.id)
             with contextlib.suppress(OSError):  # a daemon that comes after us finds it as it is
-                run_directory.describe(self.directory(sandbox_id), now)
-            self._told(now, self._returning.pop(sandbox_id, SandboxChange.RUNNING), "")
-        elif state is SandboxState.SLEEPING and sandbox.state is not state:
+                run_directory.describe(self.directory(now.id), now)
+            self._told(now, announced, "")
+        elif now.state is SandboxState.SLEEPING and before is not State.SLEEPING:
             self._told(now, SandboxChange.SLEEPING, "")
-        elif sandbox.state is SandboxState.SLEEPING and state is SandboxState.RUNNING:
+        elif before is State.SLEEPING and now.state is SandboxState.RUNNING:
             self._told(now, SandboxChange.WOKE, "")
-        return now
 
     def scale(self, sandbox_id: str, memory_mib: int | None, cpus: int | None) -> Size:
         """Another size for one that runs, as its caller asks; what is None stays. SandboxRefused."""
@@ -296,13 +335,13 @@ class Sandboxes:
         """From its supervisor: it is to count for `size` from now on. SandboxRefused when the host has no
         room for that; then it has not grown. None: it is not known, or over."""
         with self._lock:
-            sandbox = self._known.get(sandbox_id)
-            if sandbox is None or sandbox.over:
+            entry = self._entries.get(sandbox_id)
+            if entry is None or entry.sandbox is None or entry.sandbox.over:
                 return None
-            others = (each for each in self._known.values() if each.id != sandbox_id)
-            self.pool.check_room(others, sandbox, size)
-            now = replace(sandbox, resources=replace(sandbox.resources, **asdict(size)))
-            self._known[sandbox_id] = now
+            others = (each for each in self.all() if each.id != sandbox_id)
+            self.pool.check_room(others, entry.sandbox, size)
+            entry.change(resources=replace(entry.sandbox.resources, **asdict(size)))
+            now = entry.sandbox
         with contextlib.suppress(FileNotFoundError):  # it ends at this moment
             run_directory.describe(self.directory(sandbox_id), now)  # for a daemon that comes after us
         self._told(now, SandboxChange.RESIZED, f"{size.memory_mib} MiB, {size.cpus} CPUs: {by}")
@@ -311,19 +350,31 @@ class Sandboxes:
     def kill(self, sandbox_id: str, ending: Ending, detail: str) -> None:
         """Its sessions are over when this returns; the rest of it soon after. Idempotent. KILLED: of what was
         saved of it nothing is kept, either."""
-        if ending is Ending.KILLED and sandbox_id in self._known:
-            self._discarded.add(sandbox_id)
-            if self.is_down(sandbox_id):
-                self._discard(sandbox_id, detail)
+        event = Event.KILLED if ending is Ending.KILLED else Event.ENDS
+        with self._lock:
+            entry = self._entries.get(sandbox_id)
+            if entry is None or entry.sandbox is None:
                 return
-        if self.reported(sandbox_id, SandboxState.ENDING, ending, detail) is None:
+            before, was = entry.state, entry.sandbox
+            if before.is_heard:
+                self._moves(entry, event, ending, detail)
+            elif entry.may(event):
+                asleep = was.state is SandboxState.SLEEPING
+                entry.move(event, **{"ending": ending, "detail": detail} if asleep else {})
+            now = entry.known
+        if before.is_heard:
+            self._moved(entry.announced, before, now)
+        elif before.is_down:
+            if event is Event.KILLED:
+                self.kept.forget(sandbox_id)
+                if not was.past:
+                    self._told(now, SandboxChange.ENDED, detail)
             return
         try:
             self.ask(sandbox_id, "POST", "/kill", {"ending": ending, "detail": detail})
         except SupervisorSilent:
-            process = self._processes.get(sandbox_id)
-            if process is not None:
-                process.terminate()
+            if entry.process is not None:
+                entry.process.terminate()
 
     def ask(
         self,
@@ -345,19 +396,23 @@ class Sandboxes:
     def give_up(self, sandbox_id: str, detail: str, why: Ending) -> None:
         """It is not brought back by itself; somebody may restore it."""
         with self._lock:
-            sandbox = self._known.get(sandbox_id)
-            if sandbox is None or sandbox.state is not SandboxState.ENDED:
+            entry = self._entries.get(sandbox_id)
+            if entry is None or entry.state is not State.RESTORABLE:
                 return  # somebody does just now
-            self._known[sandbox_id] = now = replace(sandbox, ending=why, detail=detail)
+            entry.change(ending=why, detail=detail)
+            now = entry.known
             self.kept.ended(now)
         self._told(now, SandboxChange.GIVEN_UP, detail)
 
     def sessions_over(self, session_ids: AbstractSet[str], is_over: Callable[[str], bool]) -> None:
         """Sessions ended elsewhere: revoked, lapsed, expired. Their sandboxes end with them; one that several
         share does with the last."""
-        for sandbox in self.all():
+        for entry in tuple(self._entries.copy().values()):
+            sandbox = entry.sandbox
+            if sandbox is None or entry.clearing or not entry.state.is_heard:
+                continue
             theirs = {name: each for name, each in sandbox.sessions.items() if each in session_ids}
-            if not theirs or sandbox.over or sandbox.id in self._asleep | self._clearing:
+            if not theirs:
                 continue
             if sandbox.keeping.shares and not all(map(is_over, sandbox.sessions.values())):
                 for name, each in theirs.items():
@@ -377,7 +432,7 @@ class Sandboxes:
                 if not sandbox.over:  # also one that began just now
                     self.kill(sandbox.id, Ending.DAEMON_GONE, "the daemon was stopped")
                 elif time.monotonic() > until:
-                    kill_supervisor(self._processes.get(sandbox.id), self.directory(sandbox.id))
+                    kill_supervisor(self.supervisor(sandbox.id), self.directory(sandbox.id))
                 self.settle(sandbox.id)
             time.sleep(CLOSE_POLL_SECONDS)
 
@@ -392,24 +447,23 @@ class Sandboxes:
                 sandbox = run_directory.read(directory)
             except (OSError, ValueError, KeyError, TypeError):
                 sandbox = None
-            if sandbox is not None and run_directory.is_locked(directory):
-                self._known[sandbox.id] = sandbox
-                continue
             if sandbox is not None:
+                self._entries[sandbox.id] = entry = Entry.found(sandbox)
+                if run_directory.is_locked(directory):
+                    continue
                 record = self.kept.record(sandbox.id)
                 if record is not None and record.sandbox.over:  # it was ending, and how is known
-                    ending, detail = record.sandbox.ending, record.sandbox.detail
-                    sandbox = replace(sandbox, state=SandboxState.ENDING, ending=ending, detail=detail)
-                    self._let_go(sandbox)
-                self._known[sandbox.id] = sandbox
-                self._gone(sandbox)
+                    entry.move(Event.ENDS, ending=record.sandbox.ending, detail=record.sandbox.detail)
+                    self._let_go(entry.known)
+                self._gone(entry)
             remove_cgroup(f"coatcheck-{directory.name}")  # of one that was nobody's, too
             shutil.rmtree(directory, ignore_errors=True)
         for record in kept:
-            if record.sandbox.id not in self._known:  # it had ended, or the host went down with it
-                state = SandboxState.ENDING if record.sandbox.over else record.sandbox.state
-                self._known[record.sandbox.id] = was = replace(record.sandbox, state=state)
-                self._gone(was)
+            if record.sandbox.id not in self._entries:  # it had ended, or the host went down with it
+                was = record.sandbox
+                entry = Entry.found(replace(was, state=SandboxState.ENDING) if was.over else was)
+                self._entries[was.id] = entry
+                self._gone(entry)
         for session in self.ownerless(listeners):
             self._end_session(session, "it was opened for a sandbox, and there is none")
         self.pool.begin()
@@ -422,78 +476,62 @@ class Sandboxes:
 
     def settle(self, sandbox_id: str) -> Sandbox | None:
         """The sandbox as it is now, after a look at its supervisor."""
-        sandbox = self._known.get(sandbox_id)
-        if sandbox is None or self.is_down(sandbox_id):
-            return sandbox
-        process = self._processes.get(sandbox_id)
-        gone = is_gone(process) if process else not run_directory.is_locked(self.directory(sandbox_id))
+        entry = self._entries.get(sandbox_id)
+        if entry is None or entry.sandbox is None or entry.state.is_down:
+            return entry.sandbox if entry is not None else None
+        process, directory = entry.process, self.directory(sandbox_id)
+        gone = is_gone(process) if process else not run_directory.is_locked(directory)
         if gone:
-            self._gone(sandbox)
-        elif time.monotonic() - self._ending_since.get(sandbox_id, time.monotonic()) > KILL_SECONDS:
+            self._gone(entry)
+        elif entry.ending_since is not None and time.monotonic() - entry.ending_since > KILL_SECONDS:
             logger.error("sandbox %s does not end: its supervisor is killed", sandbox_id)
-            kill_supervisor(process, self.directory(sandbox_id))
-        return self._known.get(sandbox_id)
+            kill_supervisor(process, directory)
+        return entry.sandbox
 
-    def _gone(self, sandbox: Sandbox) -> None:
+    def _gone(self, entry: Entry) -> None:
         """Its supervisor is. Down it is only when nothing is left in the way of whoever brings it back."""
         with self._lock:
-            if self.is_down(sandbox.id) or sandbox.id in self._clearing:
+            if entry.state.is_down or entry.clearing:
                 return
-            self._clearing.add(sandbox.id)
-        directory = self.directory(sandbox.id)
+            entry.clearing = True
+        directory = self.directory(entry.id)
         try:
-            if not sandbox.over:
-                self._let_go(sandbox)
+            if entry.state.is_heard:
+                self._let_go(entry.known)
             remove_cgroup(f"coatcheck-{directory.name}")  # the kernel ended what was in it; the group stays
             shutil.rmtree(directory, ignore_errors=True)
             with self._lock:
-                before = self._known.get(sandbox.id, sandbox)
-                self._known[sandbox.id] = now = self._left(before)
-                self._processes.pop(sandbox.id, None)
-                self._ending_since.pop(sandbox.id, None)
-                self._returning.pop(sandbox.id, None)
-                if now.past:
-                    self._discarded.discard(sandbox.id)
-                    self.kept.forget(sandbox.id)
-                elif now.over:
+                before = entry.known
+                self._leaves(entry)
+                now = entry.known
+                entry.process = entry.ending_since = None
+                if entry.state is State.ENDED:
+                    self.kept.forget(entry.id)
+                elif entry.state is State.RESTORABLE:
                     self.kept.ended(now)
-                for forgotten in [each.id for each in self._known.values() if each.past][:-MAX_REMEMBERED]:
-                    del self._known[forgotten]
+                past = [each.id for each in self._entries.values() if each.state is State.ENDED]
+                for forgotten in past[:-MAX_REMEMBERED]:
+                    del self._entries[forgotten]
         finally:
-            self._clearing.discard(sandbox.id)
+            entry.clearing = False
         if now.state is SandboxState.SLEEPING and before.state is not now.state:
             self._told(now, SandboxChange.SLEEPING, now.detail)
         elif now.state is SandboxState.ENDED and not before.over:
             self._told(now, SandboxChange.ENDED, now.detail)
 
-    def _left(self, sandbox: Sandbox) -> Sandbox:
-        """What is left of one whose supervisor is gone: it sleeps, it can be restored, or nothing."""
-        discarded = sandbox.id in self._discarded
-        if not discarded and self.kept.asleep(sandbox.id) is not None:
-            self._asleep.add(sandbox.id)
-            return replace(sandbox, state=SandboxState.SLEEPING, ending=None)
-        if not sandbox.over:
-            sandbox = replace(
-                sandbox,
-                ending=Ending.SUPERVISOR_GONE,
-                detail="its supervisor was killed or crashed; see the daemon's log",
-            )
-        saved = not discarded and self.kept.is_saved(sandbox.id)
-        return replace(sandbox, state=SandboxState.ENDED, recoverable=saved)
-
-    def _discard(self, sandbox_id: str, detail: str) -> None:
-        """Of one that is down: what was saved of it goes."""
-        with self._lock:
-            before = self._known[sandbox_id]
-            self._asleep.discard(sandbox_id)
-            self._discarded.discard(sandbox_id)
-            now = replace(before, state=SandboxState.ENDED, recoverable=False)
-            if before.state is SandboxState.SLEEPING:
-                now = replace(now, ending=Ending.KILLED, detail=detail)
-            self._known[sandbox_id] = now
-        self.kept.forget(sandbox_id)
-        if not before.past:
-            self._told(now, SandboxChange.ENDED, detail)
+    def _leaves(self, entry: Entry) -> None:
+        """What is left of one whose supervisor is gone: it sleeps, it can be restored, or nothing. With the
+        lock held."""
+        if entry.state is State.DISCARDING:
+            entry.move(Event.LEFT)
+        elif self.kept.asleep(entry.id) is not None:
+            entry.move(Event.LEFT_ASLEEP, ending=None)
+        else:
+            how: dict[str, object] = {}
+            if entry.state.is_heard:
+                detail = "its supervisor was killed or crashed; see the daemon's log"
+                how = {"ending": Ending.SUPERVISOR_GONE, "detail": detail}
+            entry.move(Event.LEFT_SAVED if self.kept.is_saved(entry.id) else Event.LEFT, **how)
 
     def _let_go(self, sandbox: Sandbox) -> None:
         for session in sandbox.sessions.values():
@@ -501,3 +539,11 @@ class Sandboxes:
 
     def _told(self, sandbox: Sandbox, change: SandboxChange, detail: str) -> None:
         self._tell(event_of(sandbox, change, detail))
+
+
+def _killed_meanwhile() -> SandboxRefused:
+    return SandboxRefused(
+        SandboxProblem.SANDBOX_ENDED,
+        "it was killed while it was being brought back, and with it what was saved of it",
+        "Create another one.",
+    )

@@ -33,14 +33,14 @@ RESTORE: tuple[Work, ...] = (sandbox_returning.restore, sandbox_returning.bring_
 AT_ONCE: tuple[Work, ...] = (starting.start, spawning.spawn)
 """In one go, in a thread."""
 AFTER_A_FAILURE = {
-    "await desk.take(partial(desk.backend.state.end, made.session, maker))",
-    "await desk.take(lambda: state.end(session.id, caller))",
+    "await context.take(partial(context.backend.state.end, made.session, maker))",
+    "await context.take(lambda: state.end(session.id, caller))",
 }
 ELSEWHERE = {
     *AFTER_A_FAILURE,
     "saved = await told(lambda: sandboxes.kept.saved(sandbox.id, asked.snapshot))",  # of a named snapshot
-    "return await begin(desk, admitted, people, back, boots=True)",  # of the warm pool
-    "await desk.give(lambda: desk.backend.state.note_listener(session.id, port))",  # of no sandbox
+    "return await begin(context, admitted, people, back, boots=True)",  # of the warm pool
+    "await context.give(lambda: context.backend.state.note_listener(session.id, port))",  # of no sandbox
     "open_private_directory(volumes(settings))",  # it has none
     "await told(partial(kept.remove, sandbox.id, each))",  # nobody lowered a limit
     "new = kept.record(sandbox.id) is None",  # nothing was done since the step before, as with the next two

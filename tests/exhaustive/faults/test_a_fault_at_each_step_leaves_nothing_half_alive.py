@@ -35,7 +35,7 @@ WAKING = (Sleeper._wake, standing_still.set_clock, thaw)
 REBINDING = (Supervisor._rebind, standing_still.rebind, thaw, standing_still._obeyed)
 KNOWN: tuple[Work, ...] = (*SAVING, *SLEEPING, *WAKING, *REBINDING)
 ELSEWHERE = {
-    "Turns.take", "Turns.start", "Turns.closed",  # who waits for whom: tests/durable/test_saving.py
+    "OperationQueue.take", "OperationQueue.start", "OperationQueue.closed",  # tests/durable/test_saving.py
     "Sleeper.sleep", "Sleeper.wake",  # one line, of which all else is here
     "Sleeper._doze",  # asks its daemon before anything is done: tests/system/durable/test_sleeping.py
     "Saver.drop",  # nobody waits for it any more

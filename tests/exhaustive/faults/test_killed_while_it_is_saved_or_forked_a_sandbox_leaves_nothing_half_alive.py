@@ -29,9 +29,9 @@ pytestmark = [
 SECONDS = 120.0
 ELSEWHERE = {
     "saved = await told(lambda: sandboxes.kept.saved(sandbox.id, asked.snapshot))",  # of a named snapshot
-    "await desk.take(partial(desk.backend.state.end, made.session, maker))",  # after a failure
+    "await context.take(partial(context.backend.state.end, made.session, maker))",  # after a failure
     "await asyncio.to_thread(sandboxes.kept.drop, point)",  # as the next daemon does
-    "return await begin(desk, admitted, people, back, boots=True)",  # of the warm pool
+    "return await begin(context, admitted, people, back, boots=True)",  # of the warm pool
 }
 
 
@@ -82,7 +82,7 @@ async def test_a_fork_that_fails_at_a_step_leaves_none_of_its_copies(world: Worl
         lambda: all(state(where, each) != "starting" for each in others),
         SECONDS,
     )
-    if "await running(desk, each)" in step.text:
+    if "await running(context, each)" in step.text:
         for other in others:
             found = await world.client.get(other)
             if found.shown["state"] == "running":
@@ -93,12 +93,12 @@ async def test_a_fork_that_fails_at_a_step_leaves_none_of_its_copies(world: Worl
     kept = where.daemon.sandboxes.kept
     assert not list((kept.place(parent.id) / "forks").iterdir())
     assert not any(kept.place(each).exists() or where.directory(each).exists() for each in others)
-    assert not where.daemon.sandboxes._admitted
+    assert not where.daemon.sandboxes.admitted()
     assert (await parent.run(["true"])).exit_code == 0
 
 
 def supervisor_of(where: Place, sandbox: str) -> int | None:
-    process = where.daemon.sandboxes._processes.get(sandbox)
+    process = where.daemon.sandboxes.supervisor(sandbox)
     return process.pid if process is not None else None
 
 

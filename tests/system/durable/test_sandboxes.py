@@ -43,7 +43,9 @@ async def where(all_output: Path, upstream_tls: UpstreamTls) -> AsyncIterator[Pl
 
 
 def supervisor_of(where: Place, sandbox: Sandbox) -> int:
-    return where.daemon.sandboxes._processes[sandbox.id].pid
+    process = where.daemon.sandboxes.supervisor(sandbox.id)
+    assert process is not None
+    return process.pid
 
 
 async def test_a_supervisor_that_is_killed_leaves_nothing(where: Place) -> None:

@@ -120,8 +120,9 @@ async def test_nothing_was_in_them_that_is_anybodys(claimed: Claimed) -> None:
     assert claimed.found == [] and claimed.searched == 2 * 192 * 2**20
     one = claimed.sandboxes[0]
     await one.start(["sh", "-c", "while :; do sleep 1000; done"])
-    supervisor = claimed.where.daemon.sandboxes._processes[one.id].pid
-    memory = await asyncio.to_thread(memory_of, supervisor)
+    supervisor = claimed.where.daemon.sandboxes.supervisor(one.id)
+    assert supervisor is not None
+    memory = await asyncio.to_thread(memory_of, supervisor.pid)
     assert HANDLE.search(memory)
 
 

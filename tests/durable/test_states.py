@@ -1,0 +1,155 @@
+"""How a sandbox gets from one state to another, and what of that cannot happen. Supervisors that are killed:
+test_sandboxes.py; daemons: tests/faults."""
+
+import logging
+import shutil
+import subprocess
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coatcheck.durable.durability import RestorePoint
+from coatcheck.durable.sandboxes import Sandboxes
+from coatcheck.durable.states import TRANSITIONS, Entry, Event, State
+from coatcheck.durable.store import ASLEEP, SNAPSHOTS
+from coatcheck.launcher.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
+from coatcheck.settings.daemon import Settings
+from coatcheck.telemetry.events import SandboxEvent
+from tests.durable.test_store import WANTED, begin, keeper, people, sandbox, save
+
+ID = sandbox().id
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(State, Event)), ids=str)
+def test_what_is_not_in_the_table_does_not_happen(
+    caplog: pytest.LogCaptureFixture, state: State, event: Event
+) -> None:
+    """It is logged: somebody believed that it could. What is in it does, and callers see that."""
+    entry = Entry(ID, state=state, sandbox=sandbox())
+    before = entry.sandbox
+    after = TRANSITIONS[state].get(event)
+    with caplog.at_level(logging.ERROR):
+        assert entry.move(event, detail="a test") is (after is not None)
+    if after is None:
+        assert (entry.state, entry.sandbox) == (state, before)
+        assert caplog.messages == [f"sandbox {ID} is {state}, so this is refused: {event}"]
+    else:
+        assert entry.state is after and entry.known.state is after.shown and entry.known.detail == "a test"
+        assert entry.known.recoverable is (after in (State.RESTORABLE, State.RESTORING))
+
+
+def test_every_state_is_reached_and_none_is_a_trap() -> None:
+    """From the first one to each, and from each to the end."""
+
+    def reached(start: State) -> set[State]:
+        found, new = {start}, [start]
+        while new:
+            following = set(TRANSITIONS[new.pop()].values()) - found
+            found |= following
+            new += following
+        return found
+
+    assert set(TRANSITIONS) == reached(State.ADMITTED) == set(State)
+    assert all(State.ENDED in reached(each) for each in State)
+
+
+def test_only_one_place_changes_a_state() -> None:
+    """All others ask `Entry.move`, which asks the table."""
+    package = Path(__file__).parents[2] / "proxy/coatcheck"
+    changing = [path.name for path in package.rglob("*.py") if "entry.state =" in path.read_text()]
+    assert changing == []
+
+
+# --- a sandbox that sleeps, or can be restored, and an earlier daemon left behind --------------------------
+
+
+class Left:
+    """Its directory in the state, and a daemon that has just begun."""
+
+    def __init__(self, directory: Path, where: str) -> None:
+        settings = Settings(state_dir=directory, runtime_dir=directory / "run")
+        before = keeper(directory)
+        begin(before, "ses_1")
+        place = before.place(ID)
+        self.saved = save(before, place / where, 1)
+        self.events: list[SandboxEvent] = []
+        self.ended: list[str] = []
+        self.sandboxes = Sandboxes(settings, self.events.append, lambda each, why: self.ended.append(each))
+        self.sandboxes.adopt({})
+        self.events.clear()
+
+    @property
+    def state(self) -> str:
+        found = self.sandboxes.get(ID)
+        assert found is not None
+        return found.state + (", recoverable" if found.recoverable else "")
+
+    def start(self) -> None:
+        admitted = self.sandboxes.admit(WANTED, ID)
+        self.sandboxes.start(admitted, people("ses_2"), RestorePoint(str(self.saved), 1, (), ID))
+
+    @property
+    def changes(self) -> list[str]:
+        return [each.change for each in self.events]
+
+
+@pytest.fixture(params=[ASLEEP, f"{SNAPSHOTS}/one"], ids=["asleep", "restorable"])
+def left(request: pytest.FixtureRequest, tmp_path: Path) -> Left:
+    return Left(tmp_path, request.param)
+
+
+def test_a_return_that_fails_leaves_it_as_it_was(left: Left) -> None:
+    """Only one caller at a time brings it back; when that fails, the next one may."""
+    before = left.state
+    for _ in range(2):
+        admitted = left.sandboxes.admit(WANTED, ID)
+        assert left.state == before and left.sandboxes.is_down(ID) and left.sandboxes.admitted() == {ID}
+        with pytest.raises(SandboxRefused) as busy:
+            left.sandboxes.admit(WANTED, ID)
+        assert busy.value.problem is SandboxProblem.SANDBOX_BUSY
+        left.sandboxes.withdraw(admitted)
+    assert left.state == before and not left.sandboxes.admitted() and not left.changes
+
+
+def test_one_that_is_killed_while_it_is_brought_back_stays_dead(left: Left) -> None:
+    """Its sessions were being opened; what was saved of it is gone, and nothing starts."""
+    admitted = left.sandboxes.admit(WANTED, ID)
+    left.sandboxes.kill(ID, Ending.KILLED, "ended by a test")
+    assert left.state == "ended" and not left.saved.exists() and left.changes == ["ended"]
+    with pytest.raises(SandboxRefused, match="it was killed while it was being brought back") as refused:
+        left.sandboxes.start(admitted, people("ses_2"), RestorePoint(str(left.saved), 1, (), ID))
+    assert refused.value.problem is SandboxProblem.SANDBOX_ENDED
+    left.sandboxes.withdraw(admitted)
+    assert left.state == "ended" and left.changes == ["ended"]
+
+
+def test_one_that_is_killed_while_its_supervisor_starts_stays_dead(
+    left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That supervisor is ended, and what it made is removed."""
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def starts(*about: Any) -> "subprocess.Popen[bytes]":
+        directory = left.sandboxes.directory(ID)
+        directory.mkdir(parents=True)
+        begun.append(subprocess.Popen([shutil.which("sleep") or "sleep", "1000"]))
+        left.sandboxes.kill(ID, Ending.KILLED, "ended by a test")
+        return begun[0]
+
+    monkeypatch.setattr("coatcheck.durable.sandboxes.start", starts)
+    with pytest.raises(SandboxRefused, match="it was killed while it was being brought back"):
+        left.start()
+    assert begun[0].wait(10) != 0
+    left.sandboxes.settle(ID)
+    assert left.state == "ended" and left.changes == ["ended"]
+    assert not left.saved.exists() and not left.sandboxes.directory(ID).exists()
+
+
+def test_a_report_that_comes_late_changes_nothing(left: Left) -> None:
+    """It was under way when its supervisor was gone."""
+    before = left.state
+    for state in (SandboxState.RUNNING, SandboxState.PAUSED, SandboxState.ENDING):
+        left.sandboxes.reported(ID, state)
+    assert left.state == before and not left.changes
