@@ -111,7 +111,8 @@ def _value(text: str) -> Any:
 
 def ours(inside: Inside, wanted: str, _: Mapping[str, str]) -> str:
     """`vendor,exp=-5,gen=true`: the session's claims with changes, signed by the proxy's own key. Times are
-    seconds from now. `-jti` leaves one out, `+nbf=1` is one more, `twice` has one twice, `raw=[1]` is all."""
+    seconds from now; `sid=parent` names the session's parent. `-jti` leaves one out, `+nbf=1` is one more,
+    `twice` has one twice, `raw=[1]` is all."""
     if inside.signing is None:
         raise ValueError("this proxy signs no handles")
     name, *changes = wanted.split(",")
@@ -133,6 +134,8 @@ def ours(inside: Inside, wanted: str, _: Mapping[str, str]) -> str:
             payload = value.encode()
         elif what == "twice":
             payload = _json(claims)[:-1] + b',"sid":"%b"}' % inside.session.encode()
+        elif change == "sid=parent":
+            claims["sid"] = inside.parent
         elif what.startswith("-"):
             del claims[what[1:]]
         else:

@@ -34,7 +34,7 @@ def revoke_handle(proxy: Coatcheck, session: str, asked: Mapping[str, Any]) -> N
 
 def new_generation(proxy: Coatcheck, session: str, _: Mapping[str, Any]) -> None:
     """Restored or forked: what was held before is another life's."""
-    proxy.daemon.state.bump_generation(session, "the corpus")
+    proxy.daemon.state.rebind(session, "the corpus")
 
 
 def lapse(proxy: Coatcheck, session: str, _: Mapping[str, Any]) -> None:

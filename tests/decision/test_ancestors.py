@@ -15,26 +15,33 @@ from tests.decision.test_decide import API, CREDENTIALS, POLICY, SESSION, alarm,
 
 def _clone(name: str, *ancestors: str) -> Session:
     origin = Origin(OriginClass.SOCKET, name)
-    return replace(SESSION, id=name, origin=origin, ancestors=frozenset(ancestors))
+    line = frozenset(ancestors)
+    return replace(SESSION, id=name, origin=origin, ancestors=line, generation=1 + len(line))
 
 
 PARENT = replace(SESSION, revoked=True, generation=3)
-"""Over for long, as it may be when a clone of its snapshot runs."""
+"""Over for long, as it may be when a clone of its snapshot runs; and rebound twice since."""
 CLONE = _clone("ses_clone", "ses_a")
 SIBLING = _clone("ses_sibling", "ses_a")
 GRANDCHILD = _clone("ses_grandchild", "ses_a", "ses_clone")
 HELD = {
-    f"cch_eyJ{session}-{name}": Claims(session, name, 1, 0, 5, f"jti-{session}-{name}")
-    for session in ("ses_a", "ses_clone", "ses_sibling", "ses_stranger")
+    f"cch_eyJ{session}-{name}": Claims(session, name, generation, 0, 5, f"jti-{session}-{name}")
+    for session, generation in (("ses_a", 1), ("ses_clone", 2), ("ses_sibling", 2), ("ses_stranger", 1))
     for name in ("api", "git", "body")
 }
-"""Each expired at 5 s, and of an older generation than the parent's."""
-OWN = Claims("ses_clone", "api", 1, 0, 900, "jti-own")
+"""Each expired at 5 s, and the parent's is of an older generation than the parent."""
+OWN = Claims("ses_clone", "api", 2, 0, 900, "jti-own")
+
+LATER = {
+    f"cch_eyJlater-{generation}": Claims("ses_a", "api", generation, 0, 900, f"jti-later-{generation}")
+    for generation in (2, 3)
+}
+"""What the parent got by its rebinds, after the fork."""
 
 
 def world(*sessions: Session, inherit: bool = True, at: float = 10.0) -> DecisionContext:
     credentials = {name: replace(each, inherit=inherit) for name, each in CREDENTIALS.items()}
-    held = HELD | {"cch_eyJown": OWN}
+    held = HELD | LATER | {"cch_eyJown": OWN}
     return DecisionContext(
         now=Now(at, at),
         by_origin={each.origin: each for each in sessions},
@@ -112,6 +119,14 @@ def test_an_ancestor_that_nobody_remembers_vouches_for_nothing() -> None:
     head = RequestHead("GET", "/v1", (("authorization", "Bearer cch_eyJses_a-api"),), end_stream=True)
     verdict = decide(Peer("c", (CLONE.origin,)), API, head, world(CLONE))
     assert reason(verdict) is Reason.HANDLE_STALE
+
+
+@pytest.mark.parametrize("generation", [2, 3])
+def test_a_string_that_the_ancestor_got_after_the_fork_is_stale_in_the_clone(generation: int) -> None:
+    """No process of the clone can hold it from before; the next child of the parent inherits it."""
+    assert reason(ask(CLONE, f"cch_eyJlater-{generation}")) is Reason.HANDLE_STALE
+    child = replace(_clone("ses_child", "ses_a"), generation=4)
+    assert isinstance(ask(child, f"cch_eyJlater-{generation}"), Inject)
 
 
 def test_what_the_clone_was_not_granted_an_ancestors_string_does_not_give() -> None:

@@ -52,7 +52,7 @@ def test_nothing_is_given_that_is_not_on_disk(house: House, state: State) -> Non
             lambda: state.open_session(WANTED, "launcher"),
             lambda: state.renew(session.id, "launcher"),
             lambda: state.mint(session.id, "openai"),
-            lambda: state.bump_generation(session.id, "launcher"),
+            lambda: state.rebind(session.id, "launcher"),
         ):
             with pytest.raises(StateError) as caught:
                 call()

@@ -125,7 +125,7 @@ def test_a_revocation_is_in_force_here_while_others_cannot_be_told(
         lambda: opened(state, "late"),
         lambda: state.renew(sessions[2].id, "launcher"),
         lambda: state.mint(sessions[2].id, "openai"),
-        lambda: state.bump_generation(sessions[2].id, "launcher"),
+        lambda: state.rebind(sessions[2].id, "launcher"),
     ):
         session = opened(state, "taken")
         with others.slow():
@@ -152,7 +152,7 @@ def test_a_revocation_is_in_force_here_while_others_cannot_be_told(
     first.result(PATIENCE)
 
 
-@pytest.mark.parametrize("give", ["renew", "bump_generation"])
+@pytest.mark.parametrize("give", ["renew", "rebind"])
 def test_what_is_revoked_while_something_is_given_to_it_stays_revoked(
     threads: ThreadPoolExecutor, give: str, tmp_path: Path
 ) -> None:

@@ -45,7 +45,7 @@ def test_a_snapshot_takes_from_what_was_known_what_was_taken_meanwhile(tmp_path:
         assert b.session(session.id).credentials == session.credentials
         a.revoke_where(lambda each: True, "openai", "operator")
         a.revoke_handle(session.id, handles[0].jti)
-        a.bump_generation(session.id, "launcher")
+        a.rebind(session.id, "launcher")
         ours.load(given(session, theirs), Position(1, 5_000, "bb"))
         wanted = (frozenset({"anthropic", "github"}), frozenset({handles[0].jti}), 2)
         here = b.session(session.id)

@@ -172,12 +172,40 @@ def test_a_minted_handle_lives_for_minutes(house: House, state: State) -> None:
     assert counts(state, session, short.value) is Reason.HANDLE_EXPIRED
 
 
-def test_a_new_generation_makes_old_handles_stale(state: State) -> None:
-    """A restored sandbox is new people (I10)."""
+def test_a_rebind_makes_old_handles_stale_at_once_and_for_good(house: House, state: State) -> None:
+    """The sandbox has begun another life (I4): also after a restart."""
     session, (old,) = state.open_session(WANTED, "launcher")
-    session, (new,) = state.bump_generation(session.id, "launcher")
-    assert counts(state, session, old.value) is Reason.HANDLE_STALE
-    assert counts(state, session, new.value) is None
+    minted, epoch = state.mint(session.id, "openai"), state.sessions.epoch
+    session, (new,) = state.rebind(session.id, "launcher")
+    assert (session.generation, state.sessions.epoch) == (2, epoch + 1)
+    for _ in range(2):
+        for stale in (old, minted):
+            assert counts(state, session, stale.value) is Reason.HANDLE_STALE
+        assert counts(state, session, new.value) is None
+        state = house.restart(state)
+
+
+def test_a_rebind_gives_no_more_handles_than_a_session_may_have(house: House) -> None:
+    """Somebody who rebinds in a loop fills no disk; refused, nothing has changed."""
+    state = house.open(StateSettings(max_handles=3))
+    session, (handle,) = state.open_session(WANTED, "launcher")
+    for _ in range(2):
+        session, (handle,) = state.rebind(session.id, "launcher")
+    with pytest.raises(StateError) as caught:
+        state.rebind(session.id, "launcher")
+    assert caught.value.reason is Problem.CAPACITY
+    assert state.session(session.id).generation == session.generation == 3
+    assert counts(state, session, handle.value) is None
+
+
+def test_a_session_begins_at_its_sandboxes_generation(house: House, state: State) -> None:
+    """As the sandbox's lives are counted, and above its parent's whatever was asked for."""
+    parent, _ = state.open_session(replace(WANTED, generation=5), "launcher")
+    assert parent.generation == 5
+    assert state.open_session(replace(WANTED, parent=parent.id), "launcher")[0].generation == 6
+    child, (handle,) = state.open_session(replace(WANTED, parent=parent.id, generation=9), "launcher")
+    assert child.generation == 9
+    assert counts(house.restart(state), child, handle.value) is None
 
 
 def test_a_rotated_key_leaves_running_sandboxes_alone(house: House, state: State) -> None:

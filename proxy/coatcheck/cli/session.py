@@ -112,6 +112,24 @@ def renew(
 
 
 @app.command()
+def rebind(session: SessionArgument, socket: SocketOption = None, as_json: JsonOption = False) -> None:
+    """Refuse all handles of a session and issue new ones, because its sandbox was restored or handed on.
+
+    Requests that use an old handle are cut off. A session of one of Coatcheck's own sandboxes cannot be
+    rebound: restore or fork the sandbox instead.
+
+    Example: coatcheck session rebind ses_0123456789abcdef01234567
+    """
+    rebound = client_for(socket).rebind(session)
+    if as_json:
+        emit_json(rebound)
+        return
+    typer.echo(f"{session}: generation {rebound['session']['generation']}")
+    for name, handle in sorted(rebound["handles"].items()):
+        typer.echo(f"handle    {name} {handle['env'] or '-'} {handle['value']}")
+
+
+@app.command()
 def revoke(
     session: SessionArgument,
     why: Annotated[

@@ -117,6 +117,11 @@ class ControlClient(SandboxCalls):
         """`{session, lease_expires_at}`. A session that is over is not revived: ControlError."""
         return self._post(_path(session, "renew"), {"lease_seconds": lease_seconds})
 
+    def rebind(self, session: str) -> Answer:
+        """`{session, handles, environment}`: the sandbox has begun a new life, for which the session goes on
+        with these handles alone. Those issued before are refused, and what runs on one is cut off."""
+        return self._post(_path(session, "rebind"), {})
+
     def revoke(self, session: str, why: str | None = None) -> Answer:
         """`{session}`, once the revocation is on disk."""
         return self._post(_path(session, "revoke"), {"why": why})

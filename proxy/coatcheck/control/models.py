@@ -206,6 +206,14 @@ class SessionRenewed(Answered):
     lease_expires_at: float
 
 
+class SessionRebound(Answered):
+    """A session whose sandbox has begun a new life: only these handles count from now on."""
+
+    session: SessionView
+    handles: dict[str, MintedHandle] = Field(description="By credential.")
+    environment: dict[str, str] = Field(description="The variables in which clients look for the handles.")
+
+
 class SessionShown(Answered):
     session: SessionView
     handles: list[HandleView]

@@ -129,7 +129,7 @@ def judge(
     that the handle names, where that is one of this session's ancestors and is still known.
     """
     if claims.sid in session.ancestors:
-        refused = _not_inherited(claims, credential, ancestor)
+        refused = _not_inherited(claims, session, credential, ancestor)
     else:
         refused = _not_its_own(claims, session, now)
     if refused is not None:
@@ -159,12 +159,19 @@ def _not_its_own(claims: Claims, session: Session, now: Now) -> Deny | None:
     return None
 
 
-def _not_inherited(claims: Claims, credential: Credential, ancestor: Session | None) -> Deny | None:
-    """An ancestor's string is a name, not authority: its own end and generation say nothing here, where a
-    process that began in another life still holds it. That somebody revoked *it* does: it has leaked."""
+def _not_inherited(
+    claims: Claims, session: Session, credential: Credential, ancestor: Session | None
+) -> Deny | None:
+    """An ancestor's string is a name, not authority: its expiry, and whether it is stale in its own session,
+    do not matter here, where a process that began in an earlier life still holds it. It matters that this
+    very string was revoked, as it has leaked; and that it was issued in a generation which is not before
+    this session's, by a rebind after the fork: no process here can have inherited it."""
     if ancestor is None or ancestor.id != claims.sid:
         detail = f"handle {claims.jti} of session {claims.sid}, which nobody remembers"
         return Deny(Reason.HANDLE_STALE, detail)
+    if claims.generation >= session.generation:
+        detail = f"handle {claims.jti} of session {claims.sid} is of generation {claims.generation}"
+        return Deny(Reason.HANDLE_STALE, f"{detail}, which is not before {session.generation}")
     if claims.jti in ancestor.revoked_handles:
         return Deny(Reason.HANDLE_REVOKED, f"handle {claims.jti} of session {claims.sid}")
     if not credential.inherit:

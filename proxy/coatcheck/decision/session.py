@@ -36,6 +36,8 @@ class Session:
     """Names of the policy's credentials that this session was granted."""
     isolation: Isolation
     generation: int
+    """Which life of its sandbox the session is of: later than every ancestor's, and raised by a rebind. A
+    handle counts only in the generation in which it was issued (I4)."""
     opened_at: float
     expires_at: float
     lease_seconds: float

@@ -134,12 +134,14 @@ class Call:
         state = self._shared.state
         sessions = state.sessions
         current = sessions.by_id.get(session.id)
-        if current is None or current.generation != session.generation:
+        if current is None:
             return Deny(Reason.SESSION_REVOKED, "the session has ended")
         now = state.clock.now()
         dead = alive(current, now) or state.stale(now)
         if dead is not None:
             return dead
+        if current.generation != session.generation:
+            return Deny(Reason.HANDLE_STALE, "the session was rebound while the request ran")
         if now.wall >= self._handle_until:
             return Deny(Reason.HANDLE_EXPIRED, "while the request ran")
         if sessions.epoch == self._epoch:

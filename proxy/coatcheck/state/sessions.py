@@ -56,6 +56,9 @@ class NewSession:
     max_age: float | None = None
     parent: str | None = None
     """The session that this one was forked, restored or woken from: what its processes hold counts here."""
+    generation: int = 1
+    """Of its sandbox's life, where that is counted: the lowest that the session may have. That of a child is
+    above its parent's in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,7 @@ def new_session(
         origin=origin,
         credentials=credentials,
         isolation=wanted.isolation,
-        generation=1,
+        generation=max(wanted.generation, parent.generation + 1 if parent is not None else 1),
         opened_at=now.wall,
         expires_at=now.wall + max_age,
         lease_seconds=lease,

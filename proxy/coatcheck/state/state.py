@@ -222,13 +222,7 @@ class State:
             now = self.clock.now()
             session = self._registry.live(session_id, now)
             found = granted(session, credential, self.policies)
-            unexpired = [h for h in self.handles(session_id) if now.wall < h.claims.expires_at]
-            if len(unexpired) >= self.settings.max_handles:
-                raise StateError(
-                    Problem.CAPACITY,
-                    f"session {session_id} has {len(unexpired)} handles, which is the limit",
-                    "Use a handle until it expires instead of minting one a request.",
-                )
+            self._check_handles(session_id, now, 1)
             minted, issued = mint(session, found, now, ttl, self._keys.sign)
             with self._journal.giving(now):
                 self._database.put_handle(issued)
@@ -239,17 +233,24 @@ class State:
             )
             return minted
 
-    def bump_generation(self, session_id: str, caller: str) -> tuple[Session, tuple[MintedHandle, ...]]:
-        """A new life of a live session (restored or forked): old handles are stale, here are new ones."""
+    def rebind(self, session_id: str, caller: str) -> tuple[Session, tuple[MintedHandle, ...]]:
+        """Raise the generation of a live session, whose sandbox has begun a new life: every handle issued to
+        it before is refused from now on, and what runs on one is cut off. The handles of the new generation,
+        one a credential. StateError: nothing has changed, and the old handles still count."""
         with self._writing:
             now = self.clock.now()
             session = self._registry.live(session_id, now)
-            session = replace(session, generation=session.generation + 1)
+            # Later than every child's, too: what this one is given now is nothing that a child inherited.
+            children = (each for each in self.sessions.by_id.values() if session_id in each.ancestors)
+            latest = max([session.generation, *(each.generation for each in children)])
+            session = replace(session, generation=latest + 1)
             policy = self.policies.get(session.policy)
+            wanted = sorted(session.credentials & policy.credentials.keys()) if policy is not None else []
+            self._check_handles(session_id, now, len(wanted))
             made = [
                 mint(session, policy.credentials[name], now, None, self._keys.sign)
-                for name in sorted(session.credentials)
-                if policy is not None and name in policy.credentials
+                for name in wanted
+                if policy is not None
             ]
             with self._journal.giving(now):
                 self._database.set_generation(session_id, session.generation)
@@ -356,6 +357,17 @@ class State:
         return self._database.version
 
     # --- inside -------------------------------------------------------------------------------------
+
+    def _check_handles(self, session_id: str, now: Now, more: int) -> None:
+        """StateError(CAPACITY) when so many more would be above the limit of unexpired handles."""
+        unexpired = [h for h in self.handles(session_id) if now.wall < h.claims.expires_at]
+        if len(unexpired) + more > self.settings.max_handles:
+            raise StateError(
+                Problem.CAPACITY,
+                f"session {session_id} has {len(unexpired)} handles, and the limit is"
+                f" {self.settings.max_handles}",
+                "Use a handle until it expires instead of minting one a request.",
+            )
 
     def _take_where(
         self, chosen: Callable[[Session], bool], credential: str | None, caller: str, why: str

@@ -11,7 +11,7 @@ from tests.cli.transcript import COATCHECK, coatcheck, environment
 
 COMMANDS = [
     "serve", "dev", "run", "demo", "doctor",
-    "session create", "session renew", "session revoke", "session list", "session show",
+    "session create", "session renew", "session rebind", "session revoke", "session list", "session show",
     "policy check", "policy test", "policy explain", "policy schema",
     "ca new", "ca bundle", "ca env", "audit verify", "audit tail",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from tests.system.cli.conftest import Served
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
 
 
-async def test_create_show_renew_revoke_list(daemon: Served) -> None:
+async def test_create_show_renew_rebind_revoke_list(daemon: Served) -> None:
     """One session's life, as a person types it."""
     created = await daemon.coatcheck("session", "create", "--credential", "openai", "--subject", "agent")
     assert created.code == 0, created.err
@@ -29,6 +29,12 @@ async def test_create_show_renew_revoke_list(daemon: Served) -> None:
 
     renewed = await daemon.coatcheck("session", "renew", session, "--lease", "300")
     assert renewed.code == 0 and re.fullmatch(f"{session}: until {TIME}\n", renewed.out)
+    rebound = await daemon.coatcheck("session", "rebind", session)
+    assert rebound.code == 0
+    assert re.fullmatch(
+        rf"{session}: generation 2\nhandle    openai OPENAI_API_KEY sk-cch_\S+\n", rebound.out
+    )
+    assert rebound.out.split()[-1] != lines["handle"].split()[-1]
     revoked = await daemon.coatcheck("session", "revoke", session, "--why", "a test")
     assert (revoked.code, revoked.out) == (0, f"{session}: revoked\n")
     listed = (await daemon.coatcheck("session", "list")).out

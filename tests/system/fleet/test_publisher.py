@@ -101,7 +101,7 @@ def test_a_fork_and_a_new_generation_are_known_everywhere(three: Fleet) -> None:
     forked, _ = b.state.open_session(child, "launcher")
     until(lambda: a.knows(forked))
     assert a.state.session(forked.id).ancestors == {parent.id}
-    _, (new,) = b.state.bump_generation(parent.id, "launcher")
+    _, (new,) = b.state.rebind(parent.id, "launcher")
     until(lambda: a.counts(parent, new.value) is None)
     assert a.counts(parent, old.value) is Reason.HANDLE_STALE
 
@@ -315,7 +315,7 @@ def test_what_a_member_did_a_moment_ago_speaks_against_nothing_that_it_does(
         for _ in range(3):
             session, _ = a.state.open_session(wanted("issuer|same"), "launcher")
             a.state.revoke_where(lambda each: each.id == session.id, "openai", "operator")  # noqa: B023
-            a.state.bump_generation(session.id, "launcher")
+            a.state.rebind(session.id, "launcher")
             a.state.revoke(session.id, "operator")
     finally:
         held.set()

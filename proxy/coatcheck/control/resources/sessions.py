@@ -108,6 +108,26 @@ async def renew(context: Context, ask: Ask) -> Answer:
     )
 
 
+async def rebind(context: Context, ask: Ask) -> Answer:
+    found = find(context, ask)
+    check_gift(caller_of(ask), found)
+    for sandbox in context.backend.sandboxes.all():
+        if found.id in sandbox.sessions.values():
+            raise ControlProblem(
+                Problem.BAD_VALUE,
+                f"session {found.id} is of the sandbox {sandbox.id}, whose processes hold its handles",
+                "Restore or fork the sandbox: each gives it a new session of a later generation.",
+            )
+    state, caller = context.backend.state, caller_of(ask).name
+    session, minted = await context.give(lambda: state.rebind(found.id, caller))
+    policy = state.policies.get(session.policy)
+    handles = {each.credential: minted_view(each, policy) for each in minted}
+    variables: dict[str, str] = {}
+    for handle in handles.values():
+        variables |= handle.environment
+    return models.SessionRebound(session=session_view(session, state), handles=handles, environment=variables)
+
+
 async def revoke(context: Context, ask: Ask) -> Answer:
     found = find(context, ask)
     why = cast(models.Revocation, ask.body).why or ""
@@ -229,6 +249,17 @@ OPERATIONS = (
         renew,
         models.SessionRenewed,
         body=models.Renewal,
+        reasons=GIVING | GONE | {Problem.SESSION_CLOSED},
+    ),
+    Operation(
+        "rebind_session",
+        "POST",
+        "/v1/sessions/{session}/rebind",
+        Action.OPEN,
+        "Revoke all handles of a session whose sandbox was restored, and create new ones, shown only"
+        " here. Not for the sandboxes of this API, which restore and fork give new sessions",
+        rebind,
+        models.SessionRebound,
         reasons=GIVING | GONE | {Problem.SESSION_CLOSED},
     ),
     Operation(

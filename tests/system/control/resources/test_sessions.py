@@ -26,6 +26,7 @@ async def do(control: Control, caller: str, operation: str, session: str, jti: s
             tenant="acme", subject="a", policy="default", listen="none", isolation="namespace"
         ),
         "renew": lambda: client.renew(session),
+        "rebind": lambda: client.rebind(session),
         "mint": lambda: client.mint(session, "openai", 60),
         "show": lambda: client.show(session),
         "explain": lambda: client.explain(session, "GET", "https://api.openai.com/v1/models"),
@@ -65,7 +66,7 @@ TABLE: dict[str, dict[str, str]] = {
         | {"ci-launcher": "ok"}
         | dict.fromkeys(("other-launcher", "any-origin"), _GONE)
         | dict.fromkeys(("operator", "acme-operator", "auditor", "other-auditor"), _NO)
-        for giving in ("renew", "mint")
+        for giving in ("renew", "rebind", "mint")
     },
     **{
         seeing: _ALL
@@ -135,6 +136,43 @@ async def test_a_session_from_opening_to_revocation(
     records = [record for record in control.daemon.records() if record["type"] == "session"]
     changes = [(record["change"], record["caller"]) for record in records]
     assert changes == [("opened", "ci-launcher"), ("renewed", "ci-launcher"), ("revoked", "operator")]
+
+
+async def test_a_session_that_is_rebound_goes_on_with_new_handles_alone(
+    control: Control, origin_server: TlsServer
+) -> None:
+    """Same session, same origin; handles of the generation before are stale."""
+    client = control.client("ci-launcher")
+    opened = await asyncio.to_thread(
+        lambda: client.open_session(tenant="acme", subject="agent", policy="default", listen="tcp")
+    )
+    session, old = opened["session"]["id"], opened["environment"]
+    assert opened["session"]["generation"] == 1
+    trust = ssl.create_default_context(cafile=old["NODE_EXTRA_CA_CERTS"])
+    url = "https://api.openai.com/v1/models"
+
+    async def ask(handle: str) -> tuple[int, str | None]:
+        async with httpx.AsyncClient(proxy=old["HTTPS_PROXY"], verify=trust) as http:
+            answer = await http.get(url, headers={"Authorization": f"Bearer {handle}"})
+        return answer.status_code, answer.headers.get("coatcheck-reason")
+
+    assert await ask(old["OPENAI_API_KEY"]) == (200, None)
+    rebound = await asyncio.to_thread(client.rebind, session)
+    new = rebound["environment"]["OPENAI_API_KEY"]
+    assert rebound["session"]["generation"] == 2
+    assert rebound["session"]["lease_expires_at"] <= opened["lease_expires_at"] + 0.1
+    assert await ask(old["OPENAI_API_KEY"]) == (401, "handle_stale")
+    assert await ask(new) == (200, None)
+    assert [seen.genuine for seen in origin_server.seen] == ["openai", "openai"]
+    shown = await asyncio.to_thread(client.show, session)
+    assert {each["generation"] for each in shown["handles"]} == {1, 2}
+    await asyncio.to_thread(client.revoke, session)
+    with pytest.raises(ControlError) as refused:
+        await asyncio.to_thread(client.rebind, session)
+    assert refused.value.reason == "session_closed"
+    records = [record for record in control.daemon.records() if record["type"] == "session"]
+    assert [each["change"] for each in records] == ["opened", "rebound", "revoked"]
+    assert records[1]["detail"] == "generation 2"
 
 
 async def test_handles_are_shown_once(control: Control) -> None:
