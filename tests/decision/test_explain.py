@@ -194,7 +194,7 @@ def test_a_credential_says_what_of_the_request_is_in_the_way() -> None:
 def test_an_optional_handle_is_told() -> None:
     """The session's own requests get it without showing anything."""
     found = explain(POLICY, {"bare"}, HERE, RequestHead("GET", "/v1/x", ()))
-    assert [view.why for view in found.credentials if view.usable] == ["put in without a handle"]
+    assert [view.why for view in found.credentials if view.usable] == ["injected without a handle"]
 
 
 def test_an_empty_policy_explains_itself() -> None:

@@ -39,7 +39,7 @@ def test_no_socket_a_stale_one_and_a_file_in_its_place(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
     stale = only(control_socket(given))
-    assert stale.level is Level.PROBLEM and "nobody answers" in stale.message
+    assert stale.level is Level.PROBLEM and "no daemon answers" in stale.message
     path.unlink()
     path.write_text("")
     assert "is not a socket" in only(control_socket(given)).message

@@ -38,7 +38,7 @@ def held(tree: Tree, path: str) -> bytes:
 
 @pytest.mark.parametrize("write", [layout, docker])
 def test_both_forms_give_layers_and_how_to_start(write: Callable[..., Path], tmp_path: Path) -> None:
-    """Later layers lie over earlier ones; a link to a layer that is there already is followed."""
+    """Later layers lie over earlier ones; a link to a layer that already exists is followed."""
     tree, config = read(write(tmp_path / "image.tar", LAYERS, CONFIG), tmp_path)
     assert held(tree, "bin/a") == b"first"
     assert held(tree, "bin/b") == (

@@ -128,7 +128,7 @@ async def test_what_the_sandbox_was_served_before_a_rotation_is_looked_for() -> 
 async def test_a_pair_that_is_none_is_told() -> None:
     """Nothing of it can be put into a request, either."""
     found = await collected(SECRETS | {"memory:secret/aws#keys": "not a pair"})
-    assert "no AWS key pair" in found.not_checked["aws"] and "aws" not in found.checked
+    assert "not an AWS key pair" in found.not_checked["aws"] and "aws" not in found.checked
 
 
 async def test_a_policy_that_is_gone_leaves_nothing_proven() -> None:

@@ -91,10 +91,10 @@ def test_another_key_or_another_paper_is_refused() -> None:
         b'{"statement": 1, "signature": ""}',
         b'{"statement":{"a":1.5},"signature":""}',
     ):
-        with pytest.raises(StatementRefused, match="no signed statement"):
+        with pytest.raises(StatementRefused, match="not a signed statement"):
             verify(paper, [SIGNER.public_key])
     twice = content.replace(b'"result"', b'"result": "nothing_found", "result"', 1)
-    with pytest.raises(StatementRefused, match="no signed statement"):
+    with pytest.raises(StatementRefused, match="not a signed statement"):
         verify(twice, [SIGNER.public_key])
 
 

@@ -49,7 +49,7 @@ class Wire:
         return out
 
     async def soon(self) -> bytes:
-        """What is there already, or comes within 50 ms."""
+        """What already exists, or comes within 50 ms."""
         try:
             async with asyncio.timeout(0.05):
                 return await self.reader.read(65536)

@@ -117,7 +117,9 @@ def test_only_signed_and_newer_bundles_come_into_force(deployment: Deployment) -
 def test_a_bundle_for_which_no_trust_root_is_set_says_so(deployment: Deployment) -> None:
     """Not that it is bad YAML."""
     put(deployment.place / "release.bundle", signed(KEY))
-    with pytest.raises(PolicyError, match="nothing says whose signatures count; set COATCHECK_POLICY_TRUST"):
+    with pytest.raises(
+        PolicyError, match="no trust root is set, so no signature can be trusted; set COATCHECK_POLICY_TRUST"
+    ):
         deployment.policies("release.bundle").load()
 
 

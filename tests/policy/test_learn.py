@@ -97,7 +97,7 @@ def test_the_draft_that_this_makes_is_exactly_this(tmp_path: Path) -> None:
     text, _ = drafted(tmp_path, SEEN)
     assert text == (
         "# A draft: learned from 1 requests, 2025-10-09 to 2025-10-09.\n"
-        "# It allows what is listed, and nothing else. Read each line before it is in force.\n"
+        "# It allows only what is listed. Review each line before you put it in force.\n"
         "version: 1\n"
         'owner: "tests"\n'
         "rules:\n"
@@ -142,7 +142,7 @@ def test_what_was_refused_is_learned_on_demand_and_only_for_lack_of_a_rule(tmp_p
         ({"method": "GET\n# x"}, ""),
         ({"method": "CONNECT", "path": ""}, "a tunnel"),
         ({"destination": "http://api.example.com"}, "plain HTTP"),
-        ({"destination": "-"}, "refused by its form"),
+        ({"destination": "-"}, "host form was refused"),
         ({"destination": "https://evil.example\n  - x"}, ""),
         ({"destination": "https://*.example.com"}, ""),
     ],
@@ -200,8 +200,8 @@ def test_a_draft_is_bounded_and_says_what_it_left_out(
         tmp_path, *(replace(SEEN, path=f"/{number}") for number in range(8)), *odd, counted
     )
     assert len(policy.rules[0].paths) == 3
-    assert "and 2 more paths, left out" in text
-    assert "Left out: 5 requests beyond what is kept" in text and "Left out: 40 refusals" in text
+    assert "and 2 more paths are left out" in text
+    assert "Left out: 5 requests beyond the kept number" in text and "Left out: 40 refusals" in text
 
 
 def test_an_empty_log_and_an_owner_that_is_none(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ def test_a_client_of_a_provider() -> None:
     [
         ({"page_oidc_issuer": ISSUER}, "belong together"),
         ({"page_oidc_client_id": "x"}, "belong together"),
-        ({"page_oidc_client_secret_file": Path("x")}, "page_oidc_client_secret_file is of no use"),
-        ({"page_oidc_ca_file": Path("x")}, "page_oidc_ca_file is of no use"),
+        ({"page_oidc_client_secret_file": Path("x")}, "page_oidc_client_secret_file has no effect"),
+        ({"page_oidc_ca_file": Path("x")}, "page_oidc_ca_file has no effect"),
         ({"page_oidc_issuer": "http://id.example", "page_oidc_client_id": "x"}, "must look like https://"),
         ({"page_oidc_issuer": "https://x:99999/", "page_oidc_client_id": "x"}, "must look like https://"),
         ({"page_oidc_issuer": f"{ISSUER}?a=b", "page_oidc_client_id": "x"}, "must look like https://"),

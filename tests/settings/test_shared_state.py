@@ -53,7 +53,7 @@ def test_what_would_be_unsafe_or_unclear_is_refused(url: str, why: str) -> None:
     ("settings", "why"),
     [
         ({"shared_state": "redis://127.0.0.1"}, "needs shared_state_key"),
-        ({"shared_state_key": KEY}, "no use without shared_state"),
+        ({"shared_state_key": KEY}, "no effect without shared_state"),
         (
             {"shared_state": "redis://127.0.0.1", "shared_state_key": KEY, "shared_state_ca_file": KEY},
             "rediss",

@@ -75,7 +75,7 @@ ALL: tuple[Change, ...] = (
 
 
 def test_each_change_says_whose_it_is() -> None:
-    """Keys are nobody's, and so is what somebody is asked."""
+    """Keys are nobody's, and so is what approval is required."""
     assert {session_of(change) for change in ALL} == {"ses_1", ""}
 
 

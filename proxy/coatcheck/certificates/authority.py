@@ -267,7 +267,7 @@ def _stands_in(directory: Path) -> bool:
 def _exists(directory: Path) -> CertificateError:
     return CertificateError(
         f"there is a CA in {directory} already",
-        "use it, or replace it for everybody who trusts it: coatcheck ca new --force",
+        "use it, or replace it for all clients: coatcheck ca new --force",
     )
 
 

@@ -48,7 +48,7 @@ def trust_variables(files: TrustFiles) -> tuple[Variable, ...]:
         Variable("REQUESTS_CA_BUNDLE", bundle, "Python requests, which brings its own roots"),
         Variable("GIT_SSL_CAINFO", bundle, "git: Debian's is built with GnuTLS and ignores SSL_CERT_FILE"),
         Variable("PIP_CERT", bundle, "pip"),
-        Variable("CARGO_HTTP_CAINFO", bundle, "cargo, whose built-in curl ignores the others"),
+        Variable("CARGO_HTTP_CAINFO", bundle, "cargo: its built-in curl ignores the other variables"),
         Variable("UV_SYSTEM_CERTS", "true", "uv: the bundle above, not the roots compiled into it"),
         Variable("AWS_CA_BUNDLE", bundle, "boto3 and the AWS command, which bring their own roots"),
         Variable("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", bundle, "gRPC's C core, under Python and Ruby"),

@@ -60,7 +60,7 @@ def trusted(directory: Path, current: Authority) -> bytes:
                 found.append(Authority.load(place).pem)
             except CertificateError as error:
                 again = "coatcheck ca new --next --force" if place.name == NEXT else error.hint
-                logger.warning("%s: clients are not told to trust it. Make another: %s", error, again)
+                logger.warning("%s: clients do not get it as trusted. Create another: %s", error, again)
     return b"".join(dict.fromkeys((*found, *_previous(directory))))
 
 
@@ -132,7 +132,7 @@ def _previous(directory: Path) -> tuple[bytes, ...]:
     except FileNotFoundError:
         return ()
     except (PrivateFileError, OSError, ValueError) as error:
-        logger.warning("%s: clients are not told to trust it. Remove it: %s", path, error)
+        logger.warning("%s: clients do not get it as trusted. Remove it: %s", path, error)
         return ()
     expired = certificate.not_valid_after_utc.timestamp() <= time.time()
     return () if expired else (certificate.public_bytes(Encoding.PEM),)

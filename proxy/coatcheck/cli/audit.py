@@ -73,7 +73,7 @@ def verify(
         )
         if public and not key:
             signed += f" (key from {keys[0]})"
-        copies = f", {report.checkpoints} checkpoints kept elsewhere agree" if checkpoints else ""
+        copies = f", {report.checkpoints} checkpoints kept elsewhere match" if checkpoints else ""
         state = "whole" if report.ok else f"BROKEN, {report.problems} problems"
         covered = f"records {report.first_seq} to {report.last_seq} in {report.files} files"
         typer.echo(f"{state}: {covered}, {signed}{copies}")

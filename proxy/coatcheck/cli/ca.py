@@ -71,7 +71,7 @@ def new(
     where = where / NEXT if successor else where
     then = "restart the daemon, then give clients the new bundle: coatcheck ca bundle --out DIR"
     if successor:
-        then = "reload the daemon; when nobody is left who trusts the old one alone: coatcheck ca switch"
+        then = "reload the daemon; once every client also trusts the new CA, run: coatcheck ca switch"
     _say(made, where, then, as_json=as_json)
 
 

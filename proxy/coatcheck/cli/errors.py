@@ -66,7 +66,7 @@ def _of_system(problem: OSError) -> tuple[str, str]:
         case PermissionError() if where:
             return (
                 f"{where}: permission denied",
-                "run as the user who owns it, or have it opened to this user",
+                "run as the user who owns it, or give this user access",
             )
         case _:
             return (f"{where}: {what}" if where else what), ""

@@ -81,7 +81,7 @@ def build(
     if name is None and source != Source():
         raise CommandError(
             "an image that is not the default one needs a name",
-            "--name NAME; --name default makes it what sandboxes take unless told otherwise",
+            "--name NAME; with --name default, sandboxes use it unless they name another",
             ExitCode.USAGE,
         )
     # As for Ctrl-C: what is half built is removed on the way out.

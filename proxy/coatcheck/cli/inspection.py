@@ -92,7 +92,7 @@ def _verified(path: Path, keys: list[Path]) -> dict[str, Any]:
     if not keys:
         raise CommandError(
             "--verify needs the public key: --key FILE",
-            "whoever runs the daemon has it: checkpoint-key.pem.pub in the state directory",
+            "get it from the operator of the daemon: checkpoint-key.pem.pub in the state directory",
             ExitCode.USAGE,
         )
     try:

@@ -58,7 +58,7 @@ async def own_daemon_for(
         stores = with_given(make_stores(settings), {loaded.name: loaded}, secrets)
         if not stores and needs_secrets:
             raise CommandError(
-                "no daemon answers, and there is nowhere to take secrets from",
+                "no daemon answers, and no source of secrets is configured",
                 "start one (coatcheck serve, coatcheck dev), or give --secret openai=-, "
                 "COATCHECK_VAULT_URL or COATCHECK_SECRETS_DIR",
             )

@@ -207,7 +207,7 @@ def _configured_trust_root() -> Path:
     root = load_settings().policy_trust_root
     if root is None:
         raise CommandError(
-            "nothing says whose signatures count",
+            "no trust root is set, so no signature can be trusted",
             "give --trust-root FILE, or set COATCHECK_POLICY_TRUST_ROOT",
             ExitCode.USAGE,
         )

@@ -149,7 +149,7 @@ def remove(
         if place in removed:
             typer.echo(f"{_named(place)}: removed")
         else:
-            note("hint", f"{_named(place)}: there was no rule of ours")
+            note("hint", f"{_named(place)}: no Coatcheck rule was found")
 
 
 def _plans(
@@ -208,9 +208,7 @@ def _places(interface: list[str] | None, inside: bool) -> Iterator["Place"]:
 
     if inside == bool(interface):
         raise CommandError(
-            "whose packets are meant is not said"
-            if not inside
-            else "--inside and --interface exclude each other",
+            "no interface is named" if not inside else "--inside and --interface exclude each other",
             "give --interface NAME on the host, or --inside in the sandbox's own network namespace",
             ExitCode.USAGE,
         )

@@ -105,7 +105,7 @@ def run(
             raise CommandError(f"no daemon answers at {socket}", "start it: coatcheck serve")
         if policy is not None and own is None:
             raise CommandError(
-                f"there is no daemon that has the policy {policy!r}",
+                f"no daemon has the policy {policy!r}",
                 "start one, or give a file: --policy mine.yaml",
             )
         raise typer.Exit(asyncio.run(_with_own_daemon(wanted, own, secrets, state_dir)))

@@ -186,7 +186,7 @@ def run(
         given = environment_of(env or (), process_environment())
     except KeyError as name:
         raise CommandError(
-            f"--env {name.args[0]}: there is no such variable", "write NAME=VALUE", ExitCode.USAGE
+            f"--env {name.args[0]}: no such variable", "write NAME=VALUE", ExitCode.USAGE
         ) from None
     asked = Asked(command=tuple(command), environment=given, tty=tty)
     try:
@@ -230,12 +230,14 @@ def _run(
         raise CommandError(f"no daemon answers at {socket}", "start it: coatcheck serve")
     if named:
         raise CommandError(
-            f"there is no daemon that has the policy {wanted['policy']!r}",
+            f"no daemon has the policy {wanted['policy']!r}",
             "start one, or give a file: --policy mine.yaml",
         )
     if keep:
         raise CommandError(
-            "a sandbox can only be kept where a daemon goes on", "start one: coatcheck serve", ExitCode.USAGE
+            "a sandbox can be kept only if a daemon keeps running",
+            "start one: coatcheck serve",
+            ExitCode.USAGE,
         )
     return asyncio.run(_with_own_daemon(wanted, asked, own, dict(map(secret, secrets)), state_dir))
 
@@ -288,7 +290,7 @@ def execute(
         code = asyncio.run(run_in_old(control_socket(socket), sandbox, asked))
     except KeyError as name:
         raise CommandError(
-            f"--env {name.args[0]}: there is no such variable", "write NAME=VALUE", ExitCode.USAGE
+            f"--env {name.args[0]}: no such variable", "write NAME=VALUE", ExitCode.USAGE
         ) from None
     except Exception as problem:
         if report(problem) is None:
@@ -393,5 +395,5 @@ def _volume(text: str) -> dict[str, Any]:
 def _identity(text: str) -> dict[str, Any]:
     name, equals, credentials = text.partition("=")
     if name not in ("agent", "tool"):
-        raise CommandError(f"--identity {text}: there is no such one", "agent or tool", ExitCode.USAGE)
+        raise CommandError(f"--identity {text}: no such sandbox", "agent or tool", ExitCode.USAGE)
     return {"name": name} | ({"credentials": [c for c in credentials.split(",") if c]} if equals else {})

@@ -107,7 +107,7 @@ def _kept(sandbox: str, state_dir: Path | None) -> "tuple[Store, Path, int]":
 
     if not _ID.fullmatch(sandbox):  # it becomes a path
         raise CommandError(
-            f"{sandbox[:80]!r} is no sandbox's id", "coatcheck sandbox list shows them", ExitCode.USAGE
+            f"{sandbox[:80]!r} is not a sandbox id", "coatcheck sandbox list shows them", ExitCode.USAGE
         )
     settings = load_settings(state_dir=state_dir)
     state = settings.state_dir.absolute()
@@ -129,7 +129,7 @@ def _target(file: Path) -> Iterator[BinaryIO]:
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        raise CommandError(f"{file} is there already", "remove it, or name another file") from None
+        raise CommandError(f"{file} already exists", "remove it, or name another file") from None
     try:
         with os.fdopen(descriptor, "wb") as target:
             yield target

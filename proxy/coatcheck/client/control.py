@@ -187,7 +187,7 @@ class ControlClient(SandboxCalls):
     # --- approvals -------------------------------------------------------------------------------------
 
     def approvals(self) -> Answers:
-        """Requests that wait for somebody's answer, the longest first."""
+        """Requests that wait for an approval, oldest first."""
         waiting: Answers = self._call("GET", "/v1/approvals")["approvals"]
         return waiting
 

@@ -35,12 +35,12 @@ def trust(subject: Subject) -> list[Finding]:
         return problem(
             check,
             f"{', '.join(absent)} name a file that does not exist ({named[absent[0]]})",
-            'eval "$(coatcheck ca env)" anew, in the shell or image where they were set',
+            'run eval "$(coatcheck ca env)" again, in the shell or image where they were set',
         )
     ours = [name for name, path in named.items() if path.name in (BUNDLE_FILE, CA_FILE)]
     if not ours:
         said = "Java's only" if "coatcheck" in java else "none"
-        return ok(check, f"no trust variable of ours is set here ({said}): nothing to compare")
+        return ok(check, f"no trust variable of Coatcheck is set here ({said}): nothing to compare")
     current = _block(subject.settings.state_dir / "ca" / CERTIFICATE_FILE)
     if current is None:
         return warning(
@@ -53,7 +53,8 @@ def trust(subject: Subject) -> list[Finding]:
         return problem(
             check,
             f"{', '.join(stale)} lead to a bundle without the present CA ({named[stale[0]]})",
-            'the CA was replaced: eval "$(coatcheck ca env)" anew, in the shell or image where they were set',
+            'the CA was replaced: run eval "$(coatcheck ca env)" again,'
+            " in the shell or image where they were set",
         )
     return ok(check, f"{len(ours)} variables lead to the present CA")
 

@@ -51,8 +51,8 @@ def control_socket(subject: Subject) -> list[Finding]:
     except OSError as error:
         return problem(
             check,
-            f"nobody answers at {path}: {error.strerror or 'timed out'}",
-            "the daemon is gone and left it behind, or hangs: systemctl status coatcheck",
+            f"no daemon answers at {path}: {error.strerror or 'timed out'}",
+            "the daemon has ended and left the socket behind, or it hangs: systemctl status coatcheck",
         )
     return ok(check, f"a daemon answers, process {pid}")
 

@@ -89,7 +89,7 @@ def policy(subject: Subject) -> list[Finding]:
     if denying:
         return warning(
             "policy",
-            f"{', '.join(denying)}: there is no rule, so that every request is refused",
+            f"{', '.join(denying)}: it has no rule, so every request is refused",
             "write rules; policies/default.yaml shows how",
         )
     rules = sum(len(each.rules) for each in found.values())

@@ -47,7 +47,7 @@ def memory(subject: Subject, proc: Path = Path("/proc")) -> list[Finding]:
         found += warning(
             check,
             f"swap is on ({areas}): secrets in memory may be written to it",
-            "turn it off, encrypt it, or set MemorySwapMax=0 in the unit, as ours does",
+            "turn it off, encrypt it, or set MemorySwapMax=0 in the unit, as the shipped unit does",
         )
     scope = "".join(_lines(proc / "sys/kernel/yama/ptrace_scope"))
     if scope == "0":

@@ -132,8 +132,8 @@ async def _secrets(subject: Subject, made: dict[str, SecretStore], skipped: str 
             found += problem(check, f"{place}: {error}", "look at the store; the daemon refuses it with 503")
         else:
             if (refused := _unusable(credential, secret)) is not None:
-                found += problem(check, f"{place}: {refused.detail}", "store the secret anew")
-    return found or ok(check, f"all {len(named)} are there and usable")
+                found += problem(check, f"{place}: {refused.detail}", "store the secret again")
+    return found or ok(check, f"all {len(named)} exist and are usable")
 
 
 def _unusable(credential: Credential, secret: Secret) -> Deny | None:

@@ -75,7 +75,7 @@ def apply(
                 # tarfile remembers every member for the sake of later lookups, which a stream has not.
                 archive.members = []  # type: ignore[attr-defined]
     except (tarfile.TarError, EOFError, UnicodeError, ValueError, OverflowError) as error:
-        raise BadArchive(f"it is no whole tar archive: {error}", "make or copy it again") from error
+        raise BadArchive(f"it is not a complete tar archive: {error}", "make or copy it again") from error
 
 
 def _member(
@@ -130,7 +130,7 @@ def _member(
 
 def _id(number: int, path: str) -> int:
     if not 0 <= number <= MAX_ID:
-        raise BadArchive(f"{path} belongs to number {number}, which is no user or group")
+        raise BadArchive(f"{path} belongs to number {number}, which is not a user or group")
     return number
 
 
@@ -152,7 +152,7 @@ def _hard_link(tree: Tree, path: str, member: tarfile.TarInfo) -> None:
         raise BadArchive(f"the hard link {path} leads out of the root: {member.linkname!r}")
     node = tree.find(member.linkname)
     if node is None or node.is_directory:
-        raise BadArchive(f"the hard link {path} leads to {member.linkname!r}, which is no file here")
+        raise BadArchive(f"the hard link {path} leads to {member.linkname!r}, which is not a file here")
     tree.put(path, node)
 
 

@@ -69,7 +69,7 @@ class Cache:
             os.rename(unfinished, made)
         except OSError as error:
             if error.errno in _FULL:
-                raise NoSpace("there is no space left where images are built", no_space_hint()) from error
+                raise NoSpace("no space is left where images are built", no_space_hint()) from error
             raise
         finally:
             remove(unfinished)

@@ -47,7 +47,7 @@ class _Reader:
         except OSError as error:
             raise ImageError(
                 f"the directory cannot be read: {error.filename or ''} {error.strerror}".replace("  ", " "),
-                "run this as the user who may read all of it",
+                "run this as a user who may read all of it",
             ) from error
         finally:
             os.close(top)

@@ -91,7 +91,7 @@ def bootable(image: bytes) -> bytes:
     """The ELF inside a bzImage: QEMU starts it directly, and an emulated guest need not decompress 50 MB, a
     tenth of its boot. The bzImage itself, which boots too, when there is none to be found."""
     if image[0x202:0x206] != b"HdrS":
-        raise ImageError("the kernel is no bzImage", _HINT)
+        raise ImageError("the kernel is not a bzImage", _HINT)
     # The kernel's Documentation/arch/x86/boot.rst: setup_sects, payload_offset, payload_length
     start = ((image[0x1F1] or 4) + 1) * 512
     offset, length = struct.unpack_from("<II", image, 0x248)

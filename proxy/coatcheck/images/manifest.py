@@ -51,7 +51,7 @@ class Manifest:
 def read(image: Path) -> Manifest:
     """The manifest of the image in the directory `image`. ImageError when it is not one of ours."""
     path = image / "manifest.json"
-    hint = "build the image anew: coatcheck image build --force"
+    hint = "rebuild the image: coatcheck image build --force"
     try:
         with path.open("rb") as file:
             content = file.read(_MAX)
@@ -61,7 +61,7 @@ def read(image: Path) -> Manifest:
     except OSError as error:
         raise ImageError(f"{path} cannot be read: {error.strerror}", hint) from error
     except (ValueError, TypeError, KeyError) as error:
-        raise ImageError(f"{path} is no manifest of an image: {error}", hint) from error
+        raise ImageError(f"{path} is not an image manifest: {error}", hint) from error
     if manifest.format != FORMAT:
         raise ImageError(f"{image} has format {manifest.format}, and {FORMAT} is understood here", hint)
     return manifest

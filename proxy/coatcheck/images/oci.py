@@ -54,7 +54,7 @@ def read_archive(path: Path, tree: Tree, spool: Spool, tell: Callable[[str], Non
         raise ImageError(f"{path} cannot be read: {error.strerror}", "check the path") from error
     except (tarfile.TarError, UnicodeError, ValueError, OverflowError) as error:
         raise BadArchive(
-            f"{path} is no uncompressed tar archive: {error}",
+            f"{path} is not an uncompressed tar archive: {error}",
             "write it with `docker save IMAGE -o FILE`, or gunzip it first",
         ) from error
     except ImageError as error:

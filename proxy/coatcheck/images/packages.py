@@ -150,10 +150,10 @@ class Apt:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """ImageError for what is no package's name, and what apt would take for an option."""
+    """ImageError for what is not a package name, and what apt would take for an option."""
     for name in names:
         if not _NAME.fullmatch(name):
-            raise ImageError(f"{name!r} is no package's name", "write it as `apt-cache search` does")
+            raise ImageError(f"{name!r} is not a package name", "write it as `apt-cache search` does")
 
 
 @contextmanager

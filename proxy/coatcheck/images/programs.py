@@ -101,7 +101,7 @@ def run(
 def check_space(said: str) -> None:
     """NoSpace when the words of a program are about a full disk."""
     if "No space left on device" in said or "enough free space" in said or "Disk quota exceeded" in said:
-        raise NoSpace("there is no space left where images are built", no_space_hint())
+        raise NoSpace("no space is left where images are built", no_space_hint())
 
 
 def no_space_hint() -> str:

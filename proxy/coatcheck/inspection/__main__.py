@@ -78,7 +78,7 @@ def _search_processes(scan: Scan, region: Region, roots: list[int], mounts: Moun
     files: set[tuple[int, int]] = set()
     processes = {pid for root in roots for pid in descendants(root)}
     for _ in set(roots) - processes:
-        region.miss("a process that was named is gone")
+        region.miss("a named process has ended")
     before = {pid: _ran(pid) for pid in processes}
     for pid in sorted(processes):
         search_memory(scan, region, pid)

@@ -65,7 +65,7 @@ async def collect(
             continue
         found = secret_texts(credential, secret)
         if not found:
-            not_checked[credential.name] = "its secret is no AWS key pair"
+            not_checked[credential.name] = "its secret is not an AWS key pair"
         elif any(not _searchable(text) for text in found):
             not_checked[credential.name] = _why_not(found)
         texts.setdefault(credential.name, set()).update(text for text in found if _searchable(text))
@@ -101,5 +101,5 @@ def _searchable(text: str) -> bool:
 
 def _why_not(texts: Iterable[str]) -> str:
     if any(len(text.encode()) < SHORTEST for text in texts):
-        return f"it is shorter than {SHORTEST} bytes, and could stand anywhere by chance"
+        return f"it is shorter than {SHORTEST} bytes, and could occur anywhere by chance"
     return "it is too long to be searched for"

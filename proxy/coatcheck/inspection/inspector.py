@@ -52,7 +52,7 @@ class Inspection:
     """Searched so far."""
     signed: dict[str, Any] | None = field(default=None, repr=False)
     problem: str = ""
-    """Why there is no statement, or what went wrong beside it."""
+    """Why there is no statement, or what else went wrong."""
     paused_seconds: float = 0.0
     ended: bool = False
 
@@ -150,7 +150,7 @@ class Inspector:
             try:
                 places = [place_of(said) for said in await _within("looked into", subject.remains())]
             except ValueError as error:
-                raise PlaceFailed(f"what it left cannot be told: {error}") from None
+                raise PlaceFailed(f"what it left behind cannot be determined: {error}") from None
             if not places:
                 raise PlaceFailed("nothing is left of it to be searched: it has ended")
             inspection.state = "searching"

@@ -26,7 +26,7 @@ _PREFIX: Final = b"coatcheck inspection v1\n"
 NOT_SEARCHED_FOR: Final = (
     "what was compressed, encrypted, hashed or otherwise transformed",
     "parts of a secret but for its beginning or end at a page's edge",
-    "in the namespace backend: what stands in the kernel only (pipes, sockets, message queues)",
+    "in the namespace backend: data that is only in the kernel (pipes, sockets, message queues)",
 )
 
 type Statement = Mapping[str, Any]
@@ -113,7 +113,7 @@ def verify(content: bytes, keys: list[Ed25519PublicKey]) -> dict[str, Any]:
             raise TypeError
     except (ValueError, KeyError, TypeError, RecursionError):
         raise StatementRefused(
-            "this is no signed statement of an inspection",
+            "this is not a signed statement of an inspection",
             "give the file that `coatcheck sandbox inspect ID --json` wrote",
         ) from None
     if not any(signature_holds(key, signature, signed) for key in keys):
@@ -132,5 +132,5 @@ def _no_float(text: str) -> float:
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len({key for key, _ in pairs}) != len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("a key appears twice")
     return dict(pairs)

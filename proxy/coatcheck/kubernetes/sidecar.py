@@ -73,7 +73,7 @@ async def serve_pod(settings: Settings, pod: Pod) -> None:
     tokens = platform_tokens(settings)
     if tokens is None:
         raise SidecarError(
-            "nothing says whose tokens count",
+            "no issuer is set, so no token can be trusted",
             "set COATCHECK_TOKEN_JWKS_FILE, COATCHECK_TOKEN_ISSUER and COATCHECK_TOKEN_AUDIENCE",
         )
     proof = prove(tokens, pod, time.time())

@@ -131,7 +131,7 @@ class _Renewal:
         except ControlError as error:
             if error.reason in OVER:
                 self._tell(
-                    "warning", f"the session is over, the command goes on without credentials: {error}"
+                    "warning", f"the session is over; the command continues without credentials: {error}"
                 )
                 return False
             if time.monotonic() > self._until and not self._told:
@@ -147,7 +147,7 @@ def _end(client: ControlClient, session: str, tell: Callable[[str, str], None]) 
         client.end(session)
     except ControlError as error:
         if error.reason not in OVER:
-            tell("warning", f"the session could not be ended, its lease will lapse by itself: {error}")
+            tell("warning", f"the session could not be ended; its lease will lapse: {error}")
 
 
 def policy_file(policy: str | None) -> Path | None:

@@ -165,7 +165,7 @@ async def _pass_on(
 
 
 async def _watch(request: BaseRequest) -> None:
-    """Until the client is gone: nobody else notices while both directions wait for the other server."""
+    """Until the client has disconnected: nothing else notices it while both directions wait."""
     while request.transport is not None and not request.transport.is_closing():  # noqa: ASYNC110
         await asyncio.sleep(WATCH_SECONDS)
 

@@ -21,7 +21,7 @@ def parse_jwks(content: bytes) -> dict[str, jwt.PyJWK]:
     document = json.loads(content)
     listed = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(listed, list) or not 1 <= len(listed) <= MAX_KEYS:
-        raise ValueError(f"it is no JWKS with 1 to {MAX_KEYS} keys")
+        raise ValueError(f"it is not a JWKS with 1 to {MAX_KEYS} keys")
     keys: dict[str, jwt.PyJWK] = {}
     for entry in listed:
         if not isinstance(entry, dict) or entry.get("use", "sig") != "sig":
@@ -33,7 +33,7 @@ def parse_jwks(content: bytes) -> dict[str, jwt.PyJWK]:
         if not isinstance(kid, str) or not kid or kid in keys:
             raise ValueError("its keys need a `kid` each, all different")
         if "d" in entry:  # RFC 7518 6: of every kind, the private part
-            raise ValueError(f"key {kid!r} is a private one: whoever read it can sign; replace it")
+            raise ValueError(f"key {kid!r} is a private key. Anyone who has read it can sign: replace it")
         try:
             key = jwt.PyJWK(entry, algorithm)
         except jwt.PyJWTError as error:

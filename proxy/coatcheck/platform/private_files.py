@@ -106,7 +106,7 @@ def _read(path: Path, forbidden: int, wanted: str) -> bytes:
         # O_NONBLOCK: opening a FIFO put here would wait for ever; the type check below then refuses it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError as error:
-        raise PrivateFileError(f"{path} does not exist", "check the path, or create it anew") from error
+        raise PrivateFileError(f"{path} does not exist", "check the path, or create it again") from error
     except OSError as error:
         raise PrivateFileError(
             f"cannot open {path}: {error.strerror}",
@@ -132,7 +132,7 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
     if status.st_uid != os.geteuid():
         raise PrivateFileError(
             f"{path} belongs to uid {status.st_uid}, and this process runs as uid {os.geteuid()}",
-            "run as the user who owns it, or have its owner's key replaced by one of this user",
+            "run as the user who owns it, or replace it with a key of this user",
         )
 
 

@@ -64,7 +64,7 @@ SNIPPETS: Final[Mapping[str, tuple[dict[str, Any], ...]]] = {
     "Document.credentials": (
         {
             "label": "credential",
-            "description": "Which secret, where it may go, where in a request it stands.",
+            "description": "The secret, the hosts it may go to, and its place in a request.",
             "body": {"${1:github}": _CREDENTIAL},
         },
     ),
@@ -103,7 +103,7 @@ SNIPPETS: Final[Mapping[str, tuple[dict[str, Any], ...]]] = {
     "AcceptedSpec": (
         {
             "label": "accept a finding for a while",
-            "description": "With its reason; after the last day it is a finding again.",
+            "description": "A finding that is accepted for a reason, until a last day.",
             "body": {
                 "finding": "${1:no-limits}",
                 "rule": "${2:read issues}",

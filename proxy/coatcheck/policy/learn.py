@@ -121,14 +121,14 @@ def _cannot_be_a_rule(request: RecordedRequest) -> str:
     """Empty when it can; else what it was and why not, in a bounded text."""
     destination = request.destination
     if destination is None:
-        return "a request whose host was refused by its form"
+        return "a request whose host form was refused"
     where = f"{request.method[:20]} {destination.url[:270]}"
     if request.method == "CONNECT":
         if request.outcome is Outcome.DENY:
             return f"{where}: a connection that was refused before a request was seen"
         return f"{where}: a tunnel, in which no request is seen"
     if destination.scheme != "https":
-        return f"{where}: plain HTTP, which a person must want"
+        return f"{where}: plain HTTP, which must be allowed explicitly"
     if not request.whole:
         return f"{where}: paths that the log holds masked or cut"
     try:
@@ -153,7 +153,7 @@ def draft(learned: Learned, *, owner: str, credentials: bytes = b"") -> str:
     wanted = sorted({name for rule in usable for name in rule.credentials})
     lines = [
         f"# A draft: learned from {learned.tally.requests} requests, {_span(learned.tally)}.",
-        "# It allows what is listed, and nothing else. Read each line before it is in force.",
+        "# It allows only what is listed. Review each line before you put it in force.",
         "version: 1",
         f"owner: {_quoted(owner)}",
     ]
@@ -170,7 +170,7 @@ def draft(learned: Learned, *, owner: str, credentials: bytes = b"") -> str:
             lines += [f"# {printable(line)}" for line in rule.lines()]
     lines += [f"# Left out: {printable(what)} ({seen})." for what, seen in learned.left_out.items()]
     for count, what in (
-        (learned.forgotten, "requests beyond what is kept"),
+        (learned.forgotten, "requests beyond the kept number"),
         (learned.tally.repeated, "refusals that the log holds as counts only"),
         (learned.tally.unreadable, "lines that could not be read"),
     ):
@@ -201,9 +201,9 @@ class _Rule:
         for path, seen in list(self.paths.items())[:MAX_PATHS]:
             yield f"      - {_quoted(path)}  # {seen}"
         if len(self.paths) > MAX_PATHS:
-            yield f"      # and {len(self.paths) - MAX_PATHS} more paths, left out: is there a pattern?"
+            yield f"      # and {len(self.paths) - MAX_PATHS} more paths are left out: is there a pattern?"
         if self.credentials:
-            yield f"    credentials: [{', '.join(self.credentials)}]  # as it was put in"
+            yield f"    credentials: [{', '.join(self.credentials)}]  # as it was injected"
 
 
 def _rules(learned: Learned) -> Iterator[_Rule]:

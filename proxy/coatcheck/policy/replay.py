@@ -16,8 +16,8 @@ LACKING: Final = (
     "limits are not simulated: they depend on when requests came and on what was let through",
     "headers and bodies are not in the log: an Upgrade, a method override, a handle in a body",
     "a handle is taken to have stood where the new policy expects it",
-    "whether somebody would say yes where a rule asks is not known, nor whether the old rule asked",
-    "a credential that was put in is taken to have come for a handle, which `handle: optional` does not need",
+    "whether a rule's `ask` would be approved is not known, nor whether the old rule asked",
+    "an injected credential is assumed to have had a handle, which `handle: optional` does not need",
     "a refused request is taken to have shown no handle, unless the refusal was about one",
     "what a session was granted is not in the log, nor its isolation",
 )

@@ -33,7 +33,7 @@ class Tool(StrEnum):
 
 def script(plan: Plan, tool: Tool) -> str:
     """What `apply` does on a machine that has none of the rules yet, as a shell script."""
-    text = ["# 1. Routes: no rule below, lost or flushed, opens a way out."]
+    text = ["# 1. Routes: they contain the sandbox even if the rules below are lost or flushed."]
     for family in routes.FAMILIES:
         text += [" ".join(command) for command in routes.apply_commands(plan, family)]
     text.append("# 2. What is redirected; all else is refused.")

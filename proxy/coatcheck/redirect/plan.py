@@ -70,14 +70,14 @@ class Inside:
     def __post_init__(self) -> None:
         if not 0 < self.proxy_uid <= LARGEST_UID:
             raise RedirectError(
-                f"the proxy cannot be told from the sandbox by uid {self.proxy_uid}",
+                f"the proxy and the sandbox both have uid {self.proxy_uid}",
                 "run it as a user of its own, not as root, and give that uid",
             )
         _check_ports(self.port, self.dns_port, self.tcp_ports)
         _check("port to keep out of", self.kept_out)
         if self.port in self.kept_out or (self.dns_port is not None and self.dns_port in self.kept_out):
             raise RedirectError(
-                "a port cannot be both the sandbox's way out and kept from it",
+                "a port cannot be both redirected to and protected from the sandbox",
                 "leave the listener's and the resolver's ports out of the ports that are kept out",
             )
 
@@ -95,7 +95,7 @@ def check_interface(name: str) -> None:
     """RedirectError for what is no interface's name, or none that a sandbox is behind."""
     if not _INTERFACE.fullmatch(name):
         raise RedirectError(
-            f"{name!r} is no network interface's name",
+            f"{name!r} is not the name of a network interface",
             "give the host's end of the sandbox's veth pair, as `ip link` shows it",
         )
     if name == "lo":

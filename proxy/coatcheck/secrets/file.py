@@ -50,7 +50,7 @@ class FileStore:
 
     def _read(self, name: str) -> tuple[str, str]:
         if not name.isprintable() or any(part in ("", ".", "..") for part in name.split("/")):
-            raise SecretMissing(f"{name!r} is no name of a secret file")
+            raise SecretMissing(f"{name!r} is not the name of a secret file")
         try:
             root = self._directory.resolve(strict=True)
             path = (root / name).resolve(strict=True)

@@ -102,7 +102,9 @@ class VaultStore:
         if self._closed:
             raise SecretUnavailable("the Vault store is closed because we are stopping")
         if not _is_plain(ref.mount) or not _is_plain(ref.path):
-            raise SecretMissing(f"{ref} is no path in Vault: empty, dot and control segments are not allowed")
+            raise SecretMissing(
+                f"{ref} is not a path in Vault: empty, dot and control segments are not allowed"
+            )
         key = (ref.mount, ref.path)
         entry = await self._flights.join(key, lambda: self._read(key))
         return Secret(ref, _text(ref, entry.fields), entry.version)

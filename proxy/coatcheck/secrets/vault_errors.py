@@ -61,7 +61,7 @@ def explain(exc: Exception, deadline: Deadline, doing: str) -> SecretUnavailable
         return kind(f"cannot {doing}: {waiting} within the time limit")
     match exc:
         case vault.InvalidPath():
-            return SecretMissing(f"cannot {doing}: nothing is there (404); the mount must be KV version 2")
+            return SecretMissing(f"cannot {doing}: not found (404); the mount must be KV version 2")
         case vault.Forbidden() | vault.Unauthorized():
             return VaultDenied(f"cannot {doing}: permission denied (403); check what Vault allows the daemon")
         case vault.VaultDown() | vault.VaultNotInitialized():

@@ -193,7 +193,7 @@ def seconds(value: Any) -> float:
         SecretUnavailable: it is no number of seconds.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SecretUnavailable("Vault's answer names a time to live that is no number")
+        raise SecretUnavailable("the time to live in Vault's answer is not a number")
     return float(value)
 
 

@@ -450,7 +450,7 @@ class Settings(PageSettings, SharedStateSettings, BaseSettings):
             raise ValueError("webhook_url must look like https://host/path")
         self._collector()
         if self.parent_proxy_credentials is not None and self.parent_proxy is None:
-            raise ValueError("parent_proxy_credentials is of no use without parent_proxy")
+            raise ValueError("parent_proxy_credentials has no effect without parent_proxy")
         if (self.proxy_client_ca is None) != (self.proxy_tls_certificate is None):
             raise ValueError("proxy_tls_certificate and proxy_client_ca belong together: set both or neither")
         tokens = (self.token_jwks_file, self.token_issuer, self.token_audience)
@@ -460,20 +460,20 @@ class Settings(PageSettings, SharedStateSettings, BaseSettings):
             raise ValueError("token_issuer must not hold `|`: an origin is written `issuer|pod uid`")
         if self.transparent_port is not None and not self.transparent_trust_addresses:
             raise ValueError(
-                "transparent_port is of no use without transparent_trust_addresses: nothing but a source"
+                "transparent_port has no effect without transparent_trust_addresses: nothing but a source"
                 " address tells sandboxes apart there. Set it where none can be spoofed"
             )
         if not self.transparent_hosts:
             raise ValueError("transparent_hosts must name at least one address")
         if self.control_client_ca is not None and self.control_tls_certificate is None:
-            raise ValueError("control_client_ca means nothing without control_tls_certificate: set both")
+            raise ValueError("control_client_ca has no effect without control_tls_certificate: set both")
         if (
             self.control_port is not None
             and self.control_tls_certificate is None
             and self.control_host not in ("127.0.0.1", "::1")
         ):
             raise ValueError(
-                "control_host is no loopback address, so tokens would cross a network in the clear: "
+                "control_host is not a loopback address, so tokens would cross a network in the clear: "
                 "set control_tls_certificate, or use 127.0.0.1 or ::1"
             )
         return self
@@ -481,7 +481,7 @@ class Settings(PageSettings, SharedStateSettings, BaseSettings):
     def _collector(self) -> None:
         if self.otel_endpoint is None:
             if self.otel_headers_file is not None or self.otel_ca_file is not None:
-                raise ValueError("otel_headers_file and otel_ca_file are of no use without otel_endpoint")
+                raise ValueError("otel_headers_file and otel_ca_file have no effect without otel_endpoint")
             return
         if not is_web_url(self.otel_endpoint) or "?" in self.otel_endpoint:
             raise ValueError(

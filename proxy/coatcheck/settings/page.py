@@ -56,7 +56,7 @@ class PageSettings(BaseModel):
         if self.page_oidc_issuer is None:
             for name in ("client_secret_file", "ca_file"):
                 if getattr(self, f"page_oidc_{name}") is not None:
-                    raise ValueError(f"page_oidc_{name} is of no use without page_oidc_issuer")
+                    raise ValueError(f"page_oidc_{name} has no effect without page_oidc_issuer")
         elif not is_web_url(self.page_oidc_issuer, ("https",)) or "?" in self.page_oidc_issuer:
             raise ValueError("page_oidc_issuer must look like https://host/path, without query or fragment")
         return self

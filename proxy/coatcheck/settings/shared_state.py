@@ -95,15 +95,15 @@ class SharedStateSettings(BaseModel):
         if self.shared_state is None:
             for name in ("key", "password_file", "ca_file", "certificate"):
                 if getattr(self, f"shared_state_{name}") is not None:
-                    raise ValueError(f"shared_state_{name} is of no use without shared_state")
+                    raise ValueError(f"shared_state_{name} has no effect without shared_state")
             return self
         server = self.shared_state_server
         if self.shared_state_key is None:
-            raise ValueError("shared_state needs shared_state_key: what stands there is sealed under it")
+            raise ValueError("shared_state needs shared_state_key: data there is encrypted with it")
         if server is not None and not server.tls:
             for name in ("ca_file", "certificate"):
                 if getattr(self, f"shared_state_{name}") is not None:
-                    raise ValueError(f"shared_state_{name} is of no use without rediss://")
+                    raise ValueError(f"shared_state_{name} has no effect without rediss://")
         return self
 
     @property

@@ -137,7 +137,7 @@ async def in_body(world: World, arm: Arm, client: Client) -> None:
 
 @scenario(Client)
 async def asked(world: World, arm: Arm, client: Client) -> None:
-    """One that somebody is asked about, who says yes."""
+    """One that approval is required about, who says yes."""
     if await tunnel(client, "api.openai.com"):
         await exchange(world, arm, client, put(world.sandbox, "/v1/asked"))
 

@@ -40,7 +40,7 @@ PODS: dict[str, tuple[Json, str]] = {
     "a second network": (
         pod(annotations={"k8s.v1.cni.cncf.io/networks": "macvlan"}), "k8s.v1.cni.cncf.io/networks"
     ),
-    "nothing": ({"metadata": {}}, "no pod"),
+    "nothing": ({"metadata": {}}, "not a pod"),
 }  # fmt: skip
 
 VOLUMES: dict[str, tuple[Json, str]] = {

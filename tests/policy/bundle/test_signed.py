@@ -83,7 +83,7 @@ def test_a_directory_and_a_policy_file_are_no_bundle(root: Path, tmp_path: Path)
     put(tmp_path / "policies/default.yaml", YAML)
     with pytest.raises(PolicyError, match="is a directory"):
         reader(root).read(tmp_path / "policies")
-    with pytest.raises(PolicyError, match="no policy bundle"):
+    with pytest.raises(PolicyError, match="not a policy bundle"):
         reader(root).read(tmp_path / "policies/default.yaml")
 
 

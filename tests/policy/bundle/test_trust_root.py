@@ -67,7 +67,7 @@ def test_a_trust_root_that_anybody_may_write_is_none(tmp_path: Path) -> None:
     """Nor is one that is not there, or that is a link to somewhere else."""
     root = put(tmp_path / "keys.pem", pem(ONE))
     root.chmod(0o666)
-    with pytest.raises(PolicyError, match="everybody may write"):
+    with pytest.raises(PolicyError, match="anyone can write"):
         read_trust_root(root)
     with pytest.raises(PolicyError, match="no such file"):
         read_trust_root(tmp_path / "gone.pem")

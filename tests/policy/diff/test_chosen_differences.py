@@ -225,7 +225,7 @@ PINNED = "  - name: pinned\n    hosts: [pinned.example]\n    tunnel: true\n    m
 def test_a_tunnel_that_opens_widens_and_so_does_a_wider_one() -> None:
     """Nothing in it is seen but how many bytes there are."""
     last = "    limits: {requests: 60/minute}\n"
-    opened = "sessions of policy `web` may now open tunnels that nobody inspects to 1 host"
+    opened = "sessions of policy `web` may now open uninspected tunnels to 1 host"
     assert said((last, last + PINNED)) == [f"widens: {opened}"]
     assert said((PINNED, ""), base=BASE + PINNED) == [
         f"narrows: {opened.replace('may now', 'may no longer')}"

@@ -126,11 +126,11 @@ def test_what_everybody_may_write_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "good.yaml"
     file.write_bytes(GOOD)
     file.chmod(0o666)
-    with pytest.raises(PolicyError, match=r"good\.yaml: error: everybody may write here.*chmod o-w"):
+    with pytest.raises(PolicyError, match=r"good\.yaml: error: anyone can write here.*chmod o-w"):
         load_directory(tmp_path)
     file.chmod(0o644)
     tmp_path.chmod(0o777)
-    with pytest.raises(PolicyError, match="everybody may write here"):
+    with pytest.raises(PolicyError, match="anyone can write here"):
         load_directory(tmp_path)
 
 

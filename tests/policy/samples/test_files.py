@@ -69,7 +69,7 @@ def test_without_samples_nothing_is_tested(policy: Path) -> None:
 def test_a_file_that_does_not_say_what_it_expects_is_refused(policy: Path) -> None:
     """It would be passed over otherwise, and look like a test."""
     put(policy, "team/writes.yaml", WRITE)
-    with pytest.raises(PolicyError, match=r"writes\.yaml:1:1: error: the name does not say"):
+    with pytest.raises(PolicyError, match=r"writes\.yaml:1:1: error: the file name does not say"):
         samples_beside(policy)
 
 

@@ -123,7 +123,7 @@ def test_a_sample_can_say_that_somebody_is_asked() -> None:
     sample = read_samples(b'samples: [{request: "POST https://a.example/", expect: allow, asks: true}]')
     assert run_samples(asked, sample) == []
     assert [str(failure) for failure in run_samples(unasked, sample)] == [
-        "POST https://a.example/: expected allow after somebody's yes, got allow without asking"
+        "POST https://a.example/: expected allow after an approval, got allow without asking"
     ]
 
 

@@ -112,7 +112,7 @@ def test_a_successor_is_prepared_trusted_and_put_in_place(tmp_path: Path) -> Non
     old = (tmp_path / "ca/ca.pem").read_text()
     prepared = coatcheck("ca", "new", "--next", "--dir", "ca", cwd=tmp_path)
     assert prepared.code == 0 and "certificate ca/next/ca.pem\n" in prepared.out
-    assert prepared.error.endswith("who trusts the old one alone: coatcheck ca switch\n")
+    assert prepared.error.endswith("once every client also trusts the new CA, run: coatcheck ca switch\n")
     new = (tmp_path / "ca/next/ca.pem").read_text()
     assert coatcheck("ca", "bundle", "--dir", "ca", cwd=tmp_path).out.startswith(old + new)
     switched = coatcheck("ca", "switch", "--dir", "ca", cwd=tmp_path)

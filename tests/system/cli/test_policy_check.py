@@ -119,7 +119,7 @@ def test_check_refuses_a_directory_that_everybody_may_change(policies: Path) -> 
     """As the daemon would: what is in it does not matter then."""
     policies.chmod(0o777)
     said = coatcheck("policy", "check", policies, cwd=policies.parent)
-    assert said.code == 1 and "everybody may write here" in said.out
+    assert said.code == 1 and "anyone can write here" in said.out
 
 
 def test_check_of_what_is_not_there(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_the_daemons_settings_say_where_to(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ((), "whose packets are meant is not said"),
+        ((), "no interface is named"),
         ((*AT, "--inside", "--proxy-uid", "1"), "--inside and --interface exclude each other"),
         (("--inside",), "--inside and --proxy-uid belong together"),
         ((*AT, "--proxy-uid", "990"), "--inside and --proxy-uid belong together"),
@@ -68,7 +68,7 @@ def test_a_name_that_could_do_more_than_name_is_refused(capsys: pytest.CaptureFi
     """It would end up in a root shell's script."""
     assert run_command_line(["redirect", "print", "--interface", 'v"; drop', "--port", "8443"]) == 3
     said = capsys.readouterr()
-    assert said.out == "" and "is no network interface's name" in said.err
+    assert said.out == "" and "is not the name of a network interface" in said.err
 
 
 @pytest.mark.needs_debian("nft", "iptables", "ip")
@@ -86,7 +86,7 @@ def test_apply_and_remove_say_what_they_did() -> None:
         assert sorted(rules_of(there)) == sorted(applied)
         assert json.loads(run(there, "remove", *AT, "--json")) == {"removed": ["agent0"]}
         assert any("agent1" in line for line in rules_of(there))
-        assert run(there, "remove", *both) == "agent1: removed\nhint: agent0: there was no rule of ours\n"
+        assert run(there, "remove", *both) == "agent1: removed\nhint: agent0: no Coatcheck rule was found\n"
         assert rules_of(there) == []
 
 

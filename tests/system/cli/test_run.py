@@ -256,7 +256,7 @@ def test_without_daemon_and_store_it_says_what_to_give(tmp_path: Path) -> None:
     said = coatcheck("run", "--", "touch", "started", cwd=tmp_path)
     assert (said.code, said.out) == (125, "") and not (tmp_path / "started").exists()
     assert said.error == (
-        "error: no daemon answers, and there is nowhere to take secrets from\n"
+        "error: no daemon answers, and no source of secrets is configured\n"
         "hint: start one (coatcheck serve, coatcheck dev), or give --secret openai=-, "
         "COATCHECK_VAULT_URL or COATCHECK_SECRETS_DIR\n"
     )

@@ -55,5 +55,5 @@ async def test_a_good_set_up_has_no_problems_and_no_secret_is_shown(
     }
     said = await asyncio.to_thread(coatcheck, "doctor", cwd=tmp_path, env=env)
     assert said.code == 0, said.out
-    assert "ok       secrets: all 4 are there and usable" in said.out
+    assert "ok       secrets: all 4 exist and are usable" in said.out
     assert not any(value in said.out + said.err for value in secrets.values())

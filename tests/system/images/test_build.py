@@ -124,7 +124,7 @@ def _device(tmp_path: Path) -> Source:
         (lambda _: Source(archive=Path("/nowhere")), "cannot be read"),
         (_empty, "it has no programs"),
         (_device, "is a device"),
-        (lambda _: Source(packages=("no such package",)), "is no package's name"),
+        (lambda _: Source(packages=("no such package",)), "is not a package name"),
     ],
 )
 def test_a_bad_source_leaves_nothing(
@@ -143,7 +143,7 @@ def test_a_manifest_of_another_kind_is_refused(tmp_path: Path) -> None:
     """A launcher of now does not guess what an image of tomorrow means."""
     for text in ("[]", "{}", "not json", '{"command": []}'):
         (tmp_path / "manifest.json").write_text(text)
-        with pytest.raises(ImageError, match="is no manifest"):
+        with pytest.raises(ImageError, match="is not an image manifest"):
             manifest.read(tmp_path)
     with pytest.raises(ImageError, match="cannot be read"):
         manifest.read(tmp_path / "nowhere")

@@ -143,5 +143,5 @@ except NoSpace as problem:
         capture_output=True,
         text=True,
     )
-    assert done.stdout.startswith("there is no space left where images are built | free some")
+    assert done.stdout.startswith("no space is left where images are built | free some")
     assert done.stdout.rstrip().endswith("set()")

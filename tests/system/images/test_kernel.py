@@ -85,7 +85,7 @@ def test_what_is_no_module_is_told() -> None:
 
 def test_what_is_no_kernel_is_refused_and_an_odd_one_boots_as_it_is() -> None:
     """A payload of a kind that we cannot open is left to the kernel's own code."""
-    with pytest.raises(ImageError, match="no bzImage"):
+    with pytest.raises(ImageError, match="not a bzImage"):
         bootable(bytes(4096))
     image = bytearray(8192)
     image[0x202:0x206] = b"HdrS"

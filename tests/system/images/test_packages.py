@@ -35,7 +35,7 @@ def test_a_package_that_is_not_there_is_named(apt: Apt, name: str) -> None:
 @pytest.mark.parametrize("name", ["-o", "--help", "a b", "Bash", "../x", ""])
 def test_what_is_no_name_does_not_reach_apt(apt: Apt, name: str) -> None:
     """An option in its place would be obeyed."""
-    with pytest.raises(ImageError, match="is no package's name"):
+    with pytest.raises(ImageError, match="is not a package name"):
         apt.resolve([name])
 
 

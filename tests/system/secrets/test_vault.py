@@ -54,9 +54,9 @@ async def test_an_object_is_given_as_json(bao: EmbeddedVault, make_store: MakeSt
         ("fields", "number", "secret", "empty or not text"),
         ("fields", "api_key", "no-such-mount", "404"),
         ("deleted", "api_key", "secret", "404"),
-        ("../sys/raw", "api_key", "secret", "no path in Vault"),
-        ("a//b", "api_key", "secret", "no path in Vault"),
-        ("a\nb", "api_key", "secret", "no path in Vault"),
+        ("../sys/raw", "api_key", "secret", "not a path in Vault"),
+        ("a//b", "api_key", "secret", "not a path in Vault"),
+        ("a\nb", "api_key", "secret", "not a path in Vault"),
     ],
 )
 async def test_what_is_not_there_is_missing(

@@ -84,7 +84,7 @@ def differences(pod: Json, admission: Admission) -> list[str]:
     for container in (*others, *_list(spec, "containers"), *_list(spec, "ephemeralContainers")):
         name = str(container.get("name"))
         if name.startswith(PREFIX):
-            wrong.append(f"the container {name} stands where it is not put")
+            wrong.append(f"the container {name} is in a place where it is not injected")
     # Taken away from a pod without our parts; a name alone must not bring one past us into a pod with them.
     wrong += [f"spec.volumes: {each['name']}" for each in _list(spec, "volumes") if is_api_token(each)]
     for setting in ("automountServiceAccountToken", "enableServiceLinks"):

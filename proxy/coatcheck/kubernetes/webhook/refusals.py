@@ -79,7 +79,7 @@ def problems(pod: Json, admission: Admission) -> list[str]:
     left to `injection.differences`."""
     spec = pod.get("spec")
     if not isinstance(spec, dict) or not spec.get("containers"):
-        return ["this is no pod: it has no spec.containers"]
+        return ["this is not a pod: it has no spec.containers"]
     return [*_annotations(pod, admission), *_spec(spec, admission)]
 
 
@@ -130,7 +130,8 @@ def _pod_security(secured: Json, admission: Admission) -> Iterator[str]:
 def _identity(where: str, secured: Json, admission: Admission) -> Iterator[str]:
     for name in ("runAsUser", "runAsGroup"):
         if secured.get(name) == admission.proxy_uid:
-            yield f"{where}.{name}: {admission.proxy_uid} is the proxy, whose packets leave unseen"
+            uid = admission.proxy_uid
+            yield f"{where}.{name}: {uid} is the proxy's user, whose packets are not redirected"
 
 
 def _profiles(where: str, secured: Json) -> Iterator[str]:
@@ -149,12 +150,15 @@ def _volume(volume: Json, admission: Admission) -> Iterator[str]:
     yield from _secrets(f"the volume {name}", wanted, admission)
     kinds = volume.keys() - {"name"}
     for kind in sorted(kinds - _VOLUMES):
-        yield f"the volume {name}: {kind} reaches what is outside the pod past the proxy"
+        yield f"the volume {name}: {kind} reaches hosts outside the pod without passing the proxy"
     if is_api_token(volume):
         return  # taken away
     for source in sources:
         for kind in sorted(source.keys() - _PROJECTED):
-            yield f"the volume {name}: a projected {kind} may count as the proxy's, at Vault or elsewhere"
+            yield (
+                f"the volume {name}: a projected {kind} could be accepted as the proxy's token,"
+                " by Vault for example"
+            )
 
 
 def _container(container: Json, admission: Admission) -> Iterator[str]:
@@ -163,7 +167,7 @@ def _container(container: Json, admission: Admission) -> Iterator[str]:
         if container[name]:
             yield f"{where}: {name} is not allowed beside a proxy, or not known to this webhook"
     if str(container.get("targetContainerName", "")).startswith(PREFIX):
-        yield f"{where}: targetContainerName is the proxy's, whose processes it would see"
+        yield f"{where}: targetContainerName is the proxy's container, so it would see the proxy's processes"
     yield from _container_security(where, container.get("securityContext") or {}, admission)
     yield from _network(where, container)
     yield from _mounts(where, container, admission)
@@ -193,7 +197,7 @@ def _container_security(where: str, secured: Json, admission: Admission) -> Iter
         yield f"{where}: procMount {secured['procMount']}"
     added = {str(each).removeprefix("CAP_") for each in (secured.get("capabilities") or {}).get("add") or ()}
     for name in sorted(added - _HARMLESS):
-        yield f"{where}: the capability {name}: the redirect holds whoever has none"
+        yield f"{where}: the capability {name}: the redirect contains only processes without it"
     yield from _identity(f"{where}: securityContext", secured, admission)
     yield from _profiles(f"{where}: securityContext", secured)
 
@@ -239,4 +243,4 @@ def _variables(where: str, container: Json, admission: Admission) -> Iterator[st
 def _secrets(where: str, wanted: list[str | None], admission: Admission) -> Iterator[str]:
     for name in admission.protected_secrets:
         if name in wanted:
-            yield f"{where}: the Secret {name} holds the fleet's key: whoever has it can open any session"
+            yield f"{where}: the Secret {name} holds the fleet's key, with which any session can be opened"

@@ -114,14 +114,14 @@ def _writer(request: Json, admission: Admission) -> list[str]:
     user = request.get("userInfo") or {}
     if set(user.get("groups") or ()) & set(admission.writers):
         return []
-    who = f"{user.get('username')} is in none of the groups that may write it (admission.writers)"
+    who = f"{user.get('username')} is not in a group that may write it (admission.writers)"
     return [f"{admission.protected_configmap} says what this namespace's pods may do, and {who}"]
 
 
 def _request(review: Mapping[str, Any]) -> Json:
     request = review.get("request")
     if review.get("apiVersion") != API_VERSION or not isinstance(request, dict):
-        raise ReviewError(f"this is no AdmissionReview of {API_VERSION}")
+        raise ReviewError(f"this is not an AdmissionReview of {API_VERSION}")
     if not isinstance(request.get("uid"), str) or not request["uid"]:
         raise ReviewError("the request has no uid")
     return request

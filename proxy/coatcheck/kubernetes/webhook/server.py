@@ -42,7 +42,7 @@ class Webhook:
         try:
             review: Any = json.loads(await request.read())
             if not isinstance(review, dict):
-                raise ReviewError("the body is no JSON object")
+                raise ReviewError("the body is not a JSON object")
             answer = JUDGES[request.path](review, self._admission)
         except ReviewError as error:
             return web.json_response({"error": str(error)}, status=400)

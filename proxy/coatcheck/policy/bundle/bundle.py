@@ -103,7 +103,7 @@ def sign(data: bytes, key: Ed25519PrivateKey) -> bytes:
     _read(signed, ()).policies()
     signatures[key_id(key.public_key())] = key.sign(signed)
     if len(signatures) > MAX_SIGNATURES:
-        raise refused(f"the bundle would have more than {MAX_SIGNATURES} signatures", "build it anew")
+        raise refused(f"the bundle would have more than {MAX_SIGNATURES} signatures", "build it again")
     lines = [
         f"signature {name} {base64.b64encode(signature).decode()}\n"
         for name, signature in sorted(signatures.items())
@@ -124,7 +124,7 @@ def verified(data: bytes, trusted: Mapping[str, Ed25519PublicKey]) -> tuple[Bund
         by = ", ".join(sorted(signatures))
         raise refused(
             f"the bundle is signed by {by}, and trusted are {known}",
-            "sign it with a trusted key, or have the trust root changed by whoever owns it",
+            "sign it with a trusted key, or ask the owner of the trust root to add the key",
         )
     raise refused("the signature does not hold: the bundle was changed after it was signed", "sign it anew")
 
@@ -140,7 +140,8 @@ def _taken_apart(data: bytes) -> tuple[bytes, dict[str, bytes]]:
         raise refused(f"the bundle is larger than {MAX_BUNDLE_BYTES} bytes", "split it by deployment")
     if not data.startswith(MAGIC):
         raise refused(
-            "this is no policy bundle", "make one: coatcheck policy bundle DIRECTORY --version N --owner TEAM"
+            "this is not a policy bundle",
+            "make one: coatcheck policy bundle DIRECTORY --version N --owner TEAM",
         )
     end = data.find(b"\n", len(MAGIC)) + 1
     if not end:
@@ -150,9 +151,7 @@ def _taken_apart(data: bytes) -> tuple[bytes, dict[str, bytes]]:
     for line in lines:
         found = _SIGNATURE.fullmatch(line)
         if found is None or found[1].decode() in signatures:
-            raise refused(
-                "what stands behind the bundle's policies is no list of signatures", "build it anew"
-            )
+            raise refused("the bundle's policies are not followed by a list of signatures", "build it again")
         try:
             signatures[found[1].decode()] = base64.b64decode(found[2], validate=True)
         except binascii.Error:

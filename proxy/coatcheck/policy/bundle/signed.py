@@ -66,12 +66,12 @@ class HighestVersion:
         if bundle.version < self.version:
             raise refused(
                 f"the bundle has version {bundle.version}, and {self.version} was in force already",
-                f"to go back, sign the old policies anew as version {self.version + 1}",
+                f"to go back, sign the old policies again as version {self.version + 1}",
             )
         if bundle.version == self.version and bundle.digest != self.digest:
             raise refused(
                 f"another bundle with version {bundle.version} was in force already",
-                f"sign it anew as version {self.version + 1}, and find out who signed the other",
+                f"sign it again as version {self.version + 1}, and find out who signed the other one",
             )
 
     def remember(self, bundle: Bundle) -> None:

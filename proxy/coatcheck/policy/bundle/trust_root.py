@@ -22,12 +22,12 @@ def read_trust_root(path: Path) -> dict[str, Ed25519PublicKey]:
     else in it but comments (`#`): a key that is passed over would look like one that is trusted."""
     data = read_file(path, MAX_TRUST_BYTES).replace(b"\r\n", b"\n")
     if len(data) > MAX_TRUST_BYTES:
-        raise refused(f"{path.name} is no list of keys", "put Ed25519 public keys (PEM) into it")
+        raise refused(f"{path.name} is not a list of keys", "put Ed25519 public keys (PEM) into it")
     rest = [line.strip() for line in _BLOCK.sub(b"", data).split(b"\n")]
     if any(line and not line.startswith(b"#") for line in rest):
         raise refused(
             f"{path.name} holds something else than public keys",
-            "put there the .pub files of those who sign, one after the other, and comments behind #",
+            "concatenate the .pub files of the signers; lines that begin with # are comments",
         )
     keys: dict[str, Ed25519PublicKey] = {}
     for block in _BLOCK.findall(data):

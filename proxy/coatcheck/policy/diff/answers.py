@@ -45,7 +45,7 @@ class Answer:
     credentials: frozenset[str]
     """Those whose handle may stand in them."""
     unasked: str | None
-    """The one that is put in without a handle (`handle: optional`)."""
+    """The one that is injected without a handle (`handle: optional`)."""
 
     @property
     def ways(self) -> frozenset[tuple[str, str]]:

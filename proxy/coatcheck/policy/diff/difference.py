@@ -186,7 +186,7 @@ def _tunnels(name: str, sides: Sides) -> Iterator[Change]:
             may = "may now" if direction is Direction.WIDENS else "may no longer"
             where = _count(sides, {host for host, _ in pairs}, False)
             who = f"sessions of policy {quoted(name)}"
-            text = f"{who} {may} open tunnels that nobody inspects to {where}"
+            text = f"{who} {may} open uninspected tunnels to {where}"
             yield Change(direction, name, Subject.TUNNEL, text, reaches=found)
 
 
@@ -233,7 +233,7 @@ def _policy(name: str, old: Policy | None, new: Policy | None) -> Iterator[Chang
             for term in observe_terms(None, new.observe):
                 yield _term(name, Subject.POLICY, f"policy {quoted(name)}: ", term)
         elif old is not None:
-            text = f"policy {quoted(name)} is gone: its sessions are refused everything"
+            text = f"policy {quoted(name)} was removed: all requests of its sessions are refused"
             yield Change(Direction.NARROWS, name, Subject.POLICY, text)
         return
     if old.owner != new.owner:

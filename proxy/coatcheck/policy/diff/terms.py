@@ -61,7 +61,7 @@ def rule_terms(old: Rule, new: Rule) -> Iterator[Term]:
 def _asking(old: Asking | None, new: Asking | None) -> Iterator[Term]:
     """Who is asked less often lets more through; how long a request waits for an answer does not."""
     if old is None or new is None:
-        yield from _if(old is not new, new is None, "somebody is asked", _yes(old), _yes(new))
+        yield from _if(old is not new, new is None, "approval is required", _yes(old), _yes(new))
         return
     was, is_ = (f"{asking.remember:g} s" for asking in (old, new))
     longer = new.remember > old.remember
@@ -72,7 +72,7 @@ def _asking(old: Asking | None, new: Asking | None) -> Iterator[Term]:
     )
     wider = list(Whose).index(new.whose) > list(Whose).index(old.whose)
     yield from _if(
-        old.whose != new.whose, wider, "for whom a yes counts", f"one {old.whose}", f"one {new.whose}"
+        old.whose != new.whose, wider, "scope of an approval", f"one {old.whose}", f"one {new.whose}"
     )
     if old.wait != new.wait:
         yield Term(

@@ -65,7 +65,7 @@ EXPLANATIONS: dict[Code, Explanation] = {
     ),
     Code.CREDENTIALS_SHARE_PLACE: Explanation(
         "two credentials could claim the same place of one request",
-        "One of them is put in without a handle, so a request that forgot the other's handle leaves under "
+        "One of them is injected without a handle, so a request that forgot the other's handle leaves under "
         "the wrong account.",
         "Make both `handle: required`, or give them different hosts, methods, paths or places.",
     ),
@@ -94,7 +94,7 @@ EXPLANATIONS: dict[Code, Explanation] = {
         "what no rule allows passes for a while",
         "On a daemon that is set to, sandboxes reach every host without a credential until that day: what an "
         "agent can read, it can carry out.",
-        "Remove observe when the draft of `coatcheck policy learn` is reviewed; give no real data meanwhile.",
+        "Remove observe once the draft of `coatcheck policy learn` is reviewed. Use no real data until then.",
     ),
     Code.NO_LIMITS: Explanation(
         "nothing but the default limits a rule",
@@ -110,7 +110,7 @@ EXPLANATIONS: dict[Code, Explanation] = {
     ),
     Code.NO_OWNER: Explanation(
         "no team answers for the file",
-        "The owner stands in the audit records: somebody has to be asked when a refusal or an alarm comes.",
+        "Audit records name the owner, who is the contact for a refusal or an alarm.",
         "Write the team's name.",
     ),
     Code.NO_SAMPLE: Explanation(

@@ -23,7 +23,7 @@ def review_credential(place: Location, spec: CredentialSpec) -> Iterator[Finding
         yield from _review_place((*place, "also", index), other)
         named = {*_ways(other), *ways}
         if named & ONLY_ALONE:
-            message = f"{' and '.join(sorted(named & ONLY_ALONE))} cannot stand beside another place"
+            message = f"{' and '.join(sorted(named & ONLY_ALONE))} cannot be combined with another place"
             yield Finding((*place, "also", index), message, "write header, basic or query")
         if spec.handle == "optional":
             message = "without a handle nothing shows which place is meant"
@@ -37,7 +37,7 @@ def review_credential(place: Location, spec: CredentialSpec) -> Iterator[Finding
         message = f"without a handle nothing shows where in the {ways[0]} the secret belongs"
         yield Finding((*place, "handle"), message, "remove `handle: optional`")
     if spec.handle == "optional" and (spec.env or spec.shape):
-        message = "the handle is optional, so clients may still want a value that looks like a key"
+        message = "the handle is optional, but clients may still check that the value looks like a key"
         if not spec.env:
             yield Finding(
                 (*place, "shape"), message, "add env, or remove shape", Level.WARNING, Code.NEEDLESS

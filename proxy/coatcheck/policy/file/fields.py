@@ -68,7 +68,7 @@ def host_pattern(text: str) -> HostPattern:
         raise Wrong("a star alone would allow every host", "write each host that is needed")
     if "*" in host:
         raise Wrong(
-            f'"{text}": a star stands only for whole labels at the front', 'write "*.suffix" or exact hosts'
+            f'"{text}": a star may only replace whole labels at the front', 'write "*.suffix" or exact hosts'
         )
     canonical = _canonical(host, "*." if wildcard else "")
     if wildcard:
@@ -106,9 +106,7 @@ def _check_wildcard(suffix: str) -> None:
     if "." not in suffix:
         raise Wrong(f'"*.{suffix}" would allow a whole top-level domain', f'write "*.example.{suffix}"')
     if public_suffix(suffix) is SuffixKind.REGISTRY:
-        raise Wrong(
-            f'"*.{suffix}" would allow names that anybody can register', f'write "*.example.{suffix}"'
-        )
+        raise Wrong(f'"*.{suffix}" would allow names that anyone can register', f'write "*.example.{suffix}"')
 
 
 def path_pattern(text: str) -> PathPattern:
@@ -133,7 +131,7 @@ def path_pattern(text: str) -> PathPattern:
         if "*" in segment and segment != "*":
             whole = text.partition(segment)[0]
             raise Wrong(
-                f'"{segment}": a star stands for one whole segment',
+                f'"{segment}": a star replaces one whole segment',
                 f'write "{whole}*" or "{whole}**" at the end',
             )
     return PathPattern(tuple(segments), prefix)
@@ -142,11 +140,14 @@ def path_pattern(text: str) -> PathPattern:
 def sandbox_path(text: str) -> str:
     """A place in a sandbox's file system: absolute, canonical, itself and not a pattern."""
     if text.startswith("~"):
-        raise Wrong(f'"{text}": whose home it is depends on who runs', f'write "/home/agent{text[1:]}"')
+        raise Wrong(
+            f'"{text}": its meaning depends on the user who runs the command',
+            f'write "/home/agent{text[1:]}"',
+        )
     if not text.startswith("/"):
         raise Wrong(f'"{text}" does not begin with a slash', f'write "/{text}"')
     if any(character in text for character in "*?[]{}$"):
-        raise Wrong(f'"{text}" looks like a pattern, and places are no patterns', "write each place")
+        raise Wrong(f'"{text}" looks like a pattern, and paths here are literal', "write each place")
     if not text.isprintable() or len(text) > 1024:
         raise Wrong("this is not a path of 1 to 1024 printable characters", "write the plain path")
     canonical = "/" + "/".join(part for part in text.split("/") if part not in {"", "."})
@@ -163,7 +164,7 @@ def method(text: str) -> str:
         why = (
             "sends the request, credentials included, back"
             if text == "TRACE"
-            else "opens a tunnel that nobody reads"
+            else "opens an uninspected tunnel"
         )
         raise Wrong(f"{text} {why}", "leave it out")
     if text == "*":
@@ -187,7 +188,7 @@ def secret_ref(text: str) -> SecretRef:
         raise Wrong(f'there is no secret store "{store}"', closest(store, STORES))
     if store == "vault" and path.startswith("data/"):
         fixed = path.removeprefix("data/")
-        raise Wrong("KV version 2 adds data/ by itself", f"write {store}:{mount}/{fixed}#{field}")
+        raise Wrong("KV version 2 adds data/ itself", f"write {store}:{mount}/{fixed}#{field}")
     return SecretRef(store, mount, path, field)
 
 
@@ -214,7 +215,7 @@ def one_token(text: str) -> str:
     """Printable ASCII without space or colon: a user name of Basic (RFC 7617 forbids the colon)."""
     if not text or len(text) > 128 or not (text.isascii() and text.isprintable()) or set(' :"') & set(text):
         raise Wrong(
-            f'"{text}" cannot stand here',
+            f'"{text}" is not allowed here',
             "write up to 128 printable ASCII characters without space, quote or colon",
         )
     return text

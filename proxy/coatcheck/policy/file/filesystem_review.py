@@ -23,7 +23,7 @@ def review_filesystem(spec: FilesystemSpec) -> Iterator[Finding]:
         hidden = next((needed for needed in _NEEDED if within(needed, place)), None)
         if hidden:
             message = f"without reading {hidden} no command runs"
-            yield Finding(_at("deny_read", index), message, "deny what is to be hidden, and no more")
+            yield Finding(_at("deny_read", index), message, "deny only the paths to hide")
 
 
 def _written(index: int, place: str, denied: list[str]) -> Iterator[Finding]:

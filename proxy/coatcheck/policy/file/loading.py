@@ -65,7 +65,7 @@ def load_file(path: Path) -> Policy:
     if data.startswith(BUNDLE_MAGIC):
         raise _refused(
             path.name,
-            "this is a signed bundle, and nothing says whose signatures count",
+            "this is a signed bundle, and no trust root is set, so no signature can be trusted",
             "set COATCHECK_POLICY_TRUST_ROOT; to look at one: coatcheck policy verify",
         )
     try:
@@ -156,7 +156,7 @@ def _check_mode(path: Path, status: os.stat_result) -> None:
     # ConfigMap volumes are world-writable directories on a file system mounted read-only.
     if status.st_mode & stat.S_IWOTH and not os.statvfs(path).f_flag & os.ST_RDONLY:
         raise _refused(
-            path.name, "everybody may write here, so anybody may change the policy", f"run: chmod o-w {path}"
+            path.name, "anyone can write here, so anyone can change the policy", f"run: chmod o-w {path}"
         )
 
 

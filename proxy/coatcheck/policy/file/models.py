@@ -71,7 +71,7 @@ class OneOf:
             if value == word.value:
                 return word
         context = {
-            "message": f'"{value}" is none of the known words',
+            "message": f'"{value}" is not a known word',
             "instead": fields.closest(str(value), tuple(self.words)),
         }
         raise PydanticCustomError("wrong", "{message}", context)
@@ -128,11 +128,11 @@ class BasicSpec(Strict):
 
 
 class PathSpec(Strict):
-    prefix: PathPrefix = Field("", description="What stands before the handle in its path segment.")
+    prefix: PathPrefix = Field("", description="Text before the handle in its path segment.")
 
 
 class BodySpec(Strict):
-    field: Token = Field(description="Field of a JSON or form body in which the handle stands.")
+    field: Token = Field(description="Field of a JSON or form body that holds the handle.")
     max: Size = Field(1 << 20, description="Larger bodies are refused: the body is buffered. Default 1MiB.")
 
 
@@ -202,7 +202,9 @@ class CredentialSpec(Strict):
     )
     keep_set_cookie: bool = Field(False, description="Let cookies of authenticated answers through.")
     scrub: ScrubSpec | None = Field(None, description="Needed for secrets under 16 bytes: {off: reason}.")
-    revoke_on_theft: bool = Field(False, description="End the session whose handle turns up elsewhere.")
+    revoke_on_theft: bool = Field(
+        False, description="Revoke the session whose handle is used from another origin."
+    )
     inherit: bool = Field(
         True,
         description="In a forked or restored sandbox, handles that its processes hold count. Default: true.",
@@ -235,7 +237,7 @@ class AskSpec(Strict):
         Same.REQUEST,
         description="What the same is: the request's method and URL, or any request of the rule.",
     )
-    whose: AskedFor = Field(Whose.SESSION, description="For whom a yes counts.")
+    whose: AskedFor = Field(Whose.SESSION, description="Scope of an approval.")
 
 
 class RuleSpec(Strict):
@@ -270,7 +272,7 @@ class RuleSpec(Strict):
         HandlesInBody.REPORT, description="What happens to a handle found in a body. Default: report."
     )
     ask: AskSpec | None = Field(
-        None, description="Hold each request until somebody has said yes (`coatcheck approval`)."
+        None, description="Hold each request until an operator approves it (`coatcheck approval`)."
     )
     max_request: Size | None = Field(None, description="Bytes a request may stream up.")
     max_response: Size | None = Field(None, description="Bytes an answer may stream down.")
@@ -291,7 +293,7 @@ class ObserveSpec(Strict):
     """For a while, what no rule allows passes without any credential, and is recorded."""
 
     reason: Line = Field(description="Why sandboxes under this policy may reach any host for a while.")
-    until: Day = Field(description="The last day. After it, what no rule allows is refused again.")
+    until: Day = Field(description="The last day. After it, requests that no rule allows are refused again.")
 
 
 class AcceptedSpec(Strict):
@@ -301,7 +303,7 @@ class AcceptedSpec(Strict):
     rule: Line | None = Field(None, description="The rule that it is about, by name.")
     credential: Name | None = Field(None, description="The credential that it is about.")
     reason: Line = Field(description="Why it is accepted; a reviewer reads it.")
-    until: Day = Field(description="The last day on which it is accepted. After it, the finding is back.")
+    until: Day = Field(description="The last day on which the finding is accepted.")
 
 
 class Document(Strict):
@@ -319,7 +321,7 @@ class Document(Strict):
         None, description="For sandboxes that Coatcheck runs. Default: what the image's permissions allow."
     )
     observe: ObserveSpec | None = Field(
-        None, description="Only on a daemon that is set to (`policy_observe`). Default: nothing passes so."
+        None, description="Allowed only on a daemon with the setting `policy_observe`. Default: off."
     )
     accepted: Annotated[list[AcceptedSpec], Field(min_length=1)] = Field(
         [], description="Findings of the linter that the owner accepts for a time, each with its reason."

@@ -141,7 +141,7 @@ def _ask(place: Location, ask: AskSpec) -> Iterator[Finding]:
         )
     if ask.remember is None:
         for key in sorted({"same", "whose"} & ask.model_fields_set):
-            what = f"{key} says what is remembered, and nothing is"
+            what = f"{key} sets what is remembered, but nothing is remembered"
             yield Finding((*place, key), what, f"remove {key}, or add remember, such as `remember: 15m`")
 
 
@@ -185,7 +185,7 @@ def _rule_credentials(place: Location, rule: RuleSpec, document: Document) -> It
             hosts = ", ".join(map(str, credential.hosts))
             yield Finding(
                 where,
-                f"{name} may only go to {hosts}, none of which this rule allows",
+                f"{name} may only go to {hosts}, and this rule allows none of them",
                 "add the host to the rule, or the rule's host to the credential",
             )
         elif credential.methods and not set(credential.methods) & set(rule.methods):

@@ -25,7 +25,7 @@ _UPLOADS = frozenset({"POST", "PUT", "PATCH"})
 def lint_document(document: Document, today: date) -> Iterator[Finding]:
     """Every finding that one part of `document` shows. `today` is what long times are counted from."""
     if document.owner.strip("<>[]?! ").lower() in _NOBODY or not any(map(str.isalnum, document.owner)):
-        message = f'"{document.owner}" is nobody who could be asked'
+        message = f'"{document.owner}" is not a contact'
         yield _finding(("owner",), message, "write the team's name", Code.NO_OWNER)
     if document.observe is not None:
         yield from _observe(document.observe, today)
@@ -52,7 +52,7 @@ def _observe(observe: ObserveSpec, today: date) -> Iterator[Finding]:
 def _ask(place: Location, rule: RuleSpec) -> Iterator[Finding]:
     remember = rule.ask.remember if rule.ask is not None else None
     if remember is not None and remember > LONGEST_YES:
-        message = f'a yes to "{rule.name}" counts for more than an hour, whatever the agent does meanwhile'
+        message = f'a yes to "{rule.name}" lasts for more than an hour, whatever the agent does in that time'
         yield _finding((*place, "ask", "remember"), message, "write 1h or less", Code.LONG_LIFETIME)
 
 
@@ -95,7 +95,7 @@ def _limits(place: Location, rule: RuleSpec) -> Iterator[Finding]:
         and _UPLOADS & set(rule.methods)
         and not (rule.max_request or any(limits.bytes_up for limits in rule.limits))
     ):
-        message = f'"{rule.name}" takes uploads of any size, and whoever gets them is not our account'
+        message = f'"{rule.name}" allows uploads of any size, to an account that is not yours'
         yield _finding(place, message, "add max_request, such as `max_request: 1MiB`", Code.NO_LIMITS)
 
 

@@ -67,7 +67,7 @@ def _requests(policy: Policy) -> list[Finding]:
     try:
         return list(lint_requests(policy))
     except TooComplex as problem:
-        message = f"{problem}: which rule decides what cannot be told"
+        message = f"{problem}: the deciding rule cannot be determined"
         return [Finding(("rules",), message, problem.hint, Level.WARNING, Code.RULE_NEVER_REACHED)]
 
 

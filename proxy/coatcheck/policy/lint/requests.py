@@ -59,7 +59,7 @@ def lint_requests(policy: Policy) -> Iterator[Finding]:
 def _refused(place: Location, rule: Rule, own: Decided) -> Iterator[Finding]:
     """Hosts, methods and paths of the rule at which no credential counts."""
     if not any(found.ways for _, found in own.cells):
-        message = f'"{rule.name}" refuses every request: none of its credentials counts in any of them'
+        message = f'"{rule.name}" refuses every request: none of its credentials can be used in any of them'
         yield _finding((*place, "credentials"), message, "widen a credential", Code.ALWAYS_REFUSED)
         return
     parts: list[tuple[str, int, str, list[Answer]]] = []

@@ -82,7 +82,7 @@ def _expected(file: Path) -> Literal["allow", "deny"]:
         return "allow"
     if file.name.startswith("refused_"):
         return "deny"
-    message = "the name does not say what is expected of these samples"
+    message = "the file name does not say which verdict these samples expect"
     raise PolicyError([Problem(1, 1, message, "call it allowed_….yaml or refused_….yaml", file=str(file))])
 
 

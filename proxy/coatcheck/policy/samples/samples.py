@@ -47,7 +47,7 @@ class SampleSession(Strict):
     """Whose request it is. Left out: a sandbox that proves itself and is isolated as well as there is."""
 
     origin: Origin = Field(OriginClass.SOCKET, description="What proves which sandbox asks.")
-    isolation: LeastIsolation = Field(Isolation.HARDWARE, description="What stands around the sandbox.")
+    isolation: LeastIsolation = Field(Isolation.HARDWARE, description="Isolation of the sandbox.")
     credentials: list[Name] | None = Field(None, description="Those it was granted. Default: all.")
 
 
@@ -55,11 +55,13 @@ class Sample(Strict):
     """One request and the answer that is expected."""
 
     name: Line | None = Field(
-        None, description="What it shows, for whoever reads a failure.", examples=["nothing is deleted"]
+        None,
+        description="What the sample shows, for the reader of a failure.",
+        examples=["nothing is deleted"],
     )
     request: Annotated[
         SampleRequest, FromText(sample_request, "POST https://api.openai.com/v1/responses")
-    ] = Field(description="METHOD URL; {handle} in the URL is where the handle stands.")
+    ] = Field(description="METHOD URL; {handle} in the URL marks the place of the handle.")
     websocket: bool = Field(False, description="Whether it asks for the upgrade to a WebSocket.")
     session: SampleSession | None = Field(
         None,
@@ -76,7 +78,7 @@ class Sample(Strict):
     credentials: list[Name] | None = Field(
         None, description="Of an allowed request: those that may travel with it."
     )
-    asks: bool | None = Field(None, description="Whether somebody has to say yes before it leaves.")
+    asks: bool | None = Field(None, description="Whether the request needs an approval.")
 
     @property
     def fits(self) -> bool:

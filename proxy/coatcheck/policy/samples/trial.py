@@ -204,7 +204,7 @@ def _head(sample: Sample, credential: Credential | None) -> RequestHead:
 
 
 def _asks(asks: bool | None) -> str:
-    return "" if asks is None else " after somebody's yes" if asks else " without asking"
+    return "" if asks is None else " after an approval" if asks else " without asking"
 
 
 def _by(rule: str | None) -> str:

@@ -63,7 +63,7 @@ class Chain:
         try:
             os.ftruncate(self.fd, self.size)
         except OSError as error:
-            self.broken = f"half a record stands in {self.path} ({error.strerror}); make room, then restart"
+            self.broken = f"there is half a record in {self.path} ({error.strerror}); make room, then restart"
 
     def append_own(self, what: str, **fields: str | float) -> None:
         """Write a record about the log itself."""

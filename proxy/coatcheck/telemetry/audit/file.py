@@ -79,7 +79,7 @@ def open_current(path: Path, *, new: bool = False) -> int:
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
         os.close(fd)
-        raise AuditUnavailable(f"{path} is not a plain file of ours; move it away and start again")
+        raise AuditUnavailable(f"{path} is not a regular file of the daemon; move it away and start again")
     if found.st_mode & 0o077:
         os.fchmod(fd, 0o600)
     return fd
@@ -161,7 +161,7 @@ def _read_file(path: Path) -> End:
         log = str(opening["log"])
     except (ValueError, KeyError) as error:
         raise AuditUnavailable(
-            f"{path} is no audit log that we can read; run `coatcheck audit verify`, then move it away"
+            f"{path} cannot be read as an audit log; run `coatcheck audit verify`, then move it away"
         ) from error
     prev = hashlib.sha256(last).hexdigest()
     return End(log, closing["seq"], prev, opening["seq"], size, torn, version)

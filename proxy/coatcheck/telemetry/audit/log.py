@@ -243,7 +243,10 @@ class AuditLog:
                 full = self._chain.size >= self._max_bytes
             seq, fd = self._chain.seq, self._chain.fd
         if changed:
-            self._break(f"{self._path} was changed or removed beneath us; keep what is left, then restart")
+            self._break(
+                f"{self._path} was changed or removed while the daemon was running;"
+                " keep what is left, then restart"
+            )
             return
         if seq > self._durable:
             os.fdatasync(fd)

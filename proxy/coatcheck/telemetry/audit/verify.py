@@ -36,7 +36,7 @@ class Kind(StrEnum):
     TORN = "torn"
 
 
-_KEEP = "Keep all files as they are, and compare with a backup: somebody or something changed the log."
+_KEEP = "Keep all files as they are and compare them with a backup: the log was changed."
 
 NEXT: dict[Kind, str] = {
     Kind.UNREADABLE: _KEEP,
@@ -44,8 +44,8 @@ NEXT: dict[Kind, str] = {
     Kind.GAP: "Give every file of the log; if none is missing, records were removed: look for a backup.",
     Kind.ORDER: "Give each file once; if you did, records were copied or moved: look for a backup.",
     Kind.ANOTHER_LOG: "If the old log was not moved away on purpose, it was replaced: look for a backup.",
-    Kind.SIGNATURE: "Check that the public key is this log's; if it is, somebody without the key wrote this.",
-    Kind.UNSIGNED: "Give the log that a signer was configured for; if this is it, it was written anew.",
+    Kind.SIGNATURE: "Check that the public key is this log's; if it is, this was written without the key.",
+    Kind.UNSIGNED: "Give the log that a signer was configured for; if this is the log, it was rewritten.",
     Kind.TRUNCATED: "Give every file of the log; if you did, its end was cut off or an old copy put back.",
     Kind.CHECKPOINTS: "Read the checkpoints around this one; the log was rolled back, or they were changed.",
     Kind.TORN: "Nothing is lost that was acknowledged to the disk; the daemon mends this at its next start.",
@@ -153,7 +153,9 @@ class _Walk:
             try:
                 record = audit_file.parse(line)
             except ValueError:
-                self.report.found(Kind.UNREADABLE, path, number, self._seq + 1, "the line is no audit record")
+                self.report.found(
+                    Kind.UNREADABLE, path, number, self._seq + 1, "the line is not an audit record"
+                )
                 continue
             self._record(path, number, line, record)
 
@@ -164,7 +166,7 @@ class _Walk:
             if seq == 1 and prev != audit_record.GENESIS:
                 report.found(Kind.REWRITTEN, path, number, seq, "the first record continues something")
         elif seq <= self._seq:
-            what = f"record {seq} stands after record {self._seq}: copied or moved"
+            what = f"record {seq} follows record {self._seq}: copied or moved"
             if seq == 1:
                 what = "a new log begins here, and nothing links it to the one before"
             report.found(Kind.ANOTHER_LOG if seq == 1 else Kind.ORDER, path, number, seq, what)
@@ -270,7 +272,7 @@ class _Elsewhere:
                     what = f"checkpoint {theirs} is not in the log"
                     report.found(Kind.CHECKPOINTS, path, number, seq, what)
             elif text != line:
-                what = f"record {seq} differs from the checkpoint that was kept elsewhere"
+                what = f"record {seq} differs from the checkpoint kept elsewhere"
                 report.found(Kind.REWRITTEN, path, number, seq, what)
             else:
                 report.checkpoints += 1
