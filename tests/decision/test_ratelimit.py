@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.policy import Limit, LimitKind, LimitScope, Rule
-from coatcheck.decision.ratelimit import Spent, bucket_key, charge, enter, spend
+from coatcheck.decision.ratelimit import Rate, Rates, Spent, bucket_key, charge, enter, spend
 from coatcheck.decision.session import Isolation, Session
 
 SIXTY = Limit(LimitKind.REQUESTS, 60, 60.0, 10, LimitScope.SESSION)
@@ -130,3 +130,46 @@ def test_a_full_bucket_gives_all_it_has_whatever_the_clock_says(now: float, burs
         assert isinstance(spent, Spent)
         tat = spent.tat
     assert isinstance(spend(limit, tat, now), Deny)
+
+
+FIFTY = Rate(count=50, period=1.0, burst=256)
+
+
+def test_a_burst_is_not_delayed_and_what_follows_it_is() -> None:
+    """Evenly, at the rate; another key does not notice."""
+    rates: Rates[str] = Rates(FIFTY, 100)
+    assert [rates.delay("a", 100.0) for _ in range(256)] == [0.0] * 256
+    for number in range(1, 4):
+        assert rates.delay("a", 100.0) == pytest.approx(number / 50)
+    assert rates.delay("b", 100.0) == 0.0
+
+
+def test_what_keeps_to_the_rate_is_never_delayed() -> None:
+    """For an hour; and what has waited has its burst again."""
+    rates: Rates[str] = Rates(FIFTY, 100)
+    assert not any(rates.delay("a", 100.0 + number / 50) for number in range(3600 * 50))
+    for _ in range(512):
+        rates.delay("b", 100.0)
+    later = 100.0 + 512 / 50
+    assert [rates.delay("b", later) for _ in range(256)] == [0.0] * 256
+
+
+def test_a_refused_attempt_costs_nothing() -> None:
+    """Asking again and again does not put off when it may; waiting as long as told is enough."""
+    rates: Rates[str] = Rates(Rate(count=1, period=6.0, burst=2), 100)
+    assert [rates.wait("a", 10.0) for _ in range(2)] == [0.0, 0.0]
+    assert [rates.wait("a", 10.0) for _ in range(5)] == pytest.approx([6.0] * 5)
+    assert rates.wait("a", 16.0) == 0.0 and rates.wait("a", 16.0) > 0.0
+    rates.forget("a")
+    assert rates.wait("a", 16.0) == 0.0
+
+
+def test_keys_are_bounded_and_the_one_not_seen_for_longest_goes() -> None:
+    """What comes again and again is not forgotten for it."""
+    rates: Rates[str] = Rates(Rate(count=1, period=60.0, burst=1), 10)
+    rates.wait("often", 0.0)
+    for number in range(1000):
+        assert rates.wait(str(number), 0.0) == 0.0
+        assert rates.delay("often", 0.0) > 0.0
+        assert len(rates) <= 10
+    assert rates.wait("0", 0.0) == 0.0

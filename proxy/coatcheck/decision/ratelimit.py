@@ -2,9 +2,11 @@
 
 A bucket is one number, its *theoretical arrival time* (TAT): when the bucket will be full again, in
 seconds of the caller's monotonic clock. 0 is a full bucket. Each call returns the new number together
-with the decision; who keeps it is not our business (`state.buckets` does).
+with the decision. `state.buckets` keeps those of a policy's limits; `Rates` keeps those of fixed rates.
 """
 
+from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass
 from math import floor
 
@@ -17,6 +19,15 @@ type BucketKey = tuple[str | float, ...]
 _ROUNDING = 1e-6
 """Seconds. Clocks are binary fractions: 7950.8 + 3600 - 7950.8 is not 3600 but a picosecond more or less, and
 a full bucket must not refuse for that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """`count` units in `period` seconds, with `burst` at once."""
+
+    count: int
+    period: float
+    burst: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +45,61 @@ class Charged:
     """Set once more was used than the limit allows: the stream must end."""
 
 
+def take(rate: Rate | Limit, tat: float, now: float, cost: int) -> tuple[float, float]:
+    """The bucket after `cost` more units, and by how many seconds they come too early; up to 0 they pass."""
+    interval = rate.period / rate.count
+    new = max(tat, now) + cost * interval
+    return new, new - now - rate.burst * interval
+
+
+class Rates[Key: Hashable]:
+    """A bucket for each key, all of one rate. `now` is of one monotonic clock.
+
+    Of more than `most` keys the one that came longest ago is forgotten: it starts anew.
+    """
+
+    def __init__(self, rate: Rate, most: int) -> None:
+        self.rate = rate
+        self.most = most
+        self._tats: OrderedDict[Key, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._tats)
+
+    def wait(self, key: Key, now: float) -> float:
+        """Take one unit and return 0.0; or take none and return the seconds after which to ask again."""
+        new, early = take(self.rate, self._tats.get(key, 0.0), now, 1)
+        if early > _ROUNDING:
+            return max(early, self.rate.period / self.rate.count)
+        self._keep(key, new)
+        return 0.0
+
+    def delay(self, key: Key, now: float) -> float:
+        """Take one unit, and return for how many seconds to hold what it is for; mostly 0.0."""
+        new, early = take(self.rate, self._tats.get(key, 0.0), now, 1)
+        self._keep(key, new)
+        return early if early > _ROUNDING else 0.0
+
+    def forget(self, key: Key) -> None:
+        """Its bucket is full again."""
+        self._tats.pop(key, None)
+
+    def _keep(self, key: Key, tat: float) -> None:
+        self._tats[key] = tat
+        self._tats.move_to_end(key)
+        if len(self._tats) > self.most:
+            self._tats.popitem(last=False)
+
+
 def spend(limit: Limit, tat: float, now: float, cost: int = 1) -> Spent | Deny:
     """Spend `cost` units before they are used, or Deny with the seconds after which they would be there.
 
     A denied attempt costs nothing. `cost` 0 asks whether anything is left of a limit in bytes.
     """
-    new, depth = _new_tat(limit, tat, now, cost)
-    lacking = new - now - depth
-    if lacking > _ROUNDING or (cost == 0 and lacking >= 0):
-        return _deny(limit, lacking)
-    return Spent(new, floor((depth - (new - now)) * limit.count / limit.period + 1e-9))
+    new, early = take(limit, tat, now, cost)
+    if early > _ROUNDING or (cost == 0 and early >= 0):
+        return _deny(limit, early)
+    return Spent(new, floor(-early * limit.count / limit.period + 1e-9))
 
 
 def charge(limit: Limit, tat: float, now: float, cost: int) -> Charged:
@@ -52,9 +108,8 @@ def charge(limit: Limit, tat: float, now: float, cost: int) -> Charged:
     The bucket may go into debt, by one chunk at most if the stream ends when `exceeded` says so; the
     debt is paid by waiting.
     """
-    new, depth = _new_tat(limit, tat, now, cost)
-    lacking = new - now - depth
-    return Charged(new, _deny(limit, lacking) if lacking > _ROUNDING else None)
+    new, early = take(limit, tat, now, cost)
+    return Charged(new, _deny(limit, early) if early > _ROUNDING else None)
 
 
 def enter(limit: Limit, running: int) -> int | Deny:
@@ -82,12 +137,6 @@ def bucket_key(limit: Limit, session: Session, rule: Rule, credential: str = "")
             return (limit.per, session.policy, rule.name, *window)
         case LimitScope.CREDENTIAL:
             return (limit.per, session.policy, *window, credential)
-
-
-def _new_tat(limit: Limit, tat: float, now: float, cost: int) -> tuple[float, float]:
-    """The TAT after `cost` more units, and the bucket's depth, in seconds."""
-    interval = limit.period / limit.count
-    return max(tat, now) + cost * interval, limit.burst * interval
 
 
 def _deny(limit: Limit, seconds: float) -> Deny:

@@ -5,16 +5,14 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from coatcheck.decision.denial import Deny
-from coatcheck.decision.policy import Limit, LimitKind, LimitScope
-from coatcheck.decision.ratelimit import spend
+from coatcheck.decision.ratelimit import Rate, Rates
 from coatcheck.durable.elastic import Initiator
 from coatcheck.launcher.metadata_http import Answer, Asked, Refused
 from coatcheck.launcher.resources import Size
 from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
 
 SCALE: Final = "/v1/scale"
-RATE: Final = Limit(LimitKind.REQUESTS, count=12, period=60.0, burst=6, per=LimitScope.SESSION)
+RATE: Final = Rate(count=12, period=60.0, burst=6)
 """Each change is one line in the audit log and minutes of work for nobody; a build asks twice."""
 MOST: Final = 1 << 31
 """MiB. Beyond it is no size of anything."""
@@ -36,7 +34,7 @@ class ScaleResource:
         self._scaler = scaler
         self._owner = owner
         self._clock = clock
-        self._spent = 0.0
+        self._rates: Rates[str] = Rates(RATE, 1)
 
     async def answer(self, asked: Asked, identity: str) -> Answer:
         """The size that it has from now on. Refused when it cannot have it."""
@@ -45,13 +43,11 @@ class ScaleResource:
             raise Refused(403, "scaling_locked", f"only the identity {self._owner} may change the size")
         if self._scaler is None:
             raise Refused(409, "not_elastic", "this sandbox has one size")
-        spent = spend(RATE, self._spent, self._clock())
-        if isinstance(spent, Deny):
-            seconds = int(spent.retry_after or 0) + 1
+        if wait := self._rates.wait(identity, self._clock()):
+            seconds = int(wait) + 1
             raise Refused(
                 429, "too_many_requests", "wait before the next change", ("Retry-After", str(seconds))
             )
-        self._spent = spent.tat
         try:
             size = await self._scaler.scale(memory_mib, cpus, Initiator.INSIDE)
         except SandboxRefused as error:

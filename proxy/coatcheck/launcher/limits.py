@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from coatcheck.decision.ratelimit import Rate, take
 from coatcheck.launcher.resources import Resources
 from coatcheck.platform.errors import CoatcheckError
 
@@ -177,21 +178,17 @@ class TokenBucket:
     are never cut, and nobody's bytes queue here.
     """
 
-    __slots__ = ("_at", "_burst", "_level", "_rate")
+    __slots__ = ("_now", "_rate", "_tat")
 
     def __init__(self, bytes_per_second: int, burst_seconds: float = 0.25) -> None:
-        self._rate = float(bytes_per_second)
-        self._burst = self._rate * burst_seconds
-        self._level = self._burst
-        self._at: float | None = None
+        self._rate = Rate(bytes_per_second, 1.0, int(bytes_per_second * burst_seconds))
+        self._tat = self._now = 0.0
 
     def delay(self, count: int, now: float) -> float:
         """Seconds to wait after these `count` bytes; 0 while the rate is kept. `now`: a monotonic clock."""
-        at = now if self._at is None else self._at
-        self._at = max(at, now)
-        self._level = min(self._burst, self._level + (self._at - at) * self._rate)
-        self._level -= count
-        return max(0.0, -self._level / self._rate)
+        self._now = max(self._now, now)
+        self._tat, early = take(self._rate, self._tat, self._now, count)
+        return max(0.0, early)
 
 
 class OutputBound:

@@ -19,9 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-from coatcheck.decision.denial import Deny
-from coatcheck.decision.policy import Limit, LimitKind, LimitScope
-from coatcheck.decision.ratelimit import spend
+from coatcheck.decision.ratelimit import Rate, Rates
 from coatcheck.durable.metadata_scale import SCALE, Scaler, ScaleResource
 from coatcheck.launcher.metadata_aws import (
     CONTAINER,
@@ -39,7 +37,7 @@ from coatcheck.launcher.metadata_tokens import MAX_TTL, LastingTokens, Tokens
 TOKEN_PATH: Final = "/latest/api/token"
 TOKEN_HEADER: Final = "x-aws-ec2-metadata-token"
 TTL_HEADER: Final = "x-aws-ec2-metadata-token-ttl-seconds"
-RATE: Final = Limit(LimitKind.REQUESTS, count=20, period=1.0, burst=100, per=LimitScope.SESSION)
+RATE: Final = Rate(count=20, period=1.0, burst=100)
 """Of one identity. An SDK asks three times an hour; a loop in a shell asks without end."""
 MAX_CONNECTIONS: Final = 64
 """Of one sandbox at once."""
@@ -83,7 +81,7 @@ class MetadataService:
         self._tokens = Tokens(clock)
         key = secrets.token_bytes(32)
         self._lasting = lasting or LastingTokens(lambda: key)
-        self._spent: dict[str, float] = {}
+        self._rates: Rates[str] = Rates(RATE, MAX_CONNECTIONS)
         self._connections = 0
 
     async def serve(self, stream: Bytes, who: Who) -> None:
@@ -112,10 +110,8 @@ class MetadataService:
     # --- one request -----------------------------------------------------------------------------------
 
     async def _answer(self, asked: Asked, who: Who) -> Answer:
-        spent = spend(RATE, self._spent.get(who.name, 0.0), self._clock())
-        if isinstance(spent, Deny):
+        if self._rates.wait(who.name, self._clock()):
             raise Refused(429, "too_many_requests", "wait a second", ("Retry-After", "1"))
-        self._spent[who.name] = spent.tat
         if asked.path == TOKEN_PATH:
             return self._token(asked, who)
         self._check_token(asked, who)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from coatcheck.decision.denial import Reason
+from coatcheck.decision.ratelimit import Rate, take
 from coatcheck.telemetry.events import Alarm, Decision, Event, Outcome, Repeated
 
 BURST: Final = 100
@@ -17,6 +18,7 @@ BURST: Final = 100
 a client's configuration stays below."""
 EVERY_SECONDS: Final = 5.0
 """After those, one so often: with all reasons at once and the longest paths some 25 KB/s a session."""
+RATE: Final = Rate(1, EVERY_SECONDS, BURST)
 TELL_SECONDS: Final = 10.0
 """How long counts wait: what a `kill -9` can lose of them."""
 MAX_FLOODS: Final = 50_000
@@ -68,9 +70,9 @@ class Repeats:
             return True
         with self._lock:
             key, flood = self._flood(key, event.tenant, event.at)
-            full_at = max(flood.full_at, event.at)
-            if full_at - event.at <= (BURST - 1) * EVERY_SECONDS:
-                flood.full_at = full_at + EVERY_SECONDS
+            full_at, early = take(RATE, flood.full_at, event.at, 1)
+            if early <= 0:
+                flood.full_at = full_at
                 return True
             if not flood.count:
                 flood.since = event.at

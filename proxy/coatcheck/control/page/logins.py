@@ -16,6 +16,7 @@ from typing import Final
 from coatcheck.control.caller import Action, Caller, Role
 from coatcheck.control.grants import Grants
 from coatcheck.control.problem import ControlProblem, Refusal
+from coatcheck.decision.ratelimit import Rate, Rates
 from coatcheck.state.clock import awake
 
 MAX_LOGINS: Final = 64
@@ -76,17 +77,14 @@ class Logins:
         self._logins: OrderedDict[bytes, Login] = OrderedDict()
         self._links: OrderedDict[bytes, _Link] = OrderedDict()
         """By the digest of the code."""
-        self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
-        """Address -> how many, and since when."""
+        self._failures: Rates[str] = Rates(Rate(MAX_FAILURES, FAILURE_SECONDS, MAX_FAILURES), MAX_ADDRESSES)
+        """By address."""
 
     # --- coming --------------------------------------------------------------------------------------------
 
     def by_token(self, token: str, address: str, grants: Grants) -> tuple[Opened, Caller]:
         """ControlProblem(UNAUTHENTICATED) for a token of nobody, BUSY after too many of them."""
-        failed, since = self._failures.get(address, (0, self._now()))
-        if self._now() - since >= FAILURE_SECONDS:
-            failed, since = 0, self._now()
-        if failed >= MAX_FAILURES:
+        if self._failures.wait(address, self._now()):
             raise ControlProblem(
                 Refusal.BUSY,
                 "too many wrong tokens came from this address",
@@ -94,16 +92,12 @@ class Logins:
             )
         caller = grants.of_token(token)
         if caller is None:
-            self._failures[address] = (failed + 1, since)
-            self._failures.move_to_end(address)
-            while len(self._failures) > MAX_ADDRESSES:
-                self._failures.popitem(last=False)
             raise ControlProblem(
                 Refusal.UNAUTHENTICATED,
                 "the token belongs to no caller",
                 "Use the token whose hash stands in the daemon's grants file.",
             )
-        self._failures.pop(address, None)
+        self._failures.forget(address)
         return self._open(caller, grants), caller
 
     def link(self, caller: Caller, how: str = "a link", proof: str | None = None) -> str:

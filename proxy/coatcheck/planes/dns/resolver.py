@@ -7,19 +7,16 @@ question alone. What is malformed, oversized or too much gets no answer.
 import asyncio
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import override
 
-from coatcheck.decision.denial import Deny
-from coatcheck.decision.policy import Limit, LimitKind, LimitScope
-from coatcheck.decision.ratelimit import spend
+from coatcheck.decision.ratelimit import Rate, Rates
 from coatcheck.planes.dns.message import MAX_QUERY, Malformed, answer, read_query
 from coatcheck.telemetry.metrics.metrics import DnsOutcome
 
 logger = logging.getLogger(__name__)
 
-RATE = Limit(LimitKind.REQUESTS, count=100, period=1.0, burst=400, per=LimitScope.SESSION)
+RATE = Rate(count=100, period=1.0, burst=400)
 """Questions of one source: a package manager asks for dozens at once, nobody for hundreds a second."""
 SOURCES = 4096
 """Whose rate is remembered; beyond it the one that asked longest ago starts anew."""
@@ -39,20 +36,12 @@ class Resolver:
     def __init__(self, count: Count) -> None:
         """`count` is told of each question: what became of it, and its type in letters ("" if unknown)."""
         self._count = count
-        self._buckets: OrderedDict[str, float] = OrderedDict()
+        self.rates: Rates[str] = Rates(RATE, SOURCES)
         self._streams: dict[str, int] = {}
 
     def wait(self, source: str) -> float:
         """Seconds until `source` may ask its next question; 0.0 takes it."""
-        now = time.monotonic()
-        spent = spend(RATE, self._buckets.get(source, 0.0), now)
-        if isinstance(spent, Deny):
-            return spent.retry_after or 1.0
-        self._buckets[source] = spent.tat
-        self._buckets.move_to_end(source)
-        if len(self._buckets) > SOURCES:
-            self._buckets.popitem(last=False)
-        return 0.0
+        return self.rates.wait(source, time.monotonic())
 
     def drop(self, outcome: DnsOutcome) -> None:
         """A question got no answer."""

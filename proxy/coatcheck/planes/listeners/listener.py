@@ -23,6 +23,7 @@ from coatcheck.decision.message import (
     Peer,
     RequestHead,
 )
+from coatcheck.decision.ratelimit import Rate, Rates
 from coatcheck.planes.dns.message import MAX_QUERY
 from coatcheck.planes.dns.resolver import Datagrams, Resolver
 from coatcheck.planes.listeners.descriptors import is_spare
@@ -30,7 +31,6 @@ from coatcheck.planes.listeners.session_sockets import DNS, TRANSPARENT, Accept,
 from coatcheck.planes.listeners.sockets import reset, say_and_close
 from coatcheck.planes.mitm.connection import EgressConnection
 from coatcheck.planes.mitm.failing import FAILED
-from coatcheck.planes.mitm.pace import Pace
 from coatcheck.planes.mitm.plane import MitmPlane
 from coatcheck.planes.mitm.refusal import refusal_bytes
 from coatcheck.planes.origins.original_destination import NotRedirected, from_kernel, from_proxy_header
@@ -47,6 +47,12 @@ MAX_CONNECTIONS = 2048
 HANDSHAKE_SECONDS = 10.0
 """For TLS with the proxy itself; asyncio's own 60 s would let silent clients hold six times as many."""
 MAX_PER_SESSION = 256
+RATE = Rate(count=50, period=1.0, burst=MAX_PER_SESSION)
+"""New connections of one sandbox (I9): a TLS handshake takes milliseconds of the plane's core, and the plane
+serves whatever is ready. This is a fifth of a slow core. Clients keep their connections; those that do not,
+and loop, wait."""
+MAX_PACED = 20_000
+"""Sandboxes whose rate is remembered, about 3 MB."""
 """One sandbox cannot take them all."""
 RESERVED = 512
 """Of all connections, for sandboxes that have FEW: eight that take what they can would lock out the rest."""
@@ -85,7 +91,7 @@ class Listeners:
         self._datagrams: list[asyncio.DatagramTransport] = []
         self._sessions: dict[str, SessionSockets] = {}
         self._counts: dict[str, int] = {}
-        self._pace = Pace()
+        self.rates: Rates[str] = Rates(RATE, MAX_PACED)
         self._open = 0
 
     async def open_shared(self, listener: SharedListener) -> tuple[str, int]:
@@ -248,7 +254,7 @@ class Listeners:
             peer = Peer(listener, origins, await evidence(reader, writer))
             link = EgressConnection(self._plane, reader, writer, peer)
             self._plane.register(link)
-            if wait := self._pace.wait(key, time.monotonic()):
+            if wait := self.rates.delay(key, time.monotonic()):
                 await asyncio.sleep(wait)
             await link.handle_client()
         except NotRedirected as why:

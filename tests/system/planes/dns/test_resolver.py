@@ -149,11 +149,14 @@ async def test_a_stream_that_does_not_ask_is_closed(
     writer.close()
 
 
-async def test_one_source_may_ask_so_much_and_no_more(
-    daemon: TestDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Datagrams beyond the rate are dropped and counted; others are answered all the while."""
+@pytest.fixture
+def three_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before there is a resolver."""
     monkeypatch.setattr(dns, "RATE", replace(dns.RATE, count=1, period=60.0, burst=3))
+
+
+async def test_one_source_may_ask_so_much_and_no_more(three_a_minute: None, daemon: TestDaemon) -> None:
+    """Datagrams beyond the rate are dropped and counted; others are answered all the while."""
     four, six = daemon.addresses.dns
     assert len(await over_udp(four, *[query()] * 6, wait=0.3)) == 3
     assert counted(daemon, "", "limited") == 3
@@ -222,7 +225,7 @@ def test_sources_that_are_remembered_have_a_bound(monkeypatch: pytest.MonkeyPatc
     resolver = Resolver(lambda outcome, kind: None)
     for number in range(50):
         assert resolver.wait(f"192.0.2.{number}") == 0
-    assert len(resolver._buckets) == 10
+    assert len(resolver.rates) == 10
 
 
 async def test_the_port_answers_no_more_after_a_drain(daemon: TestDaemon) -> None:

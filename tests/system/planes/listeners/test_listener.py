@@ -16,9 +16,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from coatcheck.decision.message import Origin, OriginClass
+from coatcheck.decision.ratelimit import Rate
 from coatcheck.decision.session import Session
 from coatcheck.planes.listeners import listener
-from coatcheck.planes.mitm import pace
 from coatcheck.state.sessions import NewSession
 from demo.upstreams.server import TlsServer
 from tests.daemon import TestDaemon, running_daemon
@@ -359,10 +359,12 @@ async def test_greedy_sandboxes_together_leave_connections_for_the_others(
 
 
 async def test_a_sandbox_that_opens_connection_after_connection_waits_for_itself_alone(
-    shared: Shared, monkeypatch: pytest.MonkeyPatch
+    shared: Shared,
 ) -> None:
     """Past its burst each connection is looked at later, and answered all the same; others are at once."""
-    monkeypatch.setattr(pace, "BURST", 3)
+    listeners = shared.daemon.listeners
+    assert listeners is not None
+    listeners.rates.rate = Rate(50, 1.0, burst=3)
 
     async def refused_from(address: str) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", shared.port, local_addr=(address, 0))
@@ -373,7 +375,7 @@ async def test_a_sandbox_that_opens_connection_after_connection_waits_for_itself
             writer.transport.abort()
 
     assert {await refused_from("127.0.0.2") for _ in range(10)} == {b"407"}
-    monkeypatch.setattr(pace, "PER_SECOND", 1 / 600)
+    listeners.rates.rate = Rate(1, 600.0, burst=3)
     assert {await refused_from("127.0.0.4") for _ in range(3)} == {b"407"}
     late = asyncio.create_task(refused_from("127.0.0.4"))
     assert await refused_from("127.0.0.3") == b"407"
