@@ -1,9 +1,9 @@
-# Two commands do everything: `make demo` and `make test`. ARGS go through: make test ARGS="-k scrub"
+# `make check` before each commit, `make test` for proof, `make demo` to see it. ARGS go through: make test ARGS="-k scrub"
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint docs bench hard lock clean
+.PHONY: help setup demo check test test-all lint docs bench hard lock clean
 
 help:  ## show this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s  %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s  %s\n", $$1, $$2 }' Makefile
 
 setup:  ## .venv/bin/coatcheck from requirements.lock, and the Debian packages that the tests need
 	@scripts/setup
@@ -11,8 +11,14 @@ setup:  ## .venv/bin/coatcheck from requirements.lock, and the Debian packages t
 demo: setup  ## the main job on real input, six attacks, a redirect, a real agent in a microVM
 	@.venv/bin/python -m demo $(ARGS)
 
-test: setup  ## every test
-	@scripts/test $(ARGS)
+check: lint  ## before each commit: lint, types, and all tests that need no daemon; under 3 minutes on 2 cores
+	@scripts/test check $(ARGS)
+
+test: setup  ## the proof that it works: every capability once through real components; under 10 minutes on 2 cores
+	@scripts/test test $(ARGS)
+
+test-all: setup  ## everything: also each fault, each kill, each check switched off, whole packages; CI runs this
+	@scripts/test all $(ARGS)
 
 lint: setup  ## ruff, formatting, types, and which module may import which
 	@.venv/bin/ruff check .

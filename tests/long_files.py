@@ -1,47 +1,68 @@
-"""A pytest plugin: what takes long begins first, so that no worker is alone with it when all others are done.
+"""A pytest plugin: long files begin first, so that no worker still has one when the others are done.
 
-Workers take whole files (`scripts/test`), by themselves those with the most tests first: the long ones, which
-have few, would come last, one core would do them, and the other would stand still.
+Workers take whole files (`scripts/test`). xdist by itself begins with the files that have the most
+tests. The long files have few: they would come last, and one core would be idle meanwhile.
 """
 
 import pytest
 
 FIRST = (
     "tests/exhaustive/corpus/test_switches.py",
-    "tests/exhaustive/demo/test_main.py",
-    "tests/exhaustive/fail_closed/test_every_await.py",
-    "tests/system/test_security_team_guide.py",
-    "tests/exhaustive/planes/test_memory_is_flat.py",
-    "tests/system/corpus/test_corpus.py",
     "tests/exhaustive/deploy/test_image.py",
-    "tests/system/e2e/test_three_clones_of_one_agent_finish_three_tasks.py",
-    "tests/system/e2e/test_a_sandbox_grows_for_a_build_and_shrinks_after_it.py",
-    "tests/exhaustive/faults/test_killed_while_it_is_saved_or_forked_a_sandbox_leaves_nothing_half_alive.py",
-    "tests/system/e2e/test_a_sleeping_sandbox_outlives_its_daemon.py",
-    "tests/system/e2e/test_programs_that_know_of_no_proxy_work_inside.py",
-    "tests/system/e2e/test_a_runaway_in_a_microvm_meets_its_limits.py",
-    "tests/system/e2e/test_an_inspection_proves_that_nothing_is_there_to_steal.py",
-    "tests/system/e2e/test_a_policys_filesystem_holds_in_a_microvm.py",
-    "tests/system/durable/test_sizing_of_a_microvm.py",
-    "tests/system/launcher/test_supervisor_of_a_microvm.py",
-    "tests/system/durable/snapshots/test_machines.py",
-    "tests/system/launcher/test_microvm.py",
-    "tests/system/launcher/guest/test_machine.py",
-    "tests/system/inspection/test_guest.py",
+    "tests/exhaustive/deploy/test_debian_package.py",
+    "tests/exhaustive/demo/test_main.py",
+    "tests/system/durable/test_pool.py",
+    "tests/system/corpus/test_corpus.py",
     "tests/system/cli/test_run.py",
-    "tests/system/cli/test_daemon.py",
+    "tests/system/e2e/test_somebody_on_call_sees_what_happens_and_stops_it.py",
+    "tests/system/planes/test_traps_parsing.py",
+    "tests/system/fleet/test_follower.py",
+    "tests/exhaustive/planes/test_memory_is_flat.py",
+    "tests/exhaustive/faults/test_killed_alone_a_daemon_leaves_nothing_half_alive.py",
+    "tests/exhaustive/fail_closed/test_every_await.py",
     "tests/system/planes/stock/test_script.py",
-    "tests/system/e2e/test_the_five_minutes_of_the_readme_work.py",
-    "tests/system/e2e/test_node_and_java_send_handles.py",
-    "tests/system/e2e/test_the_agent_lives_inside.py",
-    "tests/system/chart/test_a_rendered_pod_runs_here.py",
-    "tests/system/chart/test_a_rendered_gateway_serves_here.py",
-    # would be among the last, by their names
+    "tests/system/e2e/test_three_clones_of_one_agent_finish_three_tasks.py",
+    "tests/system/e2e/test_four_lifecycles_of_one_launcher.py",
+    "tests/system/policy/file/test_review_files.py",
+    "tests/system/cli/test_daemon.py",
+    "tests/exhaustive/faults/test_a_fault_at_each_step_leaves_nothing_half_alive.py",
     "tests/system/kubernetes/test_sidecar.py",
+    "tests/exhaustive/faults/test_killed_at_random_moments_the_daemon_forgets_nothing_it_answered.py",
+    "tests/system/redirect/test_at_interface.py",
+    "tests/system/e2e/test_a_sandbox_grows_for_a_build_and_shrinks_after_it.py",
+    "tests/system/e2e/test_the_page_cannot_be_turned_against_its_reader.py",
+    "tests/system/cli/test_sandbox.py",
+    "tests/system/planes/test_traps_connections.py",
+    "tests/system/fleet/test_publisher.py",
+    "tests/system/test_setup.py",
+    "tests/system/control/test_openapi.py",
+    "tests/system/redirect/test_inside.py",
+    "tests/system/cli/test_session.py",
+    "tests/system/planes/test_traps_answers.py",
+    "tests/system/e2e/test_sessions_and_revocations_survive_kill_9.py",
+    "tests/system/e2e/test_a_sandbox_of_the_warm_pool_is_nobodys_until_it_is_claimed.py",
+    "tests/system/fleet/test_boards.py",
+    "tests/system/planes/test_traps_fail_closed.py",
+    "tests/exhaustive/faults/test_a_host_that_crashed_brings_its_sandboxes_back.py",
+    "tests/exhaustive/faults/test_whatever_befalls_vault_requests_are_refused_and_then_served_again.py",
+    "tests/system/e2e/test_the_page_of_one_daemon_shows_and_revokes_a_whole_fleet.py",
+    "tests/system/secrets/test_vault_login.py",
+    "tests/system/e2e/test_the_model_sdks_stream_through_the_proxy.py",
+    "tests/system/control/page/test_watching.py",
+    "tests/system/test_security_team_guide.py",
+    "tests/system/e2e/test_programs_that_know_of_no_proxy_work_inside.py",
+    "tests/system/e2e/test_a_daemon_is_replaced_and_its_streams_end_well.py",
+    "tests/system/planes/test_revocation_is_fast.py",
+    "tests/exhaustive/faults/test_a_full_disk_refuses_what_cannot_be_recorded_and_nothing_else_is_lost.py",
+    "tests/system/e2e/test_a_sleeping_sandbox_outlives_its_daemon.py",
+    "tests/system/cli/test_policy_bundle.py",
+    "tests/system/secrets/test_vault_stalls.py",
+    "tests/system/durable/test_sizing_of_a_microvm.py",
+    "tests/exhaustive/faults/test_whatever_befalls_dns_it_is_a_refusal_and_passes.py",
     "tests/system/test_sandbox_guide.py",
     "tests/system/test_operators_guide.py",
 )
-"""The longest before shorter ones, as `scripts/test` tells at its end."""
+"""Files of 13 seconds or more, the longest first. `scripts/test` lists the longest tests at its end."""
 _PLACE = {name: place for place, name in enumerate(FIRST)}
 
 

@@ -17,7 +17,13 @@ def pytest_collection(session: pytest.Session) -> None:
     worker = getattr(config, "workerinput", None)
     if worker is None or config.args != config.getini("testpaths"):
         return
-    files = sorted(file for place in config.args for file in (config.rootpath / place).rglob("test_*.py"))
+    without = [config.rootpath / place for place in config.getoption("ignore") or ()]
+    files = sorted(
+        file
+        for place in config.args
+        for file in (config.rootpath / place).rglob("test_*.py")
+        if not any(file.is_relative_to(place) for place in without)
+    )
     first = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
     for file in files[first:] + files[:first]:
         with suppress(Exception, pytest.skip.Exception):  # collecting it says what is wrong with it

@@ -119,7 +119,6 @@ async def believed(session: OpenedSession, trust: Path) -> bool:
         return False
 
 
-@pytest.mark.slow
 async def test_what_it_says_to_type_does_what_it_says(
     all_output: Path,
     tmp_path: Path,

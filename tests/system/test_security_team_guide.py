@@ -187,7 +187,6 @@ def walk(start: Path, github: tuple[int, str], upstream_tls: UpstreamTls) -> Ite
     walk.end()
 
 
-@pytest.mark.slow
 def test_every_step_answers_what_the_guide_shows(walk: Walk) -> None:
     """From an empty directory to the refusals, in one go."""
     for block in blocks(GUIDE):

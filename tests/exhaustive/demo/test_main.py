@@ -17,7 +17,6 @@ from demo.main import check_requirements, main
 from demo.requirement import DemoError
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.needs_debian("bwrap", "git", "curl", "node", "nft", "ip", "qemu-system-x86_64", "mke2fs"),
 ]
 

@@ -21,7 +21,7 @@ REPOSITORY = Path(__file__).parents[3]
 SECRET = known_secret("the secret of the installed daemon")
 NEWER = f"{__version__}+newer"
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs_debian("debootstrap", "ip")]
+pytestmark = pytest.mark.needs_debian("debootstrap", "ip")
 
 POLICY = """
 version: 1

@@ -23,7 +23,6 @@ from tests.upstreams import UpstreamTls
 
 pytestmark = [
     pytest.mark.needs_debian("buildah", "debootstrap", "bwrap"),
-    pytest.mark.slow,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a base, with all its owners and modes"),
 ]
 __all__ = ["helm"]

@@ -10,7 +10,6 @@ LIMIT = 32
 """MiB."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["down", "up"])
 @pytest.mark.parametrize("protocol", ["http/1.1", "h2"])
 async def test_1_gib_to_a_slow_receiver_leaves_memory_flat(

@@ -28,7 +28,6 @@ from tests.upstreams import UpstreamTls
 
 pytestmark = [
     pytest.mark.needs_debian("ip", "nft", "iptables", "bwrap", "curl", "redis-server"),
-    pytest.mark.slow,
 ]
 
 LOCAL = "127.0.0.1"

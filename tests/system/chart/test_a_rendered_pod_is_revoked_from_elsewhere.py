@@ -26,7 +26,6 @@ from tests.upstreams import UpstreamTls
 
 pytestmark = [
     pytest.mark.needs_debian("nft", "iptables", "ip", "bwrap", "curl", "redis-server"),
-    pytest.mark.slow,
 ]
 
 

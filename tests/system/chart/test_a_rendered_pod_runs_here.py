@@ -13,7 +13,7 @@ from tests.system.chart.stage import KEY, MODELS, Stage, staged
 from tests.system.redirect.world import AGENT_UID, HOST, INTERNET, RESOLVER, rules_of
 from tests.upstreams import UpstreamTls
 
-pytestmark = [pytest.mark.needs_debian("nft", "iptables", "ip", "bwrap", "curl"), pytest.mark.slow]
+pytestmark = [pytest.mark.needs_debian("nft", "iptables", "ip", "bwrap", "curl")]
 
 
 @pytest.fixture(scope="module")

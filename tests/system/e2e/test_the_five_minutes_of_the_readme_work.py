@@ -58,7 +58,6 @@ for _ in $(seq 300); do [ -S "$COATCHECK_STATE_DIR/run/control.sock" ] && break;
 """
 
 
-@pytest.mark.slow
 async def test_from_the_key_to_the_audit_log(
     place: Path,
     tmp_path: Path,
