@@ -19,7 +19,7 @@ from demo.zero_secrets import needles, search_bytes
 
 CHAT = json.dumps({"model": "gpt-5", "messages": [{"role": "user", "content": "hello"}]})
 REVOKED_WITHIN_MS = 250
-"""DESIGN, invariant I5. On a busy small machine one sample may take longer than its p99; so the demo
+"""Invariant I5. On a busy small machine one sample may take longer than its p99; so the demo
 fails at four times that."""
 _PATIENCE = 4
 _WORDS = 1500

@@ -1,4 +1,4 @@
-"""Who may use the control API for what: an authenticated identity with grants (DESIGN 1, default deny)."""
+"""Who may use the control API for what: an authenticated identity with grants (default deny)."""
 
 from dataclasses import dataclass
 from enum import StrEnum

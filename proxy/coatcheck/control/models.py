@@ -1,4 +1,4 @@
-"""Requests and answers of the control API. The OpenAPI document is generated from these (DESIGN 5).
+"""Requests and answers of the control API. The OpenAPI document is generated from these.
 
 Times named `*_at` are Unix seconds. Requests are strict: unknown keys, numbers in strings, are errors.
 """

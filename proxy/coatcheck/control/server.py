@@ -1,7 +1,7 @@
 """The control API's own thread and loop.
 
 mitmproxy makes every task of the plane's loop eager, and a saturated plane would starve whatever shares
-its loop: revoking must work then most of all (DESIGN 5).
+its loop: revoking must work then most of all.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Request heads that two parsers could read differently are refused before anything else (I7).
 
-What mitmproxy lets through and why each matters: notes/mitmproxy 4.2.
+mitmproxy lets all of these through. Parsers that disagree about them allow request smuggling (RFC 9112 11.2).
 """
 
 from coatcheck.decision.denial import Deny, Reason

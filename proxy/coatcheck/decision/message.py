@@ -11,7 +11,7 @@ type Headers = tuple[tuple[str, str], ...]
 
 
 class OriginClass(StrEnum):
-    """How strongly an origin proves which sandbox is talking; strongest first (DESIGN 1)."""
+    """How strongly an origin proves which sandbox is talking; strongest first."""
 
     SOCKET = "socket"
     MTLS = "mtls"

@@ -14,7 +14,7 @@ lives; a sandbox that sleeps and wakes four times a day reaches it after a month
 
 
 class Isolation(StrEnum):
-    """What stands between the agent and the host, weakest last (DESIGN 6)."""
+    """What stands between the agent and the host, weakest last."""
 
     HARDWARE = "hardware"
     EMULATED = "emulated"
@@ -54,7 +54,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """One reading of both clocks, taken once a request. `wall` never goes back (DESIGN 5)."""
+    """One reading of both clocks, taken once a request. `wall` never goes back."""
 
     wall: float
     monotonic: float

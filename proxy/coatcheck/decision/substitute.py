@@ -27,7 +27,7 @@ from coatcheck.decision.substitute_pair import substitute_pair
 from coatcheck.decision.verdict import Injection
 
 SHORTEST_SCRUBBED_SECRET = 16
-"""Bytes. A shorter one would be taken out of answers where it stands by chance (DESIGN 5, Scrubbing)."""
+"""Bytes. A shorter one would be taken out of answers where it stands by chance."""
 
 _PCHAR = "!$&'()*+,;=:@"
 """What a path segment may hold unencoded besides letters, digits and `-._~` (RFC 3986, 3.3). Telegram's

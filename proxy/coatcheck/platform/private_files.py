@@ -1,6 +1,6 @@
 """Files and directories that only this daemon's user may read: made so, and checked each time.
 
-Keys at rest (DESIGN 5): a directory is 0700, a key 0600, both owned by us. What an earlier `chmod -R`
+Keys at rest: a directory is 0700, a key 0600, both owned by us. What an earlier `chmod -R`
 or a restore from backup loosened is refused at the next start: a key that others could read is burnt.
 """
 

@@ -1,4 +1,4 @@
-"""Both clocks in one reading, so that a wall clock that steps back revives nothing (DESIGN 5)."""
+"""Both clocks in one reading, so that a wall clock that steps back revives nothing."""
 
 import time
 from collections.abc import Callable

@@ -37,7 +37,7 @@ async def test_an_open_stream_and_the_next_request(
         assert answer.status_code == 200 and answer.json()["session"]["status"] == "revoked"
         rest = await stream.rest()
         assert not rest.endswith(b"0\r\n\r\n")
-        # DESIGN I5 promises 250 ms at p99 under load, which the benchmark measures; a loaded machine that
+        # I5 promises 250 ms at p99 under load, which the benchmark measures; a loaded machine that
         # runs this suite gets a second.
         sent = [float(part.split(b"}")[0]) for part in rest.split(b'"sent_at":')[1:]]
         assert all(at < answered + 1.0 for at in sent)
