@@ -33,6 +33,12 @@ PACKAGE = Path("proxy/coatcheck")
 # parts of one thing that is tested as a whole. A module whose own logic could fail unseen never joins it.
 COVERED_BY = {
     "request/call.py": "request/test_exchange.py",
+    "injectors/header.py": "decision/test_substitute.py",
+    "injectors/basic.py": "decision/test_substitute.py",
+    "injectors/query.py": "decision/test_substitute_target.py",
+    "injectors/path.py": "decision/test_substitute_target.py",
+    "injectors/sigv4.py": "sigv4/test_resign.py",
+    "decision/injection.py": "decision/test_substitute.py",
     "cli/control.py": "system/cli/test_session.py",
     "cli/diagnosis.py": "system/doctor/test_examination.py",
     "cli/own.py": "system/cli/test_run.py",

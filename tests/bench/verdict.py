@@ -115,7 +115,7 @@ def measure(directory: Path) -> dict[str, float]:
         assert isinstance(found, Inject)
         names = tuple(injection.credential.name for injection in found.injections)
         assert exchange.buckets.take(found.session, found.rule, names, state.clock.now().monotonic) is None
-        assert not isinstance(substitute(head, None, found.injections, values), Deny)
+        assert not isinstance(substitute(head, destination, None, found.injections, values, 0.0), Deny)
         exchange.buckets.leave(found.session, found.rule, names)
 
     def first_time(case: Case) -> None:

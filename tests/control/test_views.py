@@ -1,7 +1,9 @@
 """What is shown of sessions and handles."""
 
 from coatcheck.control.views import minted_view
-from coatcheck.decision.policy import Credential, HeaderInjection, Policy, SecretRef, SigV4Injection
+from coatcheck.decision.policy import Credential, Policy, SecretRef
+from coatcheck.injectors.header import HeaderInjection
+from coatcheck.injectors.sigv4 import SigV4Injection
 from coatcheck.sigv4.stand_in import stand_in
 from coatcheck.state.issued import MintedHandle
 

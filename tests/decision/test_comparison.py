@@ -9,16 +9,11 @@ from coatcheck.decision.comparison import Comparison, Judged, answer_of, compare
 from coatcheck.decision.decide import Identified, NeedBody
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Origin, OriginClass
-from coatcheck.decision.policy import (
-    BodyInjection,
-    Credential,
-    HeaderInjection,
-    HostPattern,
-    Rule,
-    SecretRef,
-)
+from coatcheck.decision.policy import Credential, HostPattern, Rule, SecretRef
 from coatcheck.decision.session import Isolation, Session
 from coatcheck.decision.verdict import Inject, Injection, Pass
+from coatcheck.injectors.body import BodyInjection
+from coatcheck.injectors.header import HeaderInjection
 
 SESSION = Session(
     "s-1", "acme", "agent", "default", Origin(OriginClass.SOCKET, "s-1"), frozenset({"api"}), Isolation.NONE,

@@ -22,21 +22,13 @@ from coatcheck.decision.message import (
     Peer,
     RequestHead,
 )
-from coatcheck.decision.policy import (
-    BasicInjection,
-    BodyInjection,
-    Credential,
-    HeaderInjection,
-    HostPattern,
-    PathPattern,
-    Policy,
-    Rule,
-    SecretRef,
-    Shape,
-)
+from coatcheck.decision.policy import Credential, HostPattern, PathPattern, Policy, Rule, SecretRef, Shape
 from coatcheck.decision.session import Isolation, Now, Session
 from coatcheck.decision.synthetic import synthetic
 from coatcheck.decision.verdict import Inject, Pass
+from coatcheck.injectors.basic import BasicInjection
+from coatcheck.injectors.body import BodyInjection
+from coatcheck.injectors.header import HeaderInjection
 
 ORIGIN = Origin(OriginClass.SOCKET, "ses_a")
 PEER = Peer("ses_a", (ORIGIN,))

@@ -5,15 +5,8 @@ from dataclasses import replace
 from coatcheck.decision.denial import EXPLANATIONS, Reason
 from coatcheck.decision.explain import explain, render
 from coatcheck.decision.message import Destination, RequestHead
-from coatcheck.decision.policy import (
-    Credential,
-    HeaderInjection,
-    HostPattern,
-    PathPattern,
-    Policy,
-    Rule,
-    SecretRef,
-)
+from coatcheck.decision.policy import Credential, HostPattern, PathPattern, Policy, Rule, SecretRef
+from coatcheck.injectors.header import HeaderInjection
 
 API = (HostPattern("api.example.org"),)
 

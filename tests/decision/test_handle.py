@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.handle import MAX_CHARS, PREFIX, Claims, HandleKeys, judge, sign, verify
 from coatcheck.decision.message import Origin, OriginClass
-from coatcheck.decision.policy import Credential, HeaderInjection, SecretRef
+from coatcheck.decision.policy import Credential, SecretRef
 from coatcheck.decision.session import Isolation, Now, Session
+from coatcheck.injectors.header import HeaderInjection
 
 KEY = Ed25519PrivateKey.generate()
 OTHER_KEY = Ed25519PrivateKey.generate()

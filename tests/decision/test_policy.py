@@ -10,7 +10,6 @@ from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.policy import (
     Credential,
-    HeaderInjection,
     HostPattern,
     PathPattern,
     Policy,
@@ -22,6 +21,7 @@ from coatcheck.decision.policy import (
     rules_for_host,
     tunnel_rule,
 )
+from coatcheck.injectors.header import HeaderInjection
 
 API = (HostPattern("api.example.org"),)
 POST = frozenset({"POST"})

@@ -13,18 +13,11 @@ from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import Destination, Origin, OriginClass, Peer, RequestHead
 from coatcheck.decision.observation import Observation
-from coatcheck.decision.policy import (
-    Credential,
-    HeaderInjection,
-    HostPattern,
-    PathPattern,
-    Policy,
-    Rule,
-    SecretRef,
-)
+from coatcheck.decision.policy import Credential, HostPattern, PathPattern, Policy, Rule, SecretRef
 from coatcheck.decision.replay import Change, Question, replay
 from coatcheck.decision.session import Isolation, Now, Session
 from coatcheck.decision.verdict import Inject, Pass
+from coatcheck.injectors.header import HeaderInjection
 from coatcheck.policy import load_policy
 
 NAMES = ("one", "two")

@@ -9,22 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coatcheck.decision.injection import Injector, Location
 from coatcheck.decision.message import RequestHead
-from coatcheck.decision.policy import (
-    BasicInjection,
-    BodyInjection,
-    Credential,
-    HeaderInjection,
-    HostPattern,
-    InjectionKind,
-    PathInjection,
-    QueryInjection,
-    SecretRef,
-    Shape,
-    SigV4Injection,
-)
+from coatcheck.decision.policy import Credential, HostPattern, SecretRef, Shape
 from coatcheck.decision.search import MAX_FOUND, find, mask, placed, stands_at
-from coatcheck.decision.verdict import Location
+from coatcheck.injectors.basic import BasicInjection
+from coatcheck.injectors.body import BodyInjection
+from coatcheck.injectors.header import HeaderInjection
+from coatcheck.injectors.path import PathInjection
+from coatcheck.injectors.query import QueryInjection
+from coatcheck.injectors.sigv4 import SigV4Injection
 from tests.decision.cost import growth
 
 HANDLE = "cch_eyJhbGciOi-_x.eyJzaWQi.c2lnbmF0dXJl"
@@ -37,7 +31,7 @@ def head(target: str = "/v1/models", *headers: tuple[str, str]) -> RequestHead:
     return RequestHead("GET", target, headers)
 
 
-def credential(inject: InjectionKind, shape: Shape | None = None) -> Credential:
+def credential(inject: Injector, shape: Shape | None = None) -> Credential:
     return Credential("c", SecretRef("m", "s", "p", "f"), (), inject, shape=shape)
 
 
@@ -160,7 +154,7 @@ def test_the_search_stops_at_a_bound() -> None:
     ],
 )  # fmt: skip
 def test_a_handle_stands_at_its_place_only_if_it_is_all_that_stands_there(
-    inject: InjectionKind, shape: Shape | None, request_head: RequestHead, declared: bool
+    inject: Injector, shape: Shape | None, request_head: RequestHead, declared: bool
 ) -> None:
     """Name, template and shape must fit exactly; only the scheme's case is free (RFC 9110, 11.1)."""
     (item,) = find(request_head)

@@ -6,7 +6,6 @@ from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.policy import (
     Credential,
-    HeaderInjection,
     HostPattern,
     Policy,
     Rule,
@@ -15,6 +14,7 @@ from coatcheck.decision.policy import (
     match,
 )
 from coatcheck.decision.steering import _spellings, read_steering
+from coatcheck.injectors.header import HeaderInjection
 
 HOSTS = (HostPattern("api.example.org"),)
 HERE = Destination("https", "api.example.org", 443)

@@ -9,19 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coatcheck.decision.denial import Deny, Reason
+from coatcheck.decision.injection import Injector
 from coatcheck.decision.message import Edits, Headers, RequestHead
-from coatcheck.decision.policy import (
-    BasicInjection,
-    HeaderInjection,
-    InjectionKind,
-    PathInjection,
-    QueryInjection,
-    Shape,
-    SigV4Injection,
-)
-from coatcheck.decision.substitute import check_secret, substitute
+from coatcheck.decision.policy import Shape
+from coatcheck.decision.substitute import check_secret
 from coatcheck.decision.verdict import Injection
-from tests.decision.substitution import (
+from coatcheck.injectors.basic import BasicInjection
+from coatcheck.injectors.header import HeaderInjection
+from coatcheck.injectors.path import PathInjection
+from coatcheck.injectors.query import QueryInjection
+from coatcheck.injectors.sigv4 import SigV4Injection
+from tests.injectors.substitution import (
     HANDLE,
     OTHER,
     SECRET,
@@ -31,6 +29,7 @@ from tests.decision.substitution import (
     refused,
     request,
     run,
+    substitute,
 )
 
 
@@ -280,7 +279,7 @@ class TestSeveral:
 
     def test_two_credentials_for_one_header_are_refused(self) -> None:
         """Which of them wins must not depend on the order of a tuple."""
-        kinds: tuple[InjectionKind, ...] = (HeaderInjection("Authorization"), BasicInjection("me"))
+        kinds: tuple[Injector, ...] = (HeaderInjection("Authorization"), BasicInjection("me"))
         pair = tuple(Injection(credential(kind, name=f"c{at}"), None) for at, kind in enumerate(kinds))
         assert refused(substitute(request(), None, pair, {"c0": SECRET, "c1": SECRET})) is Reason.PLANE_CANNOT
 
@@ -318,7 +317,7 @@ QUERIES = st.lists(
 )
 
 
-def with_handle(kind: InjectionKind, query: str, headers: Headers) -> RequestHead:
+def with_handle(kind: Injector, query: str, headers: Headers) -> RequestHead:
     """A request that carries HANDLE where `kind` wants it, among a client's own things."""
     if isinstance(kind, HeaderInjection):
         value = kind.template.replace("{secret}", HANDLE)
@@ -332,7 +331,7 @@ def with_handle(kind: InjectionKind, query: str, headers: Headers) -> RequestHea
 
 @given(kind=KINDS, pairs=QUERIES, secret=SECRETS, value=TEXT)
 def test_the_head_differs_only_at_the_declared_place(
-    kind: InjectionKind, pairs: list[tuple[str, str]], secret: str, value: str
+    kind: Injector, pairs: list[tuple[str, str]], secret: str, value: str
 ) -> None:
     """Whatever the client sends and the store holds: one place changes, or the request is refused."""
     query = "&".join(f"{name}={text}" for name, text in pairs)

@@ -6,10 +6,20 @@ from urllib.parse import quote
 import pytest
 
 from coatcheck.decision.denial import Reason
-from coatcheck.decision.policy import PathInjection, QueryInjection
-from coatcheck.decision.substitute import substitute
 from coatcheck.decision.verdict import Injection
-from tests.decision.substitution import HANDLE, OTHER, SECRET, credential, edits, refused, request, run
+from coatcheck.injectors.path import PathInjection
+from coatcheck.injectors.query import QueryInjection
+from tests.injectors.substitution import (
+    HANDLE,
+    OTHER,
+    SECRET,
+    credential,
+    edits,
+    refused,
+    request,
+    run,
+    substitute,
+)
 
 
 class TestQuery:

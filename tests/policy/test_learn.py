@@ -9,9 +9,9 @@ import pytest
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.policy import Policy, match
+from coatcheck.injectors.spelling import Wrong
 from coatcheck.policy import learn as learning
 from coatcheck.policy import load_policy
-from coatcheck.policy.file.problem import Wrong
 from coatcheck.policy.learn import draft, learn
 from coatcheck.telemetry.events import Event, Outcome, Repeated
 from tests.telemetry.audit.test_requests import written

@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Edits, RequestHead
-from coatcheck.decision.policy import SigV4Injection
+from coatcheck.injectors.sigv4 import SigV4Injection
 from coatcheck.sigv4.covered import needs_body_hash
 from coatcheck.sigv4.keys import AwsKeys
 from coatcheck.sigv4.resign import resign
@@ -82,7 +82,14 @@ def run(
 ) -> Edits | Deny:
     digest = sha256(body).hexdigest() if needs_body_hash(head) else None
     return resign(
-        head, upstream.destination, digest, handle, keys, allowed, time.time() if now is None else now
+        head,
+        upstream.destination,
+        digest,
+        handle,
+        keys,
+        time.time() if now is None else now,
+        services=allowed.services,
+        regions=allowed.regions,
     )
 
 

@@ -18,7 +18,6 @@ from coatcheck.sigv4.stand_in import stand_in
 from tests.sigv4.aws_verifier import Rejected
 from tests.sigv4.recording_server import Recording
 from tests.sigv4.signing import (
-    ANY,
     HANDLE,
     LONG_LIVED,
     ODD_KEY,
@@ -84,7 +83,7 @@ def test_s3_uploads_stream_and_others_are_hashed(upstream: Recording) -> None:
     assert not needs_body_hash(upload)
     item, body = recorded(upstream, client(upstream, "dynamodb").list_tables)
     assert needs_body_hash(item)
-    without_hash = resign(item, upstream.destination, None, HANDLE, TEMPORARY, ANY, time.time())
+    without_hash = resign(item, upstream.destination, None, HANDLE, TEMPORARY, time.time())
     assert refused(without_hash) is Reason.PLANE_CANNOT
     assert refused(run(upstream, item, body + b" ")) is Reason.SIGNATURE_REFUSED
 
@@ -99,7 +98,7 @@ def test_a_declared_hash_is_checked_where_the_body_is_known(
         (sha256(b"").hexdigest(), True),
         (sha256(b"x").hexdigest(), False),
     ):
-        result = resign(streamed, upstream.destination, digest, HANDLE, TEMPORARY, ANY, time.time())
+        result = resign(streamed, upstream.destination, digest, HANDLE, TEMPORARY, time.time())
         assert isinstance(result, Edits) if accepted else refused(result) is Reason.SIGNATURE_REFUSED
 
 

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Edits, RequestHead
-from coatcheck.decision.policy import SigV4Injection
+from coatcheck.injectors.sigv4 import SigV4Injection
 from coatcheck.sigv4.resign import resign
 from tests.sigv4.recording_server import Recording
 from tests.sigv4.signing import (
-    ANY,
     HANDLE,
     OTHER,
     TEMPORARY,
@@ -202,7 +201,7 @@ def test_an_unsigned_payload_needs_tls(upstream: Recording) -> None:
     """Over plain HTTP nothing would protect the body."""
     head, _ = recorded(upstream, client(upstream, "s3").put_object, Bucket="b", Key="k", Body=b"x")
     plain = replace(upstream.destination, scheme="http")
-    result = resign(head, plain, None, HANDLE, TEMPORARY, ANY, time.time())
+    result = resign(head, plain, None, HANDLE, TEMPORARY, time.time())
     assert refused(result) is Reason.PLAIN_HTTP_REFUSED
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.handle import judge
 from coatcheck.decision.message import Peer
-from coatcheck.decision.policy import Credential, HeaderInjection, Policy, SecretRef, Shape
+from coatcheck.decision.policy import Credential, Policy, SecretRef, Shape
 from coatcheck.decision.session import Session, identify
+from coatcheck.injectors.header import HeaderInjection
 from coatcheck.state import Clock, NewSession, State, StateSettings
 from coatcheck.telemetry.events import Event, SessionChange, SessionEvent
 

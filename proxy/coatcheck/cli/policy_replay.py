@@ -107,8 +107,8 @@ def learn(
 
     Example: coatcheck policy learn audit.jsonl --credentials policies/default.yaml > draft.yaml
     """
+    from coatcheck.injectors.spelling import Wrong
     from coatcheck.policy.file.loading import load_policy, read_file
-    from coatcheck.policy.file.problem import Wrong
     from coatcheck.policy.learn import draft
     from coatcheck.policy.learn import learn as learn_from
 

@@ -2,9 +2,8 @@
 
 from coatcheck.control.backend import Backend
 from coatcheck.control.models import HandleView, MintedHandle, OriginView, ProxyView, SessionView
-from coatcheck.decision.policy import Policy, SigV4Injection
+from coatcheck.decision.policy import Policy
 from coatcheck.decision.session import Session
-from coatcheck.sigv4.stand_in import environment as aws_environment
 from coatcheck.state.database import IssuedHandle, Status
 from coatcheck.state.issued import MintedHandle as Minted
 from coatcheck.state.state import State
@@ -69,8 +68,8 @@ def minted_view(minted: Minted, policy: Policy | None) -> MintedHandle:
     """
     credential = policy.credentials.get(minted.credential) if policy is not None else None
     variables = {minted.env: minted.value} if minted.env else {}
-    if credential is not None and isinstance(credential.inject, SigV4Injection):
-        variables |= aws_environment(minted.value)
+    if credential is not None:
+        variables |= credential.inject.environment(minted.value)
     return MintedHandle(
         credential=minted.credential,
         value=minted.value,

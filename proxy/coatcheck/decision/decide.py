@@ -9,11 +9,10 @@ from dataclasses import dataclass, field, replace
 from coatcheck.decision.body_search import BodySearch
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.handle import Claims, judge
+from coatcheck.decision.injection import Found
 from coatcheck.decision.message import Destination, Origin, Peer, RequestHead
 from coatcheck.decision.observing import observed, observes
 from coatcheck.decision.policy import (
-    BasicInjection,
-    BodyInjection,
     Credential,
     Policy,
     Rule,
@@ -23,7 +22,7 @@ from coatcheck.decision.policy import (
     match,
     tunnel_rule,
 )
-from coatcheck.decision.search import Found, find, placed
+from coatcheck.decision.search import find, placed
 from coatcheck.decision.session import Now, Session, identify, isolation_at_least
 from coatcheck.decision.synthetic import contradiction
 from coatcheck.decision.verdict import Inject, Injection, Pass, Verdict
@@ -156,14 +155,14 @@ def _credentials(
     in_body = tuple(
         credential
         for credential in credentials
-        if isinstance(credential.inject, BodyInjection) and credential.name not in injections
+        if credential.inject.handle_in_body and credential.name not in injections
     )
     if in_body and not head.end_stream:
         for credential in in_body:
             denial = credential_allows(credential, destination, head)
             if denial is not None:
                 return denial
-        limit = min(c.inject.max_bytes for c in in_body if isinstance(c.inject, BodyInjection))
+        limit = min(credential.inject.buffers(head) for credential in in_body)
         return NeedBody(session, rule, in_body, tuple(injections.values()), limit)
     if injections:
         return Inject(session, rule, tuple(injections.values()))
@@ -250,9 +249,8 @@ def _without_handle(
 
 def _missing(rule: Rule, credentials: Iterable[Credential]) -> Deny:
     """Git and Java send what they hold only after a challenge (nono #890, #1025)."""
-    challenge = next(
-        (f'Basic realm="{c.inject.realm}"' for c in credentials if isinstance(c.inject, BasicInjection)), None
-    )
+    asked = (credential.inject.challenge() for credential in credentials)
+    challenge = next((each for each in asked if each is not None), None)
     return Deny(Reason.HANDLE_MISSING, rule=rule.name, challenge=challenge)
 
 

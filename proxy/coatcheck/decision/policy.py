@@ -11,6 +11,7 @@ from coatcheck.decision.approval import Asking
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.filesystem import Filesystem
 from coatcheck.decision.host_index import HostIndex
+from coatcheck.decision.injection import Injector
 from coatcheck.decision.message import Destination, OriginClass, RequestHead
 from coatcheck.decision.observation import Observation
 from coatcheck.decision.path import ambiguous, canonical_path, check_target
@@ -74,69 +75,6 @@ class PathPattern:
         return "/" + "/".join((*self.segments, "**") if self.prefix else self.segments)
 
 
-# --- how a secret is put into a request: one value a way -------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class HeaderInjection:
-    """`name: template` where `{secret}` stands for the value, e.g. `Bearer {secret}`.
-
-    The handle must stand where `{secret}` stands.
-    """
-
-    name: str
-    template: str = "{secret}"
-
-
-@dataclass(frozen=True, slots=True)
-class BasicInjection:
-    """`Authorization: Basic base64(username:secret)`. The handle is the password.
-
-    `username` None keeps the client's own.
-    """
-
-    username: str | None = None
-    realm: str = "coatcheck"
-
-
-@dataclass(frozen=True, slots=True)
-class QueryInjection:
-    """Query parameter `name` carries the handle."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class PathInjection:
-    """One path segment is `prefix + handle`, e.g. prefix `bot` for `/bot<handle>/sendMessage`."""
-
-    prefix: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class BodyInjection:
-    """Field `field` of a JSON or form body carries the handle; bodies up to `max_bytes` are buffered."""
-
-    field: str
-    media: frozenset[str] = frozenset({"application/json", "application/x-www-form-urlencoded"})
-    max_bytes: int = 1_048_576
-
-
-@dataclass(frozen=True, slots=True)
-class SigV4Injection:
-    """AWS Signature Version 4. The secret is a JSON object or `id:key[:token]`; the sandbox signs with
-    a stand-in key pair whose session token is the handle."""
-
-    services: frozenset[str] = frozenset()
-    """Service names from the credential scope that may be signed for; empty means any."""
-    regions: frozenset[str] = frozenset()
-
-
-type InjectionKind = (
-    HeaderInjection | BasicInjection | QueryInjection | PathInjection | BodyInjection | SigV4Injection
-)
-
-
 class HandlesInBody(StrEnum):
     """What happens to a handle found in a body (I4)."""
 
@@ -164,8 +102,8 @@ class Credential:
     name: str
     secret: SecretRef
     hosts: tuple[HostPattern, ...]
-    inject: InjectionKind
-    also: tuple[InjectionKind, ...] = ()
+    inject: Injector
+    also: tuple[Injector, ...] = ()
     """Further places where the handle may stand instead, because clients of one API differ."""
     methods: frozenset[str] = frozenset()
     """Empty: whatever the rule allows."""

@@ -14,7 +14,6 @@ from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.observing import LACKING
 from coatcheck.decision.policy import (
-    BodyInjection,
     Credential,
     Policy,
     Rule,
@@ -224,4 +223,4 @@ def _without_handle(policy: Policy, rule: Rule, was: Reason | None) -> Replayed:
 
 def _may_come_otherwise(credentials: Iterable[Credential]) -> Iterable[bool]:
     for credential in credentials:
-        yield not credential.handle_required or isinstance(credential.inject, BodyInjection)
+        yield not credential.handle_required or credential.inject.handle_in_body

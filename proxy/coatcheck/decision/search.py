@@ -11,24 +11,15 @@ import binascii
 import re
 from base64 import b64decode
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
 from typing import Final
 
 from coatcheck.decision.handle import MAX_CHARS, PREFIX
+from coatcheck.decision.injection import Found, Location
 from coatcheck.decision.message import RequestHead
-from coatcheck.decision.policy import (
-    BasicInjection,
-    BodyInjection,
-    Credential,
-    HeaderInjection,
-    PathInjection,
-    QueryInjection,
-    Shape,
-    SigV4Injection,
-)
-from coatcheck.decision.verdict import Location
+from coatcheck.decision.policy import Credential, Shape
 
 MARK: Final = "cch_eyJ"
 """How every handle begins: our prefix and the base64url of `{"`. `cch_` alone could be anybody's word."""
@@ -47,21 +38,6 @@ _MASKED: Final = "***"
 
 type Known = Callable[[str], bool]
 """Whether a text of a reference's shape is a reference that we issued."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """One handle in a head: `before + text + after` is the whole value that it stands in."""
-
-    location: Location
-    name: str
-    """The header's or query parameter's name as received; empty for a path segment."""
-    before: str = field(repr=False)
-    text: str = field(repr=False)
-    """The bare handle, without a shape's prefix; a reference handle with it. Ask `claims_of` about it."""
-    after: str = field(repr=False)
-    decoded: bool = False
-    """True when it was hidden behind percent-encoding, where no credential is declared."""
 
 
 def never(_: str) -> bool:
@@ -90,37 +66,7 @@ def stands_at(found: Found, credential: Credential) -> bool:
     if found.decoded:
         return False
     shape = credential.shape
-    glued = shape.prefix if shape is not None and not shape.length else ""
-    match credential.inject:
-        case HeaderInjection(name, template):
-            left, _, right = template.partition("{secret}")
-            return (
-                found.location is Location.HEADER
-                and found.name == name.lower()
-                # RFC 9110, 11.1: the scheme in `Bearer {secret}` is case-insensitive. The shape is not.
-                and found.before.endswith(glued)
-                and found.before[: len(found.before) - len(glued)].lower() == left.lower()
-                and found.after == right
-            )
-        case BasicInjection():
-            _, colon, before = found.before.partition(":")
-            return (
-                found.location is Location.BASIC
-                and found.name == "authorization"
-                and colon == ":"
-                and before == glued
-                and not found.after
-            )
-        case QueryInjection(name):
-            return found.location is Location.QUERY and found.name == name and _bare(found, glued)
-        case PathInjection(prefix):
-            return found.location is Location.PATH and _bare(found, prefix + glued)
-        case SigV4Injection():
-            name = found.name.lower()
-            place = found.location is Location.HEADER or found.location is Location.QUERY
-            return place and name == "x-amz-security-token" and _bare(found, glued)
-        case BodyInjection():
-            return False
+    return credential.inject.stands_at(found, shape.prefix if shape is not None and not shape.length else "")
 
 
 def placed(found: Found, credential: Credential) -> Credential | None:
@@ -275,7 +221,3 @@ def _basic(value: str) -> str:
         return b64decode(text.encode("latin-1") + b"==").decode("latin-1")
     except (binascii.Error, ValueError):
         return ""
-
-
-def _bare(found: Found, before: str) -> bool:
-    return found.before == before and not found.after

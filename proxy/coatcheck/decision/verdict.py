@@ -1,22 +1,10 @@
 """What is decided about a request: Deny, Pass or Inject. The absence of a verdict is Deny."""
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from coatcheck.decision.denial import Deny
 from coatcheck.decision.policy import Credential, Rule
 from coatcheck.decision.session import Session
-
-
-class Location(StrEnum):
-    """Where in a request a handle stands or a secret is put."""
-
-    HEADER = "header"
-    BASIC = "basic"
-    QUERY = "query"
-    PATH = "path"
-    BODY = "body"
-    SIGV4 = "sigv4"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,18 +9,16 @@ from email.utils import parsedate_to_datetime
 
 from requests.exceptions import RequestException
 
-from coatcheck.decision.denial import Deny
-from coatcheck.decision.policy import Credential, SigV4Injection
+from coatcheck.decision.policy import Credential
 from coatcheck.decision.substitute import check_secret
 from coatcheck.doctor.finding import Finding, Subject, ok, problem, warning
-from coatcheck.secrets import Secret, SecretMissing, SecretStore, SecretUnavailable
+from coatcheck.secrets import SecretMissing, SecretStore, SecretUnavailable
 from coatcheck.secrets.bounded_http import deadline_session, keeping
 from coatcheck.secrets.configured import make_stores
 from coatcheck.secrets.deadline import Deadline
 from coatcheck.secrets.router import Stores
 from coatcheck.secrets.vault import VaultStore
 from coatcheck.settings.daemon import Settings
-from coatcheck.sigv4.keys import parse_aws_keys
 
 SKEW_SECONDS = 30.0
 """A JWT login with a clock that far off is refused by Vault's own default leeway of 60 s soon after."""
@@ -131,16 +129,9 @@ async def _secrets(subject: Subject, made: dict[str, SecretStore], skipped: str 
         except SecretUnavailable as error:
             found += problem(check, f"{place}: {error}", "look at the store; the daemon refuses it with 503")
         else:
-            if (refused := _unusable(credential, secret)) is not None:
+            if (refused := check_secret(credential, secret.reveal())) is not None:
                 found += problem(check, f"{place}: {refused.detail}", "store the secret again")
     return found or ok(check, f"all {len(named)} exist and are usable")
-
-
-def _unusable(credential: Credential, secret: Secret) -> Deny | None:
-    if isinstance(credential.inject, SigV4Injection):
-        keys = parse_aws_keys(secret.reveal())
-        return keys if isinstance(keys, Deny) else None
-    return check_secret(credential, secret.reveal())
 
 
 def _how_to_put(credential: Credential, made: dict[str, SecretStore]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from coatcheck.decision.policy import BasicInjection, Policy, SecretRef
+from coatcheck.decision.policy import Policy, SecretRef
 from coatcheck.inspection.residue import SHORTEST, Value, forms_of
 from coatcheck.request.request_edits import secret_texts
 from coatcheck.secrets import Secret, SecretMissing, SecretUnavailable
@@ -53,8 +53,8 @@ async def collect(
     Two policies may have different credentials of one name: both are looked for under it.
     """
     credentials = [c for policy in policies.values() if policy for c in policy.credentials.values()]
-    basics = [c.inject for c in credentials if isinstance(c.inject, BasicInjection)]
-    usernames = tuple(sorted({basic.username for basic in basics if basic.username}))
+    injectors = [injector for c in credentials for injector in (c.inject, *c.also)]
+    usernames = tuple(sorted({each.basic_username for each in injectors if each.basic_username}))
     fetched = await _fetch({c.secret for c in credentials}, store)
     texts: dict[str, set[str]] = {}
     not_checked = {f"policy {name}": UNAVAILABLE for name, policy in policies.items() if policy is None}
@@ -65,7 +65,7 @@ async def collect(
             continue
         found = secret_texts(credential, secret)
         if not found:
-            not_checked[credential.name] = "its secret is not an AWS key pair"
+            not_checked[credential.name] = f"its secret is not {credential.inject.form}"
         elif any(not _searchable(text) for text in found):
             not_checked[credential.name] = _why_not(found)
         texts.setdefault(credential.name, set()).update(text for text in found if _searchable(text))

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from coatcheck.decision.policy import HeaderInjection, Policy
+from coatcheck.decision.message import RequestHead
+from coatcheck.decision.policy import Policy
 from coatcheck.local.in_process import own_daemon
 from coatcheck.policy.bundle.signed import SignedPolicies
 from coatcheck.policy.checking import load_file
@@ -116,12 +117,15 @@ def _example(policies: Iterable[Policy]) -> str:
             paths = [f"/{'/'.join(path.segments)}" for path in rule.paths if "*" not in path.segments]
             for name in rule.credentials:
                 credential = policy.credentials[name]
-                inject = credential.inject
-                if "GET" in rule.methods and hosts and credential.env and isinstance(inject, HeaderInjection):
-                    header = inject.template.replace("{secret}", f"${credential.env}")
-                    return (
-                        f'https://{hosts[0]}{paths[0] if paths else "/"} -H "{inject.name.title()}: {header}"'
-                    )
+                if not (
+                    "GET" in rule.methods and hosts and credential.env and credential.inject.sends_secret
+                ):
+                    continue
+                path, variable = paths[0] if paths else "/", f"${credential.env}"
+                shown = credential.inject.shown(RequestHead("GET", path, ()), variable).headers
+                for header, value in shown:
+                    if variable in value:  # in Basic it is encoded, and the shell would not see it
+                        return f'https://{hosts[0]}{path} -H "{header.title()}: {value}"'
     return "https://…"
 
 

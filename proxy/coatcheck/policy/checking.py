@@ -8,8 +8,9 @@ from coatcheck.decision.denial import EXPLANATIONS, Reason
 from coatcheck.decision.explain import PolicyExplanation, explain, render
 from coatcheck.decision.message import RequestHead
 from coatcheck.decision.policy import Policy
+from coatcheck.injectors.spelling import Wrong
 from coatcheck.policy.file.loading import check_policy
-from coatcheck.policy.file.problem import PolicyError, Problem, Wrong
+from coatcheck.policy.file.problem import PolicyError, Problem
 from coatcheck.policy.file.reading import MAX_BYTES
 from coatcheck.policy.samples.samples import sample_request
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from coatcheck.decision.denial import EXPLANATIONS as REASONS
 from coatcheck.decision.denial import Reason
+from coatcheck.injectors import WAYS
 from coatcheck.policy.file.codes import EXPLANATIONS as FINDINGS
 from coatcheck.policy.file.codes import Code
 from coatcheck.policy.file.models import Document
@@ -17,7 +18,6 @@ from coatcheck.policy.samples.samples import SampleFile
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
-_HEADER = {"header": "${1:Authorization}", "value": "${2:Bearer {secret\\}}"}
 _CREDENTIAL = {
     "secret": "${2:vault:secret/github#token}",
     "hosts": ["${3:api.github.com}"],
@@ -84,15 +84,7 @@ SNIPPETS: Final[Mapping[str, tuple[dict[str, Any], ...]]] = {
             },
         },
     ),
-    "InjectSpec": (
-        {"label": "bearer token in a header", "description": "As most APIs have it.", "body": _HEADER},
-        {
-            "label": "password of Basic",
-            "description": "git, and APIs with user and token.",
-            "body": {"basic": {"username": "${1:x-access-token}"}},
-        },
-        {"label": "query parameter", "description": "?key=…", "body": {"query": "${1:key}"}},
-    ),
+    "InjectSpec": tuple(snippet for way in WAYS.values() for snippet in way.snippets),
     "LimitsSpec": (
         {
             "label": "so many requests a minute",

@@ -13,8 +13,8 @@ from typing import Final
 
 from coatcheck.decision.denial import Reason
 from coatcheck.decision.replay import BY_MATCH
+from coatcheck.injectors.spelling import Wrong
 from coatcheck.policy.file.fields import host_pattern, line_of_text, method, path_pattern
-from coatcheck.policy.file.problem import Wrong
 from coatcheck.policy.file.reading import read
 from coatcheck.telemetry.audit.requests import RecordedRequest, Tally, recorded_requests
 from coatcheck.telemetry.events import Outcome

@@ -13,7 +13,6 @@ from coatcheck.decision.message import Destination, Edits, Peer, RequestHead, Re
 from coatcheck.decision.policy import Credential, HandlesInBody, LimitKind, Rule
 from coatcheck.decision.response import ResponsePlan
 from coatcheck.decision.session import Session, alive
-from coatcheck.decision.substitute import check_secret
 from coatcheck.decision.verdict import Inject, Pass
 from coatcheck.request.capacity import Capacity
 from coatcheck.request.handle_use import ancestor_shown, counts_until, foreign, one_revoked
@@ -57,8 +56,8 @@ class Call:
         self.credentials: tuple[str, ...] = ()
         self.approved_by = ""
         """Who said that it may leave, where the rule asks."""
-        self.hashes_body = 0
-        """Bytes of body to buffer because its hash is signed (SigV4)."""
+        self.signs_body = 0
+        """Bytes of body to buffer because a signature covers it."""
         self.entered = False
         """The limits have counted this call in; `complete` counts it out."""
         self.told = self.left = False
@@ -95,7 +94,7 @@ class Call:
     @property
     def body_limit(self) -> int:
         """Bytes of body to buffer before `receive_body`; 0: stream it."""
-        return self.need.limit if self.need is not None else self.hashes_body
+        return self.need.limit if self.need is not None else self.signs_body
 
     @property
     def injected(self) -> bool:
@@ -228,9 +227,7 @@ class Call:
                 return put_in
             credentials = put_in
             self._travels = secret_travels(verdict, self._secrets)
-            for credential, value, username in values_to_scrub(verdict, self._secrets):
-                if isinstance(check_secret(credential, value), Deny):
-                    continue  # refused by the substitution, or signed with and never sent
+            for value, username in values_to_scrub(verdict, self._secrets):
                 if not self._shared.secrets.add(verdict.session.id, value, username):
                     return Deny(Reason.CAPACITY, "the session was served too many different secrets")
         scrub = self._shared.secrets.patterns(verdict.session.id) is not None

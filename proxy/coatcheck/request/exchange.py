@@ -26,8 +26,9 @@ from coatcheck.decision.decide import (
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.head import check_head
 from coatcheck.decision.message import Destination, Peer, RequestHead
-from coatcheck.decision.policy import SecretRef, SigV4Injection
+from coatcheck.decision.policy import SecretRef
 from coatcheck.decision.session import Session, alive
+from coatcheck.decision.substitute import body_limit
 from coatcheck.decision.verdict import Inject, Pass
 from coatcheck.policy.shadow import Shadow
 from coatcheck.request import audit_records
@@ -36,7 +37,6 @@ from coatcheck.request.capacity import Capacity
 from coatcheck.request.revalidate import denial_of
 from coatcheck.request.shared import Shared
 from coatcheck.secrets import Secret, SecretMissing, SecretUnavailable
-from coatcheck.sigv4.covered import LARGEST_HASHED_BODY, needs_body_hash
 from coatcheck.state.buckets import ShareAwaited
 from coatcheck.state.state import State
 from coatcheck.telemetry.audit.log import AuditUnavailable
@@ -187,10 +187,8 @@ class Exchange:
             call.deny(crowded)
             self._tell(call)
             return None
-        if isinstance(verdict, Inject) and isinstance(
-            verdict.injections[0].credential.inject, SigV4Injection
-        ):
-            call.hashes_body = LARGEST_HASHED_BODY if needs_body_hash(call.head) else 0
+        if isinstance(verdict, Inject):
+            call.signs_body = body_limit(call.head, verdict.injections)
         call.credentials = (
             tuple(i.credential.name for i in verdict.injections) if isinstance(verdict, Inject) else ()
         )

@@ -12,7 +12,6 @@ from urllib.parse import quote, unquote
 
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Destination, Edits, Headers, RequestHead
-from coatcheck.decision.policy import SigV4Injection
 from coatcheck.decision.search import MARK
 from coatcheck.sigv4.claim import ALGORITHM, TOKEN_HEADER, Claim, read_claim
 from coatcheck.sigv4.covered import covered, netloc, without
@@ -61,12 +60,15 @@ def resign(
     body_sha256: str | None,
     handle: str | None,
     real: AwsKeys,
-    credential: SigV4Injection,
     now: float,
+    *,
+    services: frozenset[str] = frozenset(),
+    regions: frozenset[str] = frozenset(),
 ) -> Edits | Deny:
     """The edits that give the request the real keys' signature, or why its own does not hold.
 
-    `body_sha256` (hexadecimal) may be None unless `needs_body_hash(head)`; `now` is Unix time.
+    `body_sha256` (hexadecimal) may be None unless `needs_body_hash(head)`; `now` is Unix time. Of `services`
+    and `regions`, from the credential scope, none means any.
     """
     if handle is None:
         return Deny(Reason.HANDLE_MISSING, "only a handle's key pair can sign")
@@ -76,7 +78,7 @@ def resign(
     received = covered(head, destination, claim, body_sha256)
     if isinstance(received, Deny):
         return received
-    refused = _check(claim, handle, credential, now) or _leftover(head)
+    refused = _check(claim, handle, services, regions, now) or _leftover(head)
     if refused is not None:
         return refused
     key_id, key = stand_in(handle)
@@ -93,13 +95,15 @@ def resign(
     return _in_query(claim, real, to_sign, edits, now)
 
 
-def _check(claim: Claim, handle: str, credential: SigV4Injection, now: float) -> Deny | None:
+def _check(
+    claim: Claim, handle: str, services: frozenset[str], regions: frozenset[str], now: float
+) -> Deny | None:
     if not hmac.compare_digest(claim.token.encode(), handle.encode()):
         return Deny(Reason.HANDLE_MISPLACED, "the session token is not the handle", alarm=True)
-    if credential.services and claim.service not in credential.services:
+    if services and claim.service not in services:
         detail = f"signed for service {claim.service}, which the credential does not name"
         return Deny(Reason.HANDLE_WRONG_HOST, detail, alarm=True)
-    if credential.regions and claim.region not in credential.regions:
+    if regions and claim.region not in regions:
         detail = f"signed for region {claim.region}, which the credential does not name"
         return Deny(Reason.HANDLE_WRONG_HOST, detail, alarm=True)
     latest = claim.at + (MOST_SKEW if claim.expires is None else claim.expires)

@@ -115,7 +115,11 @@ def instrumented() -> list[Instrumented]:
 
 def _decision_trees() -> list[ast.Module]:
     root = Path(inspect.getfile(coatcheck)).parent
-    files = [*(root / "decision").glob("*.py"), *(root / "sigv4").glob("*.py")]
+    files = [
+        *(root / "decision").glob("*.py"),
+        *(root / "sigv4").glob("*.py"),
+        *(root / "injectors").glob("*.py"),
+    ]
     return [ast.parse(file.read_text()) for file in files]
 
 

@@ -9,7 +9,6 @@ import pytest
 from coatcheck.decision.message import OriginClass
 from coatcheck.decision.policy import (
     Credential,
-    HeaderInjection,
     HostPattern,
     Limit,
     LimitKind,
@@ -20,6 +19,7 @@ from coatcheck.decision.policy import (
     SecretRef,
 )
 from coatcheck.decision.session import Isolation
+from coatcheck.injectors.header import HeaderInjection
 from coatcheck.policy import load_policy
 from coatcheck.policy.diff.change import Direction, Subject
 from coatcheck.policy.diff.difference import compare

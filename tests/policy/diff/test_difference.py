@@ -13,7 +13,6 @@ from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import Destination, Origin, OriginClass, Peer, RequestHead
 from coatcheck.decision.policy import (
     Credential,
-    HeaderInjection,
     HostPattern,
     PathPattern,
     Policy,
@@ -23,6 +22,7 @@ from coatcheck.decision.policy import (
 )
 from coatcheck.decision.session import Isolation, Now, Session
 from coatcheck.decision.verdict import Inject, Pass
+from coatcheck.injectors.header import HeaderInjection
 from coatcheck.policy import load_policy
 from coatcheck.policy.diff.change import Change, Direction, Subject
 from coatcheck.policy.diff.difference import compare

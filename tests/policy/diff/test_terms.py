@@ -8,26 +8,26 @@ from hypothesis import strategies as st
 
 from coatcheck.decision.approval import Asking, Same, Whose
 from coatcheck.decision.filesystem import Filesystem
+from coatcheck.decision.injection import Injector
 from coatcheck.decision.observation import Observation
 from coatcheck.decision.policy import (
-    BasicInjection,
-    BodyInjection,
     Credential,
     HandlesInBody,
-    HeaderInjection,
     HostPattern,
-    InjectionKind,
     Limit,
     LimitKind,
     LimitScope,
-    PathInjection,
     Policy,
-    QueryInjection,
     Rule,
     SecretRef,
     Shape,
-    SigV4Injection,
 )
+from coatcheck.injectors.basic import BasicInjection
+from coatcheck.injectors.body import BodyInjection
+from coatcheck.injectors.header import HeaderInjection
+from coatcheck.injectors.path import PathInjection
+from coatcheck.injectors.query import QueryInjection
+from coatcheck.injectors.sigv4 import SigV4Injection
 from coatcheck.policy.diff.terms import (
     credential_terms,
     exceeds,
@@ -166,7 +166,7 @@ def test_no_field_of_a_policy_is_forgotten() -> None:
         ),
     ],
 )
-def test_the_same_place_in_another_way(old: InjectionKind, new: InjectionKind, expected: list[str]) -> None:
+def test_the_same_place_in_another_way(old: Injector, new: Injector, expected: list[str]) -> None:
     """What a place lets through more of widens; how it is written does not."""
     assert directions(credential_terms(replace(KEY, inject=old), replace(KEY, inject=new))) == expected
 

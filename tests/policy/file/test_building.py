@@ -9,24 +9,24 @@ from coatcheck.decision.approval import Asking, Same, Whose
 from coatcheck.decision.filesystem import Filesystem
 from coatcheck.decision.message import OriginClass
 from coatcheck.decision.policy import (
-    BasicInjection,
-    BodyInjection,
     HandlesInBody,
-    HeaderInjection,
     HostPattern,
     Limit,
     LimitKind,
     LimitScope,
-    PathInjection,
     PathPattern,
-    QueryInjection,
     SecretRef,
     Shape,
-    SigV4Injection,
 )
 from coatcheck.decision.session import DEFAULT_ORIGIN_CLASSES, Isolation
+from coatcheck.injectors.basic import BasicInjection
+from coatcheck.injectors.body import BodyInjection
+from coatcheck.injectors.header import HeaderInjection
+from coatcheck.injectors.path import PathInjection
+from coatcheck.injectors.query import QueryInjection
+from coatcheck.injectors.sigv4 import SigV4Injection
 from coatcheck.policy import load_policy
-from coatcheck.policy.file.building import DEFAULT_REQUESTS, build_asking, build_injection
+from coatcheck.policy.file.building import DEFAULT_REQUESTS, build_asking
 from coatcheck.policy.file.models import AskSpec, InjectSpec
 
 FILE = Path(__file__).parent / "working_everything.yaml"
@@ -45,7 +45,7 @@ def test_every_way_to_inject_is_built() -> None:
         "sigv4": SigV4Injection(frozenset({"s3"}), frozenset({"eu-central-1"})),
     }
     with pytest.raises(ValueError, match="names no way"):
-        build_injection(InjectSpec.model_validate({}))
+        InjectSpec.model_validate({}).build()
 
 
 def test_a_credential_keeps_all_that_was_written() -> None:

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coatcheck.decision.policy import HostPattern, PathPattern, SecretRef
+from coatcheck.injectors import spelling
+from coatcheck.injectors.spelling import Wrong
 from coatcheck.policy.file import fields
-from coatcheck.policy.file.problem import Wrong
 
 
 def test_plain_texts_become_values() -> None:
@@ -66,10 +67,10 @@ PARSERS = [
     fields.method,
     fields.name,
     fields.secret_ref,
-    fields.handle_prefix,
-    fields.path_prefix,
-    fields.parameter,
-    fields.one_token,
+    spelling.handle_prefix,
+    spelling.path_prefix,
+    spelling.parameter,
+    spelling.one_token,
     fields.line_of_text,
 ]
 
@@ -87,5 +88,5 @@ def test_any_text_is_a_value_or_wrong(parse: Callable[[str], object], text: str)
 
 def test_the_nearest_word_is_offered() -> None:
     """Else all of them are."""
-    assert fields.closest("methds", ["methods", "paths"]) == 'write "methods"'
-    assert fields.closest("zzz", ["methods", "paths"]) == "write one of: methods, paths"
+    assert spelling.closest("methds", ["methods", "paths"]) == 'write "methods"'
+    assert spelling.closest("zzz", ["methods", "paths"]) == "write one of: methods, paths"

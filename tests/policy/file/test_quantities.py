@@ -2,8 +2,8 @@
 
 import pytest
 
-from coatcheck.policy.file.problem import Wrong
-from coatcheck.policy.file.quantities import Rate, byte_rate, request_rate, size
+from coatcheck.injectors.spelling import Wrong, size
+from coatcheck.policy.file.quantities import Rate, byte_rate, request_rate
 
 
 def test_sizes_and_rates_are_read() -> None:

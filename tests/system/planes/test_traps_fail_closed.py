@@ -289,7 +289,7 @@ async def test_4_3_the_body_hook_that_raises_refuses(
 
     def needs_body(exchange: Exchange, *args: object, **kwargs: object) -> object:
         call, waiting = real(exchange, *args, **kwargs)  # type: ignore[arg-type]
-        call.hashes_body = 10_000
+        call.signs_body = 10_000
         return call, waiting
 
     monkeypatch.setattr(Exchange, "receive", needs_body)

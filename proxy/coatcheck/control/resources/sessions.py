@@ -12,7 +12,6 @@ from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.problem import ControlProblem, Reason, Refusal, unknown_session
 from coatcheck.control.views import handle_view, lease_expires_at, minted_view, proxy_view, session_view
 from coatcheck.decision.message import OriginClass
-from coatcheck.decision.policy import SigV4Injection
 from coatcheck.decision.session import Session
 from coatcheck.state.errors import Problem
 
@@ -156,7 +155,7 @@ async def show(context: Context, ask: Ask) -> Answer:
         aws=[
             name
             for name in sorted(session.credentials & credentials.keys())
-            if isinstance(credentials[name].inject, SigV4Injection)
+            if credentials[name].inject.aws_keys
         ],
         session=session_view(session, backend.state),
         handles=[handle_view(handle) for handle in handles],

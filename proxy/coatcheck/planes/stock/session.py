@@ -12,7 +12,7 @@ from pathlib import Path
 from coatcheck.certificates.client_environment import environment, proxy_variables, trust_variables
 from coatcheck.certificates.trust import write_trust_files
 from coatcheck.decision.message import Origin, OriginClass
-from coatcheck.decision.policy import Policy, SigV4Injection
+from coatcheck.decision.policy import Policy
 from coatcheck.planes.configured import upstream_settings
 from coatcheck.planes.upstream.upstream import Upstream
 from coatcheck.platform.private_files import write_atomically
@@ -26,7 +26,6 @@ from coatcheck.secrets.cache import CachedStore
 from coatcheck.secrets.configured import make_stores
 from coatcheck.secrets.router import Stores
 from coatcheck.settings.daemon import Settings
-from coatcheck.sigv4.stand_in import environment as aws_environment
 from coatcheck.state.sessions import NewSession, StateSettings
 from coatcheck.state.state import State
 from coatcheck.telemetry.audit.checkpoint import CheckpointSigner
@@ -83,8 +82,7 @@ class StockSession:
         for minted in self._minted:
             if minted.env:
                 variables[minted.env] = minted.value
-            if isinstance(self._policy.credentials[minted.credential].inject, SigV4Injection):
-                variables |= aws_environment(minted.value)
+            variables |= self._policy.credentials[minted.credential].inject.environment(minted.value)
         directory = self.settings.runtime / "trust"
         directory.mkdir(parents=True, exist_ok=True)
         trust = write_trust_files(directory, ca.read_bytes())

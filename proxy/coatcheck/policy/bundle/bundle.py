@@ -23,9 +23,10 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from coatcheck.decision.policy import Policy
+from coatcheck.injectors.spelling import Wrong
 from coatcheck.policy.file.fields import line_of_text
 from coatcheck.policy.file.loading import BUNDLE_MAGIC, MAX_FILES, STEM, load_policy
-from coatcheck.policy.file.problem import PolicyError, Problem, Wrong
+from coatcheck.policy.file.problem import PolicyError, Problem
 from coatcheck.policy.file.reading import MAX_BYTES
 from coatcheck.telemetry.audit.checkpoint import key_id
 

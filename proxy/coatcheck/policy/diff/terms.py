@@ -7,21 +7,15 @@ from typing import Final
 
 from coatcheck.decision.approval import Asking, Same, Whose
 from coatcheck.decision.filesystem import Filesystem
+from coatcheck.decision.injection import Injector
 from coatcheck.decision.observation import Observation
 from coatcheck.decision.policy import (
-    BasicInjection,
-    BodyInjection,
     Credential,
     HandlesInBody,
-    HeaderInjection,
-    InjectionKind,
     Limit,
     LimitKind,
     LimitScope,
-    PathInjection,
-    QueryInjection,
     Rule,
-    SigV4Injection,
 )
 from coatcheck.policy.diff.change import Direction
 from coatcheck.policy.file.filesystem_review import within
@@ -98,7 +92,7 @@ def credential_terms(old: Credential, new: Credential) -> Iterator[Term]:
     for place in before.keys() - after.keys():
         yield Term(Direction.NARROWS, "a place for it", place, "")
     for place in sorted(before.keys() & after.keys()):
-        yield from _place(place, before[place], after[place])
+        yield from _place(before[place], after[place])
     for what, lax_before, lax_after in (
         ("Set-Cookie of its answers passes", old.keep_set_cookie, new.keep_set_cookie),
         ("answers are not searched for it", not old.scrub, not new.scrub),
@@ -213,48 +207,22 @@ def _size(count: int) -> str:
 # --- places ---------------------------------------------------------------------------------------------
 
 
-def _places(credential: Credential) -> dict[str, InjectionKind]:
-    return {_where(kind): kind for kind in (credential.inject, *credential.also)}
+def _places(credential: Credential) -> dict[str, Injector]:
+    return {injector.place: injector for injector in (credential.inject, *credential.also)}
 
 
-def _where(kind: InjectionKind) -> str:
-    match kind:
-        case HeaderInjection(name):
-            return f"the header {name}"
-        case BasicInjection():
-            return "the password of Basic"
-        case QueryInjection(name):
-            return f"the query parameter {name}"
-        case PathInjection(prefix):
-            return f"a path segment after {prefix!r}" if prefix else "a path segment"
-        case BodyInjection(field):
-            return f"the body's field {field}"
-        case SigV4Injection():
-            return "an AWS signature"
-
-
-def _place(where: str, old: InjectionKind, new: InjectionKind) -> Iterator[Term]:
-    if old == new:
-        return
-    match old, new:
-        case SigV4Injection(), SigV4Injection():
-            yield from _words("AWS services", old.services, new.services)
-            yield from _words("AWS regions", old.regions, new.regions)
-        case BodyInjection(), BodyInjection():
-            more = new.max_bytes > old.max_bytes
-            what = f"the size of bodies with {where}"
-            yield from _if(
-                old.max_bytes != new.max_bytes, more, what, _size(old.max_bytes), _size(new.max_bytes)
-            )
-        case HeaderInjection(), HeaderInjection():
-            yield Term(Direction.CHANGES, where, old.template, new.template)
-        case BasicInjection(), BasicInjection():
-            yield Term(
-                Direction.CHANGES,
-                "the user name of Basic",
-                old.username or "the client's",
-                new.username or "the client's",
-            )
+def _place(old: Injector, new: Injector) -> Iterator[Term]:
+    """Two ways that put the secret into one place."""
+    before, after = old.terms(), new.terms()
+    for what in before:
+        match before[what], after[what]:
+            case frozenset() as was, frozenset() as is_:
+                yield from _words(what, was, is_)
+            case int() as was, int() as is_:
+                yield from _if(was != is_, is_ > was, what, _size(was), _size(is_))
+            case was, is_:
+                if was != is_:
+                    yield Term(Direction.CHANGES, what, str(was), str(is_))
 
 
 def _words(what: str, old: frozenset[str], new: frozenset[str]) -> Iterator[Term]:

@@ -9,29 +9,20 @@ from coatcheck.decision.approval import Asking
 from coatcheck.decision.filesystem import Filesystem
 from coatcheck.decision.observation import Observation
 from coatcheck.decision.policy import (
-    BasicInjection,
-    BodyInjection,
     Credential,
-    HeaderInjection,
-    InjectionKind,
     Limit,
     LimitKind,
     LimitScope,
-    PathInjection,
     Policy,
-    QueryInjection,
     Rule,
     Shape,
-    SigV4Injection,
 )
 from coatcheck.decision.session import DEFAULT_ORIGIN_CLASSES
-from coatcheck.policy.file.header_fields import SECRET
 from coatcheck.policy.file.models import (
     AskSpec,
     CredentialSpec,
     Document,
     FilesystemSpec,
-    InjectSpec,
     LimitsSpec,
     ObserveSpec,
     RuleSpec,
@@ -68,12 +59,13 @@ def build_filesystem(spec: FilesystemSpec) -> Filesystem:
 
 
 def build_credential(name: str, spec: CredentialSpec) -> Credential:
+    inject, *also = (place.build() for place in spec.places)
     return Credential(
         name=name,
         secret=spec.secret,
         hosts=tuple(spec.hosts),
-        inject=build_injection(spec.inject),
-        also=tuple(build_injection(other) for other in spec.also),
+        inject=inject,
+        also=tuple(also),
         methods=frozenset(spec.methods),
         paths=tuple(spec.paths),
         env=spec.env,
@@ -87,23 +79,6 @@ def build_credential(name: str, spec: CredentialSpec) -> Credential:
         revoke_on_theft=spec.revoke_on_theft,
         inherit=spec.inherit,
     )
-
-
-def build_injection(spec: InjectSpec) -> InjectionKind:
-    """The one way that `spec` names."""
-    if spec.header is not None:
-        return HeaderInjection(spec.header, spec.value or SECRET)
-    if spec.basic is not None:
-        return BasicInjection(spec.basic.username)
-    if spec.query is not None:
-        return QueryInjection(spec.query)
-    if spec.path is not None:
-        return PathInjection(spec.path.prefix)
-    if spec.body is not None:
-        return BodyInjection(spec.body.field, max_bytes=spec.body.max)
-    if spec.sigv4 is not None:
-        return SigV4Injection(frozenset(spec.sigv4.services), frozenset(spec.sigv4.regions))
-    raise ValueError("inject names no way; review should have said so")
 
 
 def build_rule(spec: RuleSpec) -> Rule:

@@ -23,6 +23,7 @@ class Code(StrEnum):
     NO_OWNER = "no-owner"
     NO_SAMPLE = "no-sample"
     NEEDLESS = "needless"
+    DEPRECATED = "deprecated"
     ACCEPTED_IN_VAIN = "accepted-in-vain"
 
 
@@ -122,6 +123,11 @@ EXPLANATIONS: dict[Code, Explanation] = {
         "a line that changes nothing",
         "What has no effect misleads the next reader.",
         "Remove it.",
+    ),
+    Code.DEPRECATED: Explanation(
+        "a key that has a successor",
+        "It means the same as before, and a later version of this format may drop it.",
+        "Write what the message says.",
     ),
     Code.ACCEPTED_IN_VAIN: Explanation(
         "an accepted finding that is not there",

@@ -3,38 +3,30 @@
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 
+from coatcheck.decision.injection import Injector
+from coatcheck.injectors import WAYS
 from coatcheck.policy.file.codes import Code
 from coatcheck.policy.file.models import CredentialSpec, InjectSpec, RuleSpec
 from coatcheck.policy.file.overlap import any_paths_overlap, hosts_overlap
 from coatcheck.policy.file.problem import Finding, Level, Location
 from coatcheck.policy.file.public_suffix import public_suffix
 
-WAYS = ("header", "basic", "query", "path", "body", "sigv4")
-ONLY_ALONE = frozenset({"path", "body", "sigv4"})
-"""A handle there is found in other ways than by looking at one value of the head."""
-
 
 def review_credential(place: Location, spec: CredentialSpec) -> Iterator[Finding]:
     """What is wrong with one credential on its own."""
-    inject = spec.inject
-    ways = _ways(inject)
-    yield from _review_place((*place, "inject"), inject)
-    for index, other in enumerate(spec.also):
-        yield from _review_place((*place, "also", index), other)
-        named = {*_ways(other), *ways}
-        if named & ONLY_ALONE:
-            message = f"{' and '.join(sorted(named & ONLY_ALONE))} cannot be combined with another place"
-            yield Finding((*place, "also", index), message, "write header, basic or query")
-        if spec.handle == "optional":
-            message = "without a handle nothing shows which place is meant"
-            yield Finding((*place, "also", index), message, "remove `handle: optional`, or remove also")
-        if other in (
-            inject,
-            *spec.also[:index],
-        ):
-            yield Finding((*place, "also", index), "this place is declared already", "remove it")
-    if spec.handle == "optional" and ways and ways[0] in {"path", "body", "sigv4"}:
-        message = f"without a handle nothing shows where in the {ways[0]} the secret belongs"
+    injectors = [_injector(each) for each in spec.places]
+    for index, inject in enumerate(spec.places):
+        where = _where(place, spec, index)
+        yield from _review_place(where, inject)
+        if index:
+            yield from _beside(where, spec, injectors, index)
+    if spec.also:
+        message = "also is deprecated: inject takes a list of places"
+        instead = "move its places into a list below inject"
+        yield Finding((*place, "also"), message, instead, Level.WARNING, Code.DEPRECATED)
+    first = injectors[0]
+    if spec.handle == "optional" and first is not None and first.needs_handle:
+        message = f"without a handle nothing shows where in the {first.key} the secret belongs"
         yield Finding((*place, "handle"), message, "remove `handle: optional`")
     if spec.handle == "optional" and (spec.env or spec.shape):
         message = "the handle is optional, but clients may still check that the value looks like a key"
@@ -43,18 +35,48 @@ def review_credential(place: Location, spec: CredentialSpec) -> Iterator[Finding
                 (*place, "shape"), message, "add env, or remove shape", Level.WARNING, Code.NEEDLESS
             )
     for index, host in enumerate(spec.hosts):
-        # A SigV4 secret signs and stays; every other one would be sent to whoever owns the name.
-        if host.wildcard and inject.sigv4 is None and public_suffix(host.suffix):
+        # A secret that signs stays; every other one would be sent to whoever owns the name.
+        if host.wildcard and sends_secret(spec) and public_suffix(host.suffix):
             message = f"{host}: every customer of that service could receive this secret"
             yield Finding((*place, "hosts", index), message, "write the exact hosts")
 
 
-def _ways(inject: InjectSpec) -> list[str]:
-    return [way for way in WAYS if getattr(inject, way) is not None]
+def sends_secret(spec: CredentialSpec) -> bool:
+    """Whether the secret itself leaves; True where the file does not say how."""
+    injectors = [_injector(each) for each in spec.places]
+    return any(injector is None or injector.sends_secret for injector in injectors)
+
+
+def _injector(inject: InjectSpec) -> Injector | None:
+    """None when it does not name one way: `_review_place` says so."""
+    return inject.build() if len(inject.ways()) == 1 else None
+
+
+def _where(place: Location, spec: CredentialSpec, index: int) -> Location:
+    """Where the file has a place: below `inject`, which may be a list, or below `also`."""
+    inside = index - len(spec.inject)
+    return (*place, "also", inside) if inside >= 0 else (*place, "inject", index)
+
+
+def _beside(
+    where: Location, spec: CredentialSpec, injectors: list[Injector | None], index: int
+) -> Iterator[Finding]:
+    """What is wrong with a place because it is not the only one."""
+    pair = [each for each in (injectors[0], injectors[index]) if each is not None]
+    single = sorted({each.key for each in pair if not each.beside_others})
+    if single:
+        message = f"{' and '.join(single)} cannot be combined with another place"
+        yield Finding(where, message, "write header, basic or query")
+    if spec.handle == "optional":
+        listed = "also" if where[2] == "also" else "all places but one"
+        message = "without a handle nothing shows which place is meant"
+        yield Finding(where, message, f"remove `handle: optional`, or remove {listed}")
+    if spec.places[index] in spec.places[:index]:
+        yield Finding(where, "this place is declared already", "remove it")
 
 
 def _review_place(where: Location, inject: InjectSpec) -> Iterator[Finding]:
-    ways = _ways(inject)
+    ways, written = inject.ways(), inject.written()
     if len(ways) != 1:
         said = " and ".join(ways) if ways else "nothing"
         yield Finding(
@@ -62,10 +84,12 @@ def _review_place(where: Location, inject: InjectSpec) -> Iterator[Finding]:
             f"{where[2]} says {said}; a secret is put into one place",
             'write one, such as `{header: Authorization, value: "Bearer {secret}"}`',
         )
-    elif inject.value is not None and ways != ["header"]:
-        yield Finding(
-            (*where, "value"), "value describes a header, and there is none", "add header, or remove value"
-        )
+        return
+    for way in WAYS.values():
+        for key in way.keys:
+            if key in written and way.key not in ways:
+                message = f"{key} describes a {way.key}, and there is none"
+                yield Finding((*where, key), message, f"add {way.key}, or remove {key}")
 
 
 def ambiguous_credentials(
@@ -84,7 +108,7 @@ def ambiguous_credentials(
                 f"no handle selects between {one} and {other}",
                 "make one of them `handle: required`, or give them different hosts, methods or paths",
             )
-        elif optional and _spot(first.inject) == _spot(second.inject):
+        elif optional and _spots(first) & _spots(second):
             shy, shadowed = (one, other) if optional == [one] else (other, one)
             message = f"{shy} needs no handle and would take the place of {shadowed}"
             yield Finding(where, message, f"make {shy} `handle: required`")
@@ -101,12 +125,7 @@ def _meet(rule: RuleSpec, one: CredentialSpec, other: CredentialSpec) -> bool:
     return hosts and bool(methods) and any_paths_overlap(one.paths, other.paths)
 
 
-def _spot(inject: InjectSpec) -> tuple[str, str]:
-    """Where in a request the secret lands; Basic and SigV4 write Authorization too."""
-    if inject.header is not None or inject.basic is not None or inject.sigv4 is not None:
-        return ("header", inject.header or "authorization")
-    if inject.query is not None:
-        return ("query", inject.query)
-    if inject.body is not None:
-        return ("body", inject.body.field)
-    return ("path", inject.path.prefix if inject.path else "")
+def _spots(spec: CredentialSpec) -> set[tuple[str, str]]:
+    """What of a request the first place writes. The linter asks about the others, request by request."""
+    injector = _injector(spec.places[0])
+    return {injector.spot} if injector is not None else set()

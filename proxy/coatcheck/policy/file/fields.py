@@ -2,13 +2,12 @@
 
 import re
 from datetime import date
-from difflib import get_close_matches
 
 from coatcheck.decision.host import HostRefused, canonical_host
 from coatcheck.decision.observing import OBSERVED
 from coatcheck.decision.path import ambiguous, canonical_path, check_target
 from coatcheck.decision.policy import HostPattern, PathPattern, SecretRef
-from coatcheck.policy.file.problem import Wrong
+from coatcheck.injectors.spelling import Wrong, closest
 from coatcheck.policy.file.public_suffix import SuffixKind, public_suffix
 
 METHODS = (
@@ -19,18 +18,35 @@ STORES = ("vault", "file", "memory")
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _SECRET = re.compile(r"([a-z]+):([A-Za-z0-9_.@-]+)/([A-Za-z0-9_.@/ -]*[A-Za-z0-9_.@-])#([A-Za-z0-9_.@-]+)")
-_PREFIX = re.compile(r"[A-Za-z0-9_.~-]{1,32}")
+_ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_WORD = re.compile(r"[A-Za-z0-9_.~-]{1,64}")
 
-
-def closest(word: str, known: tuple[str, ...] | list[str]) -> str:
-    """`write "known"` for the known word that `word` looks like, else the list of them."""
-    near = get_close_matches(word.lower(), [name.lower() for name in known], n=1, cutoff=0.6)
-    for name in known:
-        if near and name.lower() == near[0]:
-            return f'write "{name}"'
-    return "write one of: " + ", ".join(known)
+_SHELL = {
+    *("PATH", "HOME", "SHELL", "USER", "LOGNAME", "PWD", "IFS", "ENV", "BASH_ENV", "PS4", "TERM", "TMPDIR"),
+    *("LANG", "EDITOR", "VISUAL", "PAGER", "BROWSER", "HOSTNAME"),
+}
+_RUNTIMES = {
+    *("NODE_OPTIONS", "NODE_PATH", "NODE_EXTRA_CA_CERTS", "RUBYOPT", "RUBYLIB", "PERL5OPT", "PERL5LIB"),
+    *("PERL5DB", "CLASSPATH", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "GOFLAGS", "GOPROXY"),
+    *("RUSTFLAGS", "UV_NATIVE_TLS", "CARGO_HTTP_CAINFO", "PIP_CERT"),
+}
+_WAY_OUT = {
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "FTP_PROXY", "REQUESTS_CA_BUNDLE"),
+    *("CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE", "AWS_CA_BUNDLE"),
+}
+_ENV_NEVER = frozenset(_SHELL | _RUNTIMES | _WAY_OUT)
+_ENV_NEVER_PREFIXES = (
+    "LD_",
+    "DYLD_",
+    "GLIBC_",
+    "MALLOC_",
+    "PYTHON",
+    "GIT_",
+    "BASH_FUNC",
+    "COATCHECK_",
+    "OPENSSL_",
+    "NPM_CONFIG_",
+)
 
 
 def name(text: str) -> str:
@@ -192,35 +208,6 @@ def secret_ref(text: str) -> SecretRef:
     return SecretRef(store, mount, path, field)
 
 
-def handle_prefix(text: str) -> str:
-    """What clients check that a key begins with, e.g. `sk-ant-`."""
-    if not _PREFIX.fullmatch(text):
-        raise Wrong("this cannot begin a handle", "write 1 to 32 of A-Z, a-z, 0-9 and -_.~, such as sk-ant-")
-    return text
-
-
-def path_prefix(text: str) -> str:
-    """What stands before the handle in its path segment, e.g. `bot`."""
-    return handle_prefix(text) if text else text
-
-
-def parameter(text: str) -> str:
-    """The name of a query parameter, a SigV4 service or region: unreserved characters only."""
-    if not _WORD.fullmatch(text):
-        raise Wrong(f'"{text}" is not a plain name', "write 1 to 64 of A-Z, a-z, 0-9 and -_.~")
-    return text
-
-
-def one_token(text: str) -> str:
-    """Printable ASCII without space or colon: a user name of Basic (RFC 7617 forbids the colon)."""
-    if not text or len(text) > 128 or not (text.isascii() and text.isprintable()) or set(' :"') & set(text):
-        raise Wrong(
-            f'"{text}" is not allowed here',
-            "write up to 128 printable ASCII characters without space, quote or colon",
-        )
-    return text
-
-
 def calendar_date(text: str) -> date:
     """`2027-03-31`."""
     try:
@@ -229,3 +216,17 @@ def calendar_date(text: str) -> date:
         return date.fromisoformat(text)
     except ValueError:
         raise Wrong(f'"{text}" is not a date', "write year-month-day, such as 2027-03-31") from None
+
+
+def env_name(text: str) -> str:
+    """A variable that a sandbox may find its handle in; none that changes how its programs run."""
+    if not _ENV.fullmatch(text):
+        raise Wrong(
+            f'"{text}" is not the name of an environment variable', "write a name such as OPENAI_API_KEY"
+        )
+    upper = text.upper()
+    if upper in _ENV_NEVER or upper.startswith(_ENV_NEVER_PREFIXES):
+        raise Wrong(
+            f"{text} changes how programs run", "write the variable in which the client looks for its key"
+        )
+    return text

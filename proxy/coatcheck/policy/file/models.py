@@ -3,78 +3,23 @@
 The fields' descriptions are the policy reference: `editor_schema` carries them to editors.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import date
-from enum import StrEnum
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic import BeforeValidator, Field, create_model
 
 from coatcheck.decision.approval import Same, Whose
+from coatcheck.decision.injection import Injector
 from coatcheck.decision.message import OriginClass
 from coatcheck.decision.policy import HandlesInBody, HostPattern, LimitScope, PathPattern, SecretRef
 from coatcheck.decision.session import Isolation
-from coatcheck.policy.file import fields, header_fields, quantities
+from coatcheck.injectors import WAYS
+from coatcheck.injectors.spelling import FromText, OneOf, Prefix, Size, Strict
+from coatcheck.policy.file import fields, quantities
 from coatcheck.policy.file.codes import Code
-from coatcheck.policy.file.problem import Wrong
 from coatcheck.policy.file.quantities import Rate
 
 IN_THE_CLEAR = "i-accept-that-the-secret-travels-in-the-clear"
-
-
-@dataclass(frozen=True, slots=True)
-class FromText:
-    """A field that is written as text and parsed by `parse`, which raises Wrong."""
-
-    parse: Callable[[str], object]
-    example: str
-    others: tuple[str, ...] = ()
-    """More of them, for editors to suggest."""
-
-    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(self._validate)
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        return {"type": "string", "examples": [self.example, *self.others]}
-
-    def _validate(self, value: object) -> object:
-        try:
-            if not isinstance(value, str):
-                raise Wrong("text is needed here", f'write it in quotes, such as "{self.example}"')
-            return self.parse(value)
-        except Wrong as wrong:
-            context = {"message": wrong.message, "instead": wrong.instead}
-            raise PydanticCustomError("wrong", "{message}", context) from None
-
-
-@dataclass(frozen=True, slots=True)
-class OneOf:
-    """A field that is one word of a closed set."""
-
-    words: type[StrEnum]
-
-    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(self._validate)
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        return {"enum": [word.value for word in self.words]}
-
-    def _validate(self, value: object) -> object:
-        for word in self.words:
-            if value == word.value:
-                return word
-        context = {
-            "message": f'"{value}" is not a known word',
-            "instead": fields.closest(str(value), tuple(self.words)),
-        }
-        raise PydanticCustomError("wrong", "{message}", context)
 
 
 type Name = Annotated[str, FromText(fields.name, "openai")]
@@ -88,14 +33,7 @@ type Method = Annotated[
     str, FromText(fields.method, "POST", ("GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"))
 ]
 type Secret = Annotated[SecretRef, FromText(fields.secret_ref, "vault:secret/openai#api_key")]
-type Env = Annotated[str, FromText(header_fields.env_name, "OPENAI_API_KEY")]
-type HeaderName = Annotated[str, FromText(header_fields.header_name, "Authorization")]
-type Template = Annotated[str, FromText(header_fields.template, "Bearer {secret}")]
-type Prefix = Annotated[str, FromText(fields.handle_prefix, "sk-ant-")]
-type PathPrefix = Annotated[str, FromText(fields.path_prefix, "bot")]
-type Parameter = Annotated[str, FromText(fields.parameter, "key")]
-type Token = Annotated[str, FromText(fields.one_token, "x-access-token")]
-type Size = Annotated[int, FromText(quantities.size, "10MiB")]
+type Env = Annotated[str, FromText(fields.env_name, "OPENAI_API_KEY")]
 type RequestRate = Annotated[Rate, FromText(quantities.request_rate, "60/minute", ("1000/hour",))]
 type ByteRate = Annotated[Rate, FromText(quantities.byte_rate, "1GiB/hour")]
 type Duration = Annotated[float, FromText(quantities.duration, "15m")]
@@ -113,48 +51,46 @@ type FindingCode = Annotated[Code, OneOf(Code)]
 type InBody = Annotated[HandlesInBody, OneOf(HandlesInBody)]
 
 
+def _listed(value: object) -> object:
+    return value if isinstance(value, list) else [value]
+
+
 def _one_or_more(value: object) -> object:
     return [value] if isinstance(value, dict) else value
 
 
-class Strict(BaseModel):
-    """Unknown keys are errors, nothing is converted, nothing changes afterwards."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class BasicSpec(Strict):
-    username: Token | None = Field(None, description="User name to send; left out, the client's own is kept.")
-
-
-class PathSpec(Strict):
-    prefix: PathPrefix = Field("", description="Text before the handle in its path segment.")
-
-
-class BodySpec(Strict):
-    field: Token = Field(description="Field of a JSON or form body that holds the handle.")
-    max: Size = Field(1 << 20, description="Larger bodies are refused: the body is buffered. Default 1MiB.")
-
-
-class SigV4Spec(Strict):
-    services: Annotated[list[Parameter], Field(min_length=1)] = Field(
-        [], description="May be signed for; default all."
-    )
-    regions: Annotated[list[Parameter], Field(min_length=1)] = Field(
-        [], description="May be signed for; default all."
-    )
-
-
-class InjectSpec(Strict):
+class InjectBase(Strict):
     """Where in a request the secret is put: exactly one of these (header goes with value)."""
 
-    header: HeaderName | None = Field(None, description="Name of the header that carries it.")
-    value: Template | None = Field(None, description="The header's value; default {secret}.")
-    basic: BasicSpec | None = Field(None, description="Authorization: Basic; the handle is the password.")
-    query: Parameter | None = Field(None, description="Name of the query parameter.")
-    path: PathSpec | None = Field(None, description="One whole segment of the path.")
-    body: BodySpec | None = Field(None, description="One field of a JSON or form body, which is buffered.")
-    sigv4: SigV4Spec | None = Field(None, description="AWS Signature Version 4.")
+    def written(self) -> list[str]:
+        """The keys that the file has here."""
+        return [key for way in WAYS.values() for key in way.keys if getattr(self, key) is not None]
+
+    def ways(self) -> list[str]:
+        """The ways that the file names: exactly one, or it is wrong."""
+        return [key for key in WAYS if getattr(self, key) is not None]
+
+    def build(self) -> Injector:
+        """The one way that is named. ValueError when it is not one."""
+        ways = self.ways()
+        if len(ways) != 1:
+            raise ValueError("inject names no way, or several; review should have said so")
+        way = WAYS[ways[0]]
+        return way.build({key: getattr(self, key) for key in way.keys})
+
+
+if TYPE_CHECKING:
+
+    class InjectSpec(InjectBase):
+        """`InjectBase` with the keys of every way."""
+
+else:
+    _KEYS = {
+        key: (kind | None, Field(None, description=text))
+        for way in WAYS.values()
+        for key, (kind, text) in way.keys.items()
+    }
+    InjectSpec = create_model("InjectSpec", __base__=InjectBase, __doc__=InjectBase.__doc__, **_KEYS)
 
 
 class ShapeSpec(Strict):
@@ -172,9 +108,17 @@ class ScrubSpec(Strict):
 class CredentialSpec(Strict):
     secret: Secret = Field(description="store:mount/path#field. A name, never a value.")
     hosts: list[Host] = Field(min_length=1, description="The only hosts that this secret may be sent to.")
-    inject: InjectSpec = Field(description="Where in a request it is put: exactly one place.")
+    inject: Annotated[
+        list[InjectSpec],
+        Field(min_length=1, max_length=5),
+        BeforeValidator(_listed, json_schema_input_type=InjectSpec | list[InjectSpec]),
+    ] = Field(
+        description="Where in a request it is put: one place, or a list where clients of this API differ."
+    )
     also: Annotated[list[InjectSpec], Field(min_length=1, max_length=4)] = Field(
-        [], description="Other places where clients of this API put it: header, basic or query."
+        [],
+        description="Deprecated: write a list below inject.",
+        json_schema_extra={"deprecated": True},
     )
     methods: Annotated[list[Method], Field(min_length=1)] = Field(
         [], description="Default: what the rule allows."
@@ -209,6 +153,11 @@ class CredentialSpec(Strict):
         True,
         description="In a forked or restored sandbox, handles that its processes hold count. Default: true.",
     )
+
+    @property
+    def places(self) -> list[InjectSpec]:
+        """All places, however they are written."""
+        return [*self.inject, *self.also]
 
 
 class LimitsSpec(Strict):

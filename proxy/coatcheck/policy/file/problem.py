@@ -49,15 +49,6 @@ class PolicyError(CoatcheckError):
         return "\n".join(map(str, self.problems))
 
 
-class Wrong(ValueError):
-    """One value is not what it should be."""
-
-    def __init__(self, message: str, instead: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.instead = instead
-
-
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A problem whose place is a location in the data, not yet a line."""

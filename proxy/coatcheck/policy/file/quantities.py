@@ -3,16 +3,12 @@
 import re
 from dataclasses import dataclass
 
-from coatcheck.policy.file.problem import Wrong
+from coatcheck.injectors.spelling import SIZE, Wrong, size
 
 PERIODS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
-UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-MAX_COUNT = 1 << 53
-"""Above this, floating point arithmetic on counts loses units."""
 
 _TIMES = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _TIME = re.compile(r"([1-9][0-9]{0,5})([smh])")
-_SIZE = re.compile(r"([1-9][0-9]{0,15})(B|KiB|MiB|GiB|TiB)")
 _COUNT = re.compile(r"[1-9][0-9]{0,8}")
 
 
@@ -22,17 +18,6 @@ class Rate:
 
     count: int
     period: float
-
-
-def size(text: str) -> int:
-    """Bytes."""
-    found = _SIZE.fullmatch(text)
-    value = int(found[1]) * UNITS[found[2]] if found else 0
-    if not 0 < value <= MAX_COUNT:
-        raise Wrong(
-            f'"{text}" is not a size', "write a whole number and B, KiB, MiB, GiB or TiB, such as 10MiB"
-        )
-    return value
 
 
 def duration(text: str) -> float:
@@ -56,7 +41,7 @@ def request_rate(text: str) -> Rate:
 def byte_rate(text: str) -> Rate:
     """Bytes in a time."""
     amount, _, period = text.partition("/")
-    if period not in PERIODS or not _SIZE.fullmatch(amount):
+    if period not in PERIODS or not SIZE.fullmatch(amount):
         raise Wrong(
             f'"{text}" is not a rate of bytes',
             "write a size and /second, /minute, /hour or /day, such as 10MiB/hour",

@@ -5,10 +5,10 @@ from itertools import chain
 
 from coatcheck.decision.message import OriginClass
 from coatcheck.decision.policy import LimitScope
+from coatcheck.injectors.spelling import closest
 from coatcheck.policy.file.building import rule_ports
 from coatcheck.policy.file.codes import Code
 from coatcheck.policy.file.credential_review import ambiguous_credentials, review_credential
-from coatcheck.policy.file.fields import closest
 from coatcheck.policy.file.filesystem_review import review_filesystem
 from coatcheck.policy.file.models import AskSpec, Document, RuleSpec
 from coatcheck.policy.file.overlap import any_hosts_overlap, host_covers, hosts_overlap, path_covers

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from coatcheck.injectors import WAYS
+from coatcheck.injectors.spelling import closest
 from coatcheck.policy.file import models
-from coatcheck.policy.file.fields import closest
 from coatcheck.policy.file.problem import Location, Problem
 from coatcheck.policy.file.reading import Source
 
@@ -16,10 +17,6 @@ POLICY_PARTS: Mapping[str, type[BaseModel]] = {
     "filesystem": models.FilesystemSpec,
     "inject": models.InjectSpec,
     "also": models.InjectSpec,
-    "basic": models.BasicSpec,
-    "path": models.PathSpec,
-    "body": models.BodySpec,
-    "sigv4": models.SigV4Spec,
     "shape": models.ShapeSpec,
     "scrub": models.ScrubSpec,
     "limits": models.LimitsSpec,
@@ -27,6 +24,7 @@ POLICY_PARTS: Mapping[str, type[BaseModel]] = {
     "ask": models.AskSpec,
     "observe": models.ObserveSpec,
     "accepted": models.AcceptedSpec,
+    **{key: part for way in WAYS.values() for key, part in way.parts.items()},
 }
 """The models of a policy file by the key that leads to them."""
 _EXAMPLES = {
@@ -37,12 +35,7 @@ _EXAMPLES = {
     "inject": 'inject: {header: Authorization, value: "Bearer {secret}"}',
     "name": "name: what this rule is for",
     "off": "off: why answers need not be searched for it",
-    "field": "field: token",
     "prefix": "prefix: sk-",
-    "basic": "basic: {username: x-access-token}",
-    "path": "path: {prefix: bot}",
-    "body": "body: {field: token, max: 1MiB}",
-    "sigv4": "sigv4: {services: [s3], regions: [eu-central-1]}",
     "shape": "shape: {prefix: sk-ant-}",
     "scrub": 'scrub: {off: "why answers need not be searched for it"}',
     "limits": "limits: {requests: 60/minute}",
@@ -53,6 +46,7 @@ _EXAMPLES = {
     "until": "until: 2027-03-31",
     "accepted": "accepted: [{finding: plain-http, rule: …, reason: …, until: 2027-03-31}]",
     "plain_http": f"plain_http: {models.IN_THE_CLEAR}",
+    **{key: example for way in WAYS.values() for key, example in way.examples.items()},
 }
 
 

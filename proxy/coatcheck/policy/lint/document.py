@@ -6,6 +6,7 @@ from itertools import chain
 
 from coatcheck.decision.policy import HostPattern, PathPattern
 from coatcheck.policy.file.codes import Code
+from coatcheck.policy.file.credential_review import sends_secret
 from coatcheck.policy.file.models import CredentialSpec, Document, ObserveSpec, RuleSpec
 from coatcheck.policy.file.overlap import host_covers, path_covers
 from coatcheck.policy.file.problem import Finding, Level, Location
@@ -57,7 +58,7 @@ def _ask(place: Location, rule: RuleSpec) -> Iterator[Finding]:
 
 
 def _credential(place: Location, credential: CredentialSpec) -> Iterator[Finding]:
-    if credential.inject.sigv4 is None:  # that one signs, and its secret stays
+    if sends_secret(credential):
         yield from _wildcards(place, credential.hosts)
     yield from chain(_needless_hosts(place, credential.hosts), _needless_paths(place, credential.paths))
 

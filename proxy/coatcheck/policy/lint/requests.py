@@ -5,13 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from coatcheck.decision.policy import (
-    BodyInjection,
     Credential,
-    HeaderInjection,
-    InjectionKind,
-    PathInjection,
     Policy,
-    QueryInjection,
     Rule,
 )
 from coatcheck.policy.diff.answers import Answer, Cell, answer, cells_at, hosts_of, tunnels_at
@@ -104,21 +99,7 @@ def _same_place(place: Location, rule: Rule, own: Decided, policy: Policy) -> It
 
 
 def _spots(credential: Credential) -> set[tuple[str, str]]:
-    return {_spot(kind) for kind in (credential.inject, *credential.also)}
-
-
-def _spot(kind: InjectionKind) -> tuple[str, str]:
-    match kind:
-        case HeaderInjection(name):
-            return ("header", name.lower())
-        case QueryInjection(name):
-            return ("query", name)
-        case PathInjection(prefix):
-            return ("path", prefix)
-        case BodyInjection(name):
-            return ("body", name)
-        case _:  # Basic and SigV4
-            return ("header", "authorization")
+    return {injector.spot for injector in (credential.inject, *credential.also)}
 
 
 def _opened_wider(policy: Policy, decided: dict[str, Decided]) -> Iterator[Finding]:

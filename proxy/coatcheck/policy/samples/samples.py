@@ -9,8 +9,9 @@ from coatcheck.decision.denial import Reason
 from coatcheck.decision.host import HostRefused, split_authority
 from coatcheck.decision.message import Destination, OriginClass
 from coatcheck.decision.session import Isolation
-from coatcheck.policy.file.models import FromText, LeastIsolation, Line, Name, OneOf, Origin, Strict
-from coatcheck.policy.file.problem import PolicyError, Problem, Wrong
+from coatcheck.injectors.spelling import FromText, OneOf, Strict, Wrong
+from coatcheck.policy.file.models import LeastIsolation, Line, Name, Origin
+from coatcheck.policy.file.problem import PolicyError, Problem
 from coatcheck.policy.file.reading import read
 from coatcheck.policy.file.validation import findings_of
 

@@ -3,7 +3,6 @@
 The handles are stand-ins of this module; `DecisionContext.claims_of` says what they mean. No key, no clock.
 """
 
-from base64 import b64encode
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -13,15 +12,9 @@ from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import Destination, Origin, Peer, RequestHead
 from coatcheck.decision.policy import (
-    BasicInjection,
-    BodyInjection,
     Credential,
-    HeaderInjection,
-    PathInjection,
     Policy,
-    QueryInjection,
     Rule,
-    SigV4Injection,
     match,
 )
 from coatcheck.decision.search import MARK
@@ -177,30 +170,15 @@ def _handle(credential: Credential) -> str:
 def _head(sample: Sample, credential: Credential | None) -> RequestHead:
     """The request as a client with that credential's handle sends it."""
     request = sample.request
-    headers = [("upgrade", "websocket")] if sample.websocket else []
-    head = RequestHead(request.method, request.target, tuple(headers))
+    headers = (("upgrade", "websocket"),) if sample.websocket else ()
+    head = RequestHead(request.method, request.target, headers)
     if credential is None:
         return head
     shape = credential.shape
     value = (shape.prefix if shape and not shape.length else "") + _handle(credential)
     if PLACE in request.target:
         return replace(head, target=request.target.replace(PLACE, value))
-    match credential.inject:
-        case HeaderInjection(name, template):
-            headers.append((name.lower(), template.replace("{secret}", value)))
-        case BasicInjection(username):
-            text = b64encode(f"{username or 'user'}:{value}".encode()).decode()
-            headers.append(("authorization", f"Basic {text}"))
-        case QueryInjection(name):
-            joint = "&" if "?" in request.target else "?"
-            return replace(head, target=f"{request.target}{joint}{name}={value}")
-        case SigV4Injection():
-            headers.append(("x-amz-security-token", value))
-        case BodyInjection():
-            return replace(head, end_stream=False)
-        case PathInjection():
-            pass  # only the sample knows which segment: it writes {handle}
-    return replace(head, headers=tuple(headers))
+    return credential.inject.shown(head, value)
 
 
 def _asks(asks: bool | None) -> str:

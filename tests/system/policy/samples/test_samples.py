@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from coatcheck.injectors.spelling import Wrong
 from coatcheck.policy import PolicyError, load_directory, read_samples, run_samples
-from coatcheck.policy.file.problem import Wrong
 from coatcheck.policy.samples.samples import sample_request
 from tests.cli.transcript import coatcheck
 

@@ -1,11 +1,13 @@
 """What the tests of substitution share: one handle, one secret, one request, and how an answer is read."""
 
 import base64
+from collections.abc import Mapping
 
+from coatcheck.decision import substitute as core
 from coatcheck.decision.denial import Deny, Reason
-from coatcheck.decision.message import Edits, Headers, RequestHead
-from coatcheck.decision.policy import Credential, HostPattern, InjectionKind, SecretRef
-from coatcheck.decision.substitute import substitute
+from coatcheck.decision.injection import Injector
+from coatcheck.decision.message import Destination, Edits, Headers, RequestHead
+from coatcheck.decision.policy import Credential, HostPattern, SecretRef
 from coatcheck.decision.verdict import Injection
 
 HANDLE = "cch_eyJhbGciOiJFZERTQSJ9.eyJqdGkiOiIxIn0.c2ln_-A"
@@ -15,7 +17,7 @@ JSON = (("content-type", "application/json"),)
 FORM = (("content-type", "application/x-www-form-urlencoded; charset=UTF-8"),)
 
 
-def credential(kind: InjectionKind, *, name: str = "api", scrub: bool = True) -> Credential:
+def credential(kind: Injector, *, name: str = "api", scrub: bool = True) -> Credential:
     ref = SecretRef("vault", "secret", name, "key")
     return Credential(name, ref, (HostPattern("api.example.com"),), kind, scrub=scrub)
 
@@ -24,8 +26,16 @@ def request(target: str = "/v1", headers: Headers = (), *, body: bool = False) -
     return RequestHead("POST", target, (("host", "api.example.com"), *headers), end_stream=not body)
 
 
+def substitute(
+    head: RequestHead, body: bytes | None, injections: tuple[Injection, ...], secrets: Mapping[str, str]
+) -> Edits | Deny:
+    """At some time, to the host that every credential here names."""
+    destination = Destination("https", "api.example.com", 443)
+    return core.substitute(head, destination, body, injections, secrets, 1_800_000_000.0)
+
+
 def run(
-    kind: InjectionKind,
+    kind: Injector,
     head: RequestHead,
     body: bytes | None = None,
     *,

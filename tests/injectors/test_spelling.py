@@ -2,8 +2,8 @@
 
 import pytest
 
-from coatcheck.policy.file.header_fields import env_name, header_name, template
-from coatcheck.policy.file.problem import Wrong
+from coatcheck.injectors.spelling import Wrong, header_name, template
+from coatcheck.policy.file.fields import env_name
 
 
 @pytest.mark.parametrize("name", ["Authorization", "X-Api-Key", "DD-API-KEY", "private-token"])

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Edits, Headers
-from coatcheck.decision.policy import BodyInjection, HeaderInjection
-from coatcheck.decision.substitute import body_limit, substitute
-from coatcheck.decision.substitute_body import MOST_CONTAINERS
+from coatcheck.decision.substitute import body_limit
 from coatcheck.decision.verdict import Injection
-from tests.decision.substitution import (
+from coatcheck.injectors.body import MOST_CONTAINERS, BodyInjection
+from coatcheck.injectors.header import HeaderInjection
+from tests.injectors.substitution import (
     FORM,
     HANDLE,
     JSON,
@@ -24,6 +24,7 @@ from tests.decision.substitution import (
     refused,
     request,
     run,
+    substitute,
 )
 
 
@@ -158,7 +159,7 @@ class TestBody:
     def test_bodies_over_the_limit_missing_or_not_buffered_are_refused(self) -> None:
         """The credential's `max_bytes` is what a plane buffers; without the body nothing is sent."""
         small, head = BodyInjection("t", max_bytes=9), request(headers=JSON, body=True)
-        assert body_limit((Injection(credential(small), HANDLE),)) == 9
+        assert body_limit(head, (Injection(credential(small), HANDLE),)) == 9
         assert refused(run(small, head, b'{"t":"xx"}')) is Reason.BODY_TOO_LARGE
         assert refused(run(small, head, None)) is Reason.PLANE_CANNOT
         assert refused(run(small, head, b"")) is Reason.HANDLE_MISSING
@@ -169,9 +170,10 @@ class TestBody:
 
     def test_the_smallest_limit_of_several_credentials_counts(self) -> None:
         """And a plane that needs no body buffers none."""
+        head = request(headers=JSON, body=True)
         kinds = (BodyInjection("a", max_bytes=9), HeaderInjection("x-key"), BodyInjection("b", max_bytes=7))
-        assert body_limit(tuple(Injection(credential(kind), HANDLE) for kind in kinds)) == 7
-        assert body_limit((Injection(credential(kinds[1]), HANDLE),)) == body_limit(()) == 0
+        assert body_limit(head, tuple(Injection(credential(kind), HANDLE) for kind in kinds)) == 7
+        assert body_limit(head, (Injection(credential(kinds[1]), HANDLE),)) == body_limit(head, ()) == 0
 
     def test_two_credentials_in_one_body_are_both_put_in(self) -> None:
         """The second goes into what the first has left."""

@@ -3,8 +3,8 @@
 import pytest
 
 from coatcheck.decision.denial import Deny, Reason
-from coatcheck.decision.substitute_pair import substitute_pair
-from tests.decision.substitution import HANDLE
+from coatcheck.injectors.pairs import substitute_pair
+from tests.injectors.substitution import HANDLE
 
 
 @pytest.mark.parametrize(
