@@ -292,12 +292,23 @@ class TestSeveral:
         head = request(headers=(("x-a", OTHER), ("x-b", HANDLE)))
         assert refused(substitute(head, None, pair, {"a": SECRET, "b": SECRET})) is Reason.HANDLE_MISPLACED
 
-    def test_sigv4_is_not_substituted(self) -> None:
-        """A signing key put into a request would be the leak itself."""
-        assert (
-            refused(run(SigV4Injection(), request(headers=(("x-amz-security-token", HANDLE),))))
-            is Reason.PLANE_CANNOT
+    def test_a_signing_key_is_never_put_into_a_request(self) -> None:
+        """That would be the leak itself: what is no key pair, or comes without a signature, is refused."""
+        head = request(headers=(("x-amz-security-token", HANDLE),))
+        assert refused(run(SigV4Injection(), head)) is Reason.SECRET_UNUSABLE
+        pair = "AKIAIOSFODNN7EXAMPLE:wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+        assert refused(run(SigV4Injection(), head, secret=pair), secret=pair) is Reason.HANDLE_MISSING
+
+    def test_a_signed_request_carries_no_other_credential(self) -> None:
+        """A signature covers what it was made over, and what else was put in would not be."""
+        pair = (
+            Injection(credential(SigV4Injection(), name="a"), HANDLE),
+            Injection(credential(HeaderInjection("x-b"), name="b"), OTHER),
         )
+        head = request(headers=(("x-amz-security-token", HANDLE), ("x-b", OTHER)))
+        result = substitute(head, None, pair, {"a": SECRET, "b": SECRET})
+        assert refused(result) is Reason.HANDLE_MISPLACED
+        assert isinstance(result, Deny) and result.alarm
 
 
 TEXT = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=20)

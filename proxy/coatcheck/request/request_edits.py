@@ -42,9 +42,9 @@ def values_to_scrub(verdict: Inject, secrets: Mapping[str, Secret]) -> Iterator[
         if not credential.scrub:
             continue
         for value in secret_texts(credential, secrets[credential.name]):
-            # A text that is not fit to be searched for was refused by the substitution, or never sent.
-            if check_text(value, scrub=True) is None:
-                yield value, credential.inject.basic_username
+            if isinstance(check_text(value, scrub=True), Deny):
+                continue  # refused by the substitution, or signed with and never sent
+            yield value, credential.inject.basic_username
 
 
 def secret_texts(credential: Credential, secret: Secret) -> tuple[str, ...]:

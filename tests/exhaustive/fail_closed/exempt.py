@@ -206,7 +206,7 @@ EXCUSES = (
     Excuse("request.call:Call._leave ", ("complete",), OVER),
     Excuse("request.capacity:Capacity.leave ", ("complete",), OVER),
     Excuse(
-        "request.call:Call._edits value of call: check_secret",
+        "request.request_edits:values_to_scrub value of call: check_text",
         ("complete",),
         "then it is looked for all the more",
     ),

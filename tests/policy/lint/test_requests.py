@@ -22,8 +22,9 @@ credentials:
   other:
     secret: vault:a/d#c
     hosts: [api.example.org]
-    inject: {header: X-Other}
-    also: [{header: Authorization}]
+    inject:
+      - {header: X-Other}
+      - {header: Authorization}
     methods: [GET]
     paths: [/v1/**]
 """
@@ -88,12 +89,12 @@ def test_two_credentials_that_could_claim_one_place_are_found() -> None:
     both = f"{API}, paths: [/v1/**], credentials: [key, other]"
     assert found(both, credentials=shy) == [(Code.CREDENTIALS_SHARE_PLACE, ("rules", 0, "credentials", 1))]
     assert found(both) == []
-    lower = shy.replace("also: [{header: Authorization}]", "also: [{header: authorization}]")
+    lower = shy.replace("- {header: Authorization}", "- {header: authorization}")
     assert found(both, credentials=lower) == found(both, credentials=shy), "a header's name has no case"
     for elsewhere in ("path: {prefix: bot}", "body: {field: token}"):
-        alone = shy.replace("header: X-Other", elsewhere).replace("    also: [{header: Authorization}]\n", "")
+        alone = shy.replace("header: X-Other", elsewhere).replace("      - {header: Authorization}\n", "")
         assert found(both, credentials=alone) == [], "a segment, or a field, is no header"
-    apart = shy.replace("also: [{header: Authorization}]", "also: [{query: k}]")
+    apart = shy.replace("- {header: Authorization}", "- {query: k}")
     assert found(both, credentials=apart) == []
 
 

@@ -28,8 +28,9 @@ credentials:
   anthropic:
     secret: memory:secret/anthropic#api_key
     hosts: [api.anthropic.com]
-    inject: {header: X-Api-Key}
-    also: [{header: Authorization, value: "Bearer {secret}"}]
+    inject:
+      - {header: X-Api-Key}
+      - {header: Authorization, value: "Bearer {secret}"}
     env: ANTHROPIC_API_KEY
     shape: {prefix: sk-ant-}
   aws:
