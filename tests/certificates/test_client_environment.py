@@ -14,7 +14,6 @@ from coatcheck.certificates.client_environment import (
     Variable,
     environment,
     joined,
-    proxy_environment,
     proxy_variables,
     render,
     trust_environment,
@@ -41,7 +40,7 @@ def test_adding_clients_get_the_ca_and_replacing_clients_the_bundle() -> None:
 
 def test_the_proxy_is_named_in_both_cases_and_nothing_goes_past_it() -> None:
     """Clients read one or the other; an empty NO_PROXY replaces an inherited one."""
-    variables = proxy_environment(PROXY)
+    variables = environment(proxy_variables(PROXY))
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         assert variables[name] == variables[name.lower()] == PROXY
     assert variables["NO_PROXY"] == variables["no_proxy"] == ""
@@ -50,7 +49,7 @@ def test_the_proxy_is_named_in_both_cases_and_nothing_goes_past_it() -> None:
 
 def test_exclusions_reach_every_client_in_its_own_notation() -> None:
     """Commas for most, bars for Java."""
-    variables = proxy_environment(PROXY, ("one.test", "two.test"))
+    variables = environment(proxy_variables(PROXY, ("one.test", "two.test")))
     assert variables["NO_PROXY"] == variables["no_proxy"] == "one.test,two.test"
     assert "'-Dhttp.nonProxyHosts=one.test|two.test'" in variables[JAVA_OPTIONS]
 
@@ -85,7 +84,7 @@ def test_an_address_that_clients_read_differently_is_refused(url: str) -> None:
 
 def test_a_bearer_origin_stands_in_the_proxys_address() -> None:
     """Clients turn it into Proxy-Authorization; Java is not given it, as it would take it for a host."""
-    variables = proxy_environment("http://session:ticket@127.0.0.1:8080")
+    variables = environment(proxy_variables("http://session:ticket@127.0.0.1:8080"))
     assert variables["HTTPS_PROXY"] == "http://session:ticket@127.0.0.1:8080"
     assert "ticket" not in variables[JAVA_OPTIONS]
 

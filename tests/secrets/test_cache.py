@@ -213,33 +213,6 @@ async def test_unavailable_without_an_old_value_is_refused(cache: CachedStore, s
     assert shelf.reads == 2
 
 
-async def test_invalidate_forgets_value_absence_and_reads_under_way(cache: CachedStore, shelf: Shelf) -> None:
-    """A read that had begun before does not bring the old value back."""
-    await value(cache)
-    cache.invalidate(REF)
-    assert cache.peek(REF) is None
-
-    shelf.open.clear()
-    old = asyncio.ensure_future(value(cache))
-    await settle()
-    cache.invalidate(REF)
-    shelf.answer = "second"
-    new = asyncio.ensure_future(value(cache))
-    await settle()
-    shelf.open.set()
-    assert (await old, await new) == ("first", "second")
-    peeked = cache.peek(REF)
-    assert peeked is not None and peeked.reveal() == "second"
-
-    cache.invalidate(REF)
-    shelf.answer = SecretMissing
-    with pytest.raises(SecretMissing):
-        await value(cache)
-    cache.invalidate(REF)
-    shelf.answer = "third"
-    assert await value(cache) == "third"
-
-
 async def test_entries_are_bounded(cache: CachedStore) -> None:
     """With room for three the oldest of four goes."""
     refs = [ref(f"entry-{number}") for number in range(4)]

@@ -51,13 +51,20 @@ class House:
         self.opened.append(state)
         return state
 
-    def restart(self, state: State, *, down: float = 0.0, seen_version: int | None = None) -> State:
+    def restart(
+        self,
+        state: State,
+        *,
+        down: float = 0.0,
+        seen_version: int | None = None,
+        settings: StateSettings | None = None,
+    ) -> State:
         """Stop and start again; the monotonic clock of the new run has nothing to do with the old one's."""
         state.close()
         self.opened.remove(state)
         self.time.wall += down
         self.time.monotonic = 3.0
-        return self.open(seen_version=seen_version)
+        return self.open(settings, seen_version=seen_version)
 
     def changes(self) -> list[SessionChange]:
         return [event.change for event in self.events if isinstance(event, SessionEvent)]

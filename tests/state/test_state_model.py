@@ -16,7 +16,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from coatcheck.decision.denial import Reason
 from coatcheck.decision.session import Session
-from coatcheck.state import NewSession, StateError
+from coatcheck.state import NewSession, StateError, StateSettings
 from tests.state.house import House, counts, reason
 
 
@@ -31,6 +31,10 @@ class Expected:
     closed: bool = False
 
 
+SETTINGS = StateSettings(key_rotation=500)
+"""Each sweep after so many seconds signs with a new key; what the ones before signed goes on counting."""
+
+
 class SessionsModel(RuleBasedStateMachine):
     opened = Bundle("opened")
 
@@ -38,7 +42,7 @@ class SessionsModel(RuleBasedStateMachine):
         super().__init__()
         self.directory = tempfile.TemporaryDirectory()
         self.house = House(Path(self.directory.name) / "sessions")
-        self.state = self.house.open()
+        self.state = self.house.open(SETTINGS)
         self.time = self.house.time.wall
         self.expected: list[Expected] = []
 
@@ -103,13 +107,9 @@ class SessionsModel(RuleBasedStateMachine):
     def sweep(self) -> None:
         self.state.sweep()
 
-    @rule()
-    def rotate(self) -> None:
-        self.state.rotate_keys()
-
     @rule(down=st.integers(0, 300))
     def restart(self, down: int) -> None:
-        self.state = self.house.restart(self.state, down=down)
+        self.state = self.house.restart(self.state, down=down, settings=SETTINGS)
         self.time = max(self.time, self.house.time.wall)
 
     def alive(self, entry: Expected) -> bool:

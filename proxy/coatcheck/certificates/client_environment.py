@@ -123,11 +123,6 @@ def trust_environment(files: TrustFiles) -> dict[str, str]:
     return environment(trust_variables(files))
 
 
-def proxy_environment(url: str, no_proxy: Iterable[str] = ()) -> dict[str, str]:
-    """`proxy_variables` as a mapping."""
-    return environment(proxy_variables(url, no_proxy))
-
-
 def render(variables: Iterable[Variable], style: Style) -> str:
     """`variables` as text to paste into a shell, or for a program to read (`json`: one flat object)."""
     chosen = tuple(variables)

@@ -5,7 +5,6 @@ the filesystem's inodes afterwards, so that a normal user builds the same image 
 """
 
 import os
-import stat
 import subprocess
 from pathlib import Path
 
@@ -135,10 +134,3 @@ def _own(paths: list[tuple[str, Node]], image: Path) -> None:
     if done.returncode or said:
         check_space("\n".join(said))
         raise ImageError(f"debugfs failed: {'; '.join(said[:3]) or done.returncode}", _HINT)
-
-
-def is_ext4(path: Path) -> bool:
-    """Whether a file begins as an ext4 filesystem does."""
-    with path.open("rb") as file:
-        file.seek(1024 + 56)
-        return file.read(2) == b"\x53\xef" and stat.S_ISREG(os.fstat(file.fileno()).st_mode)

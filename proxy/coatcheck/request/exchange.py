@@ -86,7 +86,7 @@ class Exchange:
         self.draining = False
         self.shadow: Shadow | None = None
         self.revoke_for_theft: Callable[[str, str], None] = lambda session_id, why: None
-        self._store = store
+        self.store = store
         self._settings = settings or ExchangeSettings()
         self._waiting = 0
         self._boot = random.token_hex(4)
@@ -254,7 +254,7 @@ class Exchange:
             self._tell(call)
             return None
         for injection in verdict.injections:
-            secret = self._store.peek(injection.credential.secret)
+            secret = self.store.peek(injection.credential.secret)
             if secret is None:
                 return partial(self._fetch, call, verdict)
             call.hold(injection.credential, secret)
@@ -273,7 +273,7 @@ class Exchange:
         try:
             async with asyncio.timeout(self._settings.secret_timeout):
                 for injection in verdict.injections:
-                    call.hold(injection.credential, await self._store.fetch(injection.credential.secret))
+                    call.hold(injection.credential, await self.store.fetch(injection.credential.secret))
         except SecretMissing as missing:
             call.deny(Deny(Reason.SECRET_MISSING, str(missing)))
         except TimeoutError:

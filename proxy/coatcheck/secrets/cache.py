@@ -60,10 +60,9 @@ class CachedStore:
         self._clock = clock
         self._entries: dict[SecretRef, _Entry] = {}
         self._missing: dict[SecretRef, tuple[float, str]] = {}
-        self._flights: Flights[tuple[SecretRef, int], Secret] = Flights(
+        self._flights: Flights[SecretRef, Secret] = Flights(
             "the secret store", seconds=_FLIGHT_SECONDS, limit=max_entries
         )
-        self._generations: dict[SecretRef, int] = {}
         self._sweeper: asyncio.TimerHandle | None = None
 
     def peek(self, ref: SecretRef) -> Secret | None:
@@ -89,7 +88,7 @@ class CachedStore:
         if entry is not None and self._clock() < entry.retry_at and self._servable(entry):
             return entry.secret
         try:
-            return await self._flights.join(self._key(ref), lambda: self._read(ref))
+            return await self._flights.join(ref, lambda: self._read(ref))
         except SecretMissing:
             raise
         except SecretUnavailable:
@@ -97,13 +96,6 @@ class CachedStore:
             if entry is None or not self._servable(entry):
                 raise
             return entry.secret
-
-    def invalidate(self, ref: SecretRef) -> None:
-        """Forget what is known of `ref`. A read that had begun before does not bring it back."""
-        self._entries.pop(ref, None)
-        self._missing.pop(ref, None)
-        if self._flights.get(self._key(ref)) is not None:
-            _put(self._generations, ref, self._generations.get(ref, 0) + 1, self._max_entries)
 
     def ages(self) -> dict[str, float]:
         """Seconds since each secret at hand was read, by the reference's text."""
@@ -128,37 +120,29 @@ class CachedStore:
         await self._inner.close()
 
     async def _read(self, ref: SecretRef) -> Secret:
-        generation = self._generations.get(ref, 0)
         began = self._clock()  # not the end: it may have been rotated while the answer was on its way
         try:
             secret = await self._inner.fetch(ref)
         except SecretMissing as missing:
-            if generation == self._generations.get(ref, 0):
-                self._entries.pop(ref, None)  # deleted on purpose: the old value is not "stale", it is wrong
-                _put(
-                    self._missing, ref, (self._clock() + self._negative_ttl, str(missing)), self._max_entries
-                )
-                self._sweep_later()
+            self._entries.pop(ref, None)  # deleted on purpose: the old value is not "stale", it is wrong
+            _put(self._missing, ref, (self._clock() + self._negative_ttl, str(missing)), self._max_entries)
+            self._sweep_later()
             raise
         except SecretUnavailable:
             if (entry := self._entries.get(ref)) is not None:
                 entry.retry_at = self._clock() + self._negative_ttl
             raise
-        if generation == self._generations.get(ref, 0):
-            entry = _Entry(secret, began, began + self._refresh_after)
-            _put(self._entries, ref, entry, self._max_entries)
-            self._sweep_later()
+        entry = _Entry(secret, began, began + self._refresh_after)
+        _put(self._entries, ref, entry, self._max_entries)
+        self._sweep_later()
         return secret
 
     def _refresh_beside(self, ref: SecretRef, entry: _Entry) -> None:
         entry.refresh_at = self._clock() + self._negative_ttl  # should it fail: not with every request
         try:
-            self._flights.start(self._key(ref), lambda: self._read(ref))
+            self._flights.start(ref, lambda: self._read(ref))
         except SecretUnavailable:
             return  # too many reads: the value is fresh still, and the next request tries again
-
-    def _key(self, ref: SecretRef) -> tuple[SecretRef, int]:
-        return ref, self._generations.get(ref, 0)
 
     def _servable(self, entry: _Entry) -> bool:
         return self._clock() - entry.read_at < self._keep

@@ -29,10 +29,6 @@ class SharedStateServer:
     certificate: Path | None = None
     """PEM certificate and key, for servers that want one."""
 
-    @property
-    def on_this_host(self) -> bool:
-        return bool(self.path) or self.host in LOOPBACK
-
     def __str__(self) -> str:
         return f"unix://{self.path}" if self.path else f"{self.host}:{self.port}"
 

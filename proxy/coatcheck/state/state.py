@@ -347,11 +347,6 @@ class State:
         with self._showing:
             self._registry.callbacks.append(callback)
 
-    def rotate_keys(self) -> None:
-        """Sign with a new key from now on; handles that exist go on counting until they expire."""
-        with self._writing:
-            self._keys.rotate(self.clock.now().wall, self.settings.max_age)
-
     @property
     def version(self) -> int:
         return self._database.version

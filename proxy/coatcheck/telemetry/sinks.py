@@ -103,11 +103,6 @@ class Telemetry:
         except Exception as error:  # noqa: BLE001 - it is in the audit log: no sink's mistake refuses a request
             self._failed(sink, error)
 
-    async def emit_durable(self, event: Event) -> None:
-        """`emit`, and return only when the record is on the disk (`durable: true`)."""
-        self.emit(event)
-        await self.audit.wait_durable()
-
     def close(self, at: float) -> None:
         """Tell the usage of sessions that have ended and all counts, then close the log. `at`: Unix time."""
         self._tell(self._repeats.due(at, everything=True))

@@ -15,7 +15,6 @@ import pytest
 from coatcheck.certificates.authority import Authority
 from coatcheck.certificates.client_environment import (
     environment,
-    proxy_environment,
     proxy_variables,
     trust_variables,
 )
@@ -192,7 +191,7 @@ def test_a_client_not_told_refuses_our_leaf(client: Client, endpoint: Endpoint, 
     """Without the trust variables the same command fails, and because of the certificate: the test
     above shows their effect, not that of a client which checks nothing."""
     present(client)
-    output = run(client, endpoint, proxy_environment(endpoint.proxy_url), tmp_path)
+    output = run(client, endpoint, environment(proxy_variables(endpoint.proxy_url)), tmp_path)
     assert REFUSED.search(output), output
     assert client.accepted not in output or client.name == "pip", output  # pip says that either way
 
