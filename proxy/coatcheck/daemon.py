@@ -322,8 +322,7 @@ class Daemon:
         if self.listeners is not None:
             self.listeners.stop_accepting()
         if self.plane is not None:
-            for link in tuple(self.plane.connections):
-                link.abort(Reason.DRAINING)
+            self.plane.abort_all(Reason.DRAINING)
             self.plane.stop()
         await asyncio.sleep(0)
         for task in self._tasks:

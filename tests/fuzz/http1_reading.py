@@ -13,9 +13,12 @@ from mitmproxy.proxy.layers import http as mitm_http
 from coatcheck.decision.denial import Deny
 from coatcheck.decision.head import check_head
 from coatcheck.decision.message import Peer
-from coatcheck.planes.mitm.destination import destination_of, tunnel_target
+from coatcheck.planes.mitm.deadlines import Deadlines
+from coatcheck.planes.mitm.destination import Route, destination_of, tunnel_target
 from coatcheck.planes.mitm.http1 import BoundedHttp1Server
+from coatcheck.planes.mitm.parsers import Parsers
 from coatcheck.planes.mitm.translate import request_head
+from coatcheck.planes.origins.proxy_authorization import ClientProof
 from tests.fuzz.strict_http1 import Reading
 
 HOST = "a.example"
@@ -27,24 +30,20 @@ class Link:
     """What the parser needs of its connection, in a tunnel to HOST or outside of any."""
 
     def __init__(self, client: Client, *, tunnelled: bool) -> None:
-        self.client = client
-        self.peer = Peer("fuzz", ())
-        self.tunnel = (HOST, 443) if tunnelled else None
-        self.holding: set[Any] = set()
-        self.calls: set[Any] = set()
-        self.head_since: float | None = 0.0
+        self.route = Route(client, ClientProof(Peer("fuzz", ())))
+        self.route.tunnel = (HOST, 443) if tunnelled else None
         self.refused = False
-        self.plane = SimpleNamespace(refuse_connection=self._refuse)
-        self.turn = SimpleNamespace(is_over=lambda _: False)
+        self.parsers = Parsers()
+        self.deadlines = Deadlines()
+        self.admission = SimpleNamespace(refuse_connection=self._refuse, calls=set())
+        self.ending = SimpleNamespace(abort=self._abort)
+        self.time_slice = SimpleNamespace(is_over=lambda _: False)
 
     def _refuse(self, *_: object) -> str:
         self.refused = True
         return "req_fuzz"
 
-    def await_head(self) -> None:
-        self.head_since = 0.0
-
-    def abort(self, _: object) -> None:
+    def _abort(self, _: object) -> None:
         self.refused = True
 
 
@@ -117,13 +116,13 @@ def _judged(request: http.Request, link: Link, *, end_stream: bool) -> Reading |
     fields = tuple((name.lower(), value) for name, value in request.headers.fields)
     data = request.data
     if data.method.upper() == b"CONNECT":
-        if link.tunnel is not None or isinstance(tunnel_target(request), Deny):
+        if link.route.tunnel is not None or isinstance(tunnel_target(request), Deny):
             return None
         return Reading(data.method, data.authority, data.http_version, fields, b"")
     scheme = data.scheme + b"://" + data.authority if data.authority else b""
     target = scheme + data.path
     head = request_head(request, end_stream=end_stream)
-    found = destination_of(request, head, link, lambda *_: None)  # type: ignore[arg-type]
+    found = destination_of(request, head, link.route, lambda name: None)
     if isinstance(found, Deny) or check_head(found[1], http2=False) is not None:
         return None
     return Reading(data.method, target, data.http_version, fields, b"", destination=found[0].host)

@@ -39,4 +39,3 @@ async def nothing_is_left(daemon: TestDaemon) -> None:
     assert not daemon.exchange.calls
     assert not daemon.exchange.buckets._running
     await eventually(lambda: daemon.exchange._waiting == 0)
-    assert not plane._links

@@ -24,10 +24,10 @@ NOT_PASSED = {
     "planes.mitm.connection:EgressConnection.open_connection await: self._not_connected": REFUSING,
     "planes.mitm.connection:EgressConnection._not_connected await: ": REFUSING,
     "planes.mitm.connection:EgressConnection.on_timeout": "mitmproxy's own watchdog, which is above our bounds",
-    "planes.mitm.reading:RoomyReading._read await: self.drain_writers()": PRESSURE,
-    "planes.mitm.reading:RoomyReading._wait_for_room await: self._progress.wait()": PRESSURE,
-    "planes.mitm.reading:RoomyReading._finish_connection await: asyncio.Event().wait()": "a peer that half-closes",
-    "planes.mitm.failing:ClosedLayer._handle_event": REFUSING,
+    "planes.mitm.connection:EgressConnection._read await: self.drain_writers()": PRESSURE,
+    "planes.mitm.backpressure:Backpressure.wait_for_room await: self._progress.wait()": PRESSURE,
+    "planes.mitm.connection:EgressConnection._finish_connection await: asyncio.Event().wait()": "a peer that half-closes",
+    "planes.mitm.connection:ClosedLayer._handle_event": REFUSING,
     "planes.mitm.http1:BoundedHttp1Server.wait hook": "a client that sends its next request ahead",
     "planes.mitm.http1:BoundedHttp1Client._end_of_input": "an answer that its connection's end ends",
     "planes.mitm.http2:BoundedHttp2Server.protocol_error": REFUSING,
@@ -39,8 +39,8 @@ NOT_PASSED = {
     "planes.listeners.session_sockets:SessionSockets.bind ": OPENING,
     "planes.listeners.listener:Listeners._serve await: self._refuse": REFUSING,
     "planes.listeners.listener:Listeners._refuse await: ": REFUSING,
-    "planes.listeners.listener:Listeners._end await: say_and_close": REFUSING,
-    "planes.listeners.sockets:say_and_close ": REFUSING,
+    "planes.listeners.listener:Listeners._end await: answer_and_close": REFUSING,
+    "planes.sockets:answer_and_close ": REFUSING,
     "planes.mitm.plane:MitmPlane.run ": PLANE,
     "planes.upstream.parent_proxy:open_tunnel ": PARENT,
     "planes.upstream.upstream:Upstream._through ": PARENT,
@@ -62,8 +62,8 @@ NOT_PASSED = {
 SOMETIMES = (
     "planes.mitm.plane:MitmPlane._sweep ",
     "planes.mitm.stream:EgressStream.state_discard",
-    "planes.mitm.connection:EgressConnection.server_event enter: self.turn.queue",
-    "planes.mitm.connection:EgressConnection.server_event leave: self.turn.queue",
+    "planes.mitm.connection:EgressConnection.server_event enter: self.link.time_slice.queue",
+    "planes.mitm.connection:EgressConnection.server_event leave: self.link.time_slice.queue",
     "planes.mitm.connection:EgressConnection.server_event await: asyncio.sleep",
     "planes.mitm.connection:EgressConnection.server_event await: self._handle(resume)",
 )
@@ -76,7 +76,7 @@ WAITS_FOR_PLACES = (
     "planes.listeners.listener:Listeners._serve value of await: evidence(",
     "planes.listeners.listener:Listeners._serve await: self._end(",
 )
-"""They wait for a coroutine whose own waits are places with bounds (`from_proxy_header`, `say_and_close`),
+"""They wait for a coroutine whose own waits are places with bounds (`from_proxy_header`, `answer_and_close`),
 and are given none of their own: these do not hang here."""
 GIVES_BACK = (
     "planes.listeners.listener:Listeners._serve call: self._plane.forget",
@@ -105,7 +105,6 @@ class Excuse:
 
 
 C = "planes.mitm.connection:EgressConnection."
-R = "planes.mitm.reading:RoomyReading."
 L = "planes.listeners.listener:Listeners."
 OVER = "the request is over: that its end could not be written down must not undo it"
 INERT = "what is no handle of ours is inert text in a body"
@@ -118,9 +117,9 @@ EXCUSES = (
     ),
     Excuse(f"{C}server_event ", ("silent", "broken off"), "others go on; the bound ends it", (Fault.HANGS,)),
     Excuse(
-        "planes.mitm.plane:MitmPlane._each call: look",
+        "planes.mitm.plane:MitmPlane._each call: check",
         ("silent", "broken off"),
-        "the sweeper's look, on a slow machine: one that fails cuts the connection, whatever is on it",
+        "the sweeper's check, on a slow machine: one that fails cuts the connection, whatever is on it",
     ),
     Excuse(
         "planes.mitm.destination:_absolute value of call: head.get_all (2)", ("complete",), "any Host will do"
@@ -129,25 +128,34 @@ EXCUSES = (
         "request.call:Call._forbids_ranges value", ("complete",), "it is only asked whether there are some"
     ),
     Excuse("request.call:Call._seen_in_body value of call: self._shared.state.genuine", ("complete",), INERT),
-    Excuse(f"{L}_serve await: self._end(", ("refused",), "its one wait has a bound, in say_and_close"),
+    Excuse(f"{L}_serve await: self._end(", ("refused",), "its one wait has a bound, in answer_and_close"),
     Excuse(
         f"{C}_dial_and_serve value of call: limit_handshake", ("complete",), "a timer that was not needed"
     ),
     Excuse(f"{C}__init__ value of call: address_of", ("complete",), "only mitmproxy's own words use it"),
-    Excuse(f"{C}_start_hook call: self._look_at", ("complete",), "it looks at a task that ended well"),
-    Excuse(f"{C}_execute call: self._look_at", ("complete",), "it looks at a task that ended well"),
-    Excuse(f"{C}_send call: io.writer.write", ("silent",), "it is the answer's writing that fails"),
-    Excuse(f"{C}server_event value of call: self.turn.take_unfinished", ("complete",), WRITTEN),
-    Excuse(f"{C}_handle leave: self._server_event_lock", ("complete",), WRITTEN),
-    Excuse(f"{R}_read call: self._is_behind", ("complete",), WRITTEN),
     Excuse(
-        f"{C}server_event enter: self.turn.queue",
+        f"{C}_start_hook call: self._fail_if_unfinished", ("complete",), "it looks at a task that ended well"
+    ),
+    Excuse(
+        f"{C}_execute call: self._fail_if_unfinished", ("complete",), "it looks at a task that ended well"
+    ),
+    Excuse(
+        "planes.mitm.outbox:Outbox.flush call: io.writer.write",
+        ("silent",),
+        "it is the answer's writing that fails",
+    ),
+    Excuse(f"{C}_execute call: self.link.outbox.put", ("silent",), "it is the answer that is lost"),
+    Excuse(f"{C}server_event value of call: self.link.time_slice.take_unfinished", ("complete",), WRITTEN),
+    Excuse(f"{C}_handle leave: self._server_event_lock", ("complete",), WRITTEN),
+    Excuse(f"{C}_read call: self._is_behind", ("complete",), WRITTEN),
+    Excuse(
+        f"{C}server_event enter: self.link.time_slice.queue",
         ("silent", "broken off"),
         "others go on; the bound ends it",
         (Fault.HANGS,),
     ),
     Excuse(
-        f"{C}server_event leave: self.turn.queue",
+        f"{C}server_event leave: self.link.time_slice.queue",
         ("silent", "broken off"),
         "others go on; the bound ends it",
         (Fault.HANGS,),
@@ -159,16 +167,16 @@ EXCUSES = (
         (Fault.HANGS,),
     ),
     Excuse(
-        f"{R}_read await: self._wait_for_room",
+        f"{C}_read await: backpressure.wait_for_room",
         ("silent", "broken off"),
         "others go on; the bound ends it",
         (Fault.HANGS,),
     ),
     Excuse(
-        f"{R}handle_connection hook", ("silent",), "mitmproxy calls it, and keeps what it raises to itself"
+        f"{C}handle_connection hook", ("silent",), "mitmproxy calls it, and keeps what it raises to itself"
     ),
     Excuse(
-        f"{R}_read value of await: reader.read",
+        f"{C}_read value of await: reader.read",
         ("silent", "complete"),
         "an OSError is the socket's end: nobody is there; a hung one awaited the next request",
         (Fault.TIMES_OUT, Fault.HANGS),
@@ -181,7 +189,9 @@ EXCUSES = (
         f"{L}_serve call: is_spare", ("silent",), "before there is a connection of ours: asyncio closes it"
     ),
     Excuse(
-        f"{L}_serve await: self._end(", ("complete", "refused"), "its one wait has a bound, in say_and_close"
+        f"{L}_serve await: self._end(",
+        ("complete", "refused"),
+        "its one wait has a bound, in answer_and_close",
     ),
     Excuse(
         "planes.mitm.tls_layers:_Frugal.tls_interact value of call: _waiting",

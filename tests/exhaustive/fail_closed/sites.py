@@ -29,7 +29,7 @@ OTHER_PROGRAMS: tuple[str, ...] = (
     "planes.stock.script",
     "planes.stock.addon",
     "planes.stock.options",
-    "planes.stock.passage",
+    "planes.stock.forwarding",
 )
 OTHER_PROGRAMS += ("planes.stock.session", "planes.configured", "secrets.embedded", "secrets.configured")
 OTHER_PROGRAMS += ("planes.dns.resolver", "planes.dns.message")

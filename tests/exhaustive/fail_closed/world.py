@@ -141,7 +141,7 @@ class World:
         daemon.exchange.shared.emit = self._note
         faults.on_fire = self._snapshot
         self._ends = faults.named("state_stream_response_body value of call: self.call.download_end")
-        self._sends = faults.named("EgressConnection._handle call: self._send")
+        self._sends = faults.named("EgressConnection._handle call: self.link.outbox.flush")
 
     @property
     def plane(self) -> MitmPlane:
@@ -291,9 +291,9 @@ class World:
         return ""
 
     def _break_off(self) -> None:
-        for link in tuple(self.plane.connections):
-            link.abort(Reason.INTERNAL_ERROR)
-            self.plane.forget(link)
+        for connection in tuple(self.plane.connections):
+            connection.link.ending.abort(Reason.INTERNAL_ERROR)
+            self.plane.forget(connection)
 
     def _left(self) -> str:
         """What is there that was not when the case began: one that leaks does not fail the next."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.planes.listeners.descriptors import RESERVED
+from coatcheck.planes.descriptors import RESERVED
 from tests.exhaustive.faults.daemon_and_origin import daemon_and_origin
 from tests.planes.raw_origin import RawOrigin
 from tests.planes.wire import Wire

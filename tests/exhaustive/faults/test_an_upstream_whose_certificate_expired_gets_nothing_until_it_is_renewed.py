@@ -46,7 +46,9 @@ async def test_expired_and_renewed(
             sandbox = await daemon.sandbox()
             assert daemon.plane is not None
             now = [0.0]
-            monkeypatch.setattr(daemon.plane._upstream_tls, "_clock", lambda: time.time() + now[0] * 86_400)
+            monkeypatch.setattr(
+                daemon.plane.shared.upstream_tls, "_clock", lambda: time.time() + now[0] * 86_400
+            )
             for now[0], until, why in ((0, 1, ""), (0.9, -1, ""), (1.1, -1, "upstream_tls"), (1.1, 2, "")):
                 certify(context, authority, timedelta(days=until), tmp_path)
                 before = len([head for head in origin.heads if head])

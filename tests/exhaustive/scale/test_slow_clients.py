@@ -2,7 +2,7 @@
 
 import pytest
 
-from coatcheck.planes.mitm import plane as mitm
+from coatcheck.planes.mitm import deadlines
 from tests.bench.slow_clients import KINDS, hold, honest
 from tests.exhaustive.scale.conftest import House
 from tests.system.e2e.story import until
@@ -17,7 +17,7 @@ async def test_slow_clients_harm_nobody_and_those_that_never_begin_are_sent_away
 ) -> None:
     """While they hold, another sandbox is served on old and new connections; the slow ones that have asked
     for something get it when they like."""
-    monkeypatch.setattr(mitm, "HEAD_SECONDS", 2.0)
+    monkeypatch.setattr(deadlines, "HEAD_SECONDS", 2.0)
     plane = house.daemon.plane
     assert plane is not None
     members = [await house.member(number) for number in range(10)]

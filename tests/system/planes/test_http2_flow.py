@@ -7,8 +7,8 @@ import h2.events
 import pytest
 from mitmproxy.proxy.layers.http._http2 import Http2Connection
 
+from coatcheck.planes.mitm.backpressure import ROOM
 from coatcheck.planes.mitm.http2 import STREAM_WINDOW
-from coatcheck.planes.mitm.reading import ROOM
 from tests.daemon import Sandbox, TestDaemon
 from tests.planes.attack import eventually, nothing_is_left
 from tests.planes.h2_client import H2Client
@@ -82,8 +82,8 @@ async def test_0_10_a_receiver_that_does_not_read_stalls_its_own_stream_only(
     assert len(client.got[other]) == 4_000_000
     assert len(client.got[stuck]) == 65_535
     assert daemon.plane is not None
-    link = next(iter(daemon.plane.connections))
-    parser = link.parsers[link.client]
+    link = next(iter(daemon.plane.connections)).link
+    parser = link.parsers.by_connection[link.client]
     assert isinstance(parser, Http2Connection)
     waiting = sum(len(chunk.data) for chunks in parser.h2_conn.stream_buffers.values() for chunk in chunks)
     assert waiting <= 1_048_576

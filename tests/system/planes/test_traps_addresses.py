@@ -253,7 +253,7 @@ async def test_2_3_closed_upstream_connections_are_forgotten(
         tables = [len(each.connections) for each in found if isinstance(each, EgressHttpLayer)]
         assert tables and max(tables) <= 3
         assert len(link.transports) <= 3
-        assert len(link.used) <= 2
+        assert len(link.link.upstreams._used) <= 2
     assert raw_origin.accepted == 20
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from coatcheck.decision.policy import SecretRef
 from coatcheck.planes.listeners import listener
-from coatcheck.planes.mitm import plane as mitm
-from coatcheck.planes.mitm import reading
+from coatcheck.planes.mitm import backpressure, deadlines
 from coatcheck.secrets import Secret
 from tests.daemon import Sandbox, TestDaemon
 from tests.planes.attack import eventually, nothing_is_left, request
@@ -103,10 +102,10 @@ async def test_0_10_a_body_that_waits_for_the_store_is_bounded(
     assert raw_daemon.plane is not None
     async with tunnel(raw_daemon, raw_sandbox) as raw:
         raw.writer.write(head + b"x" * body)
-        link = next(iter(raw_daemon.plane.connections))
-        await eventually(lambda: link._unsettled > reading.ROOM)
+        link = next(iter(raw_daemon.plane.connections)).link
+        await eventually(lambda: link.backpressure._unsettled > backpressure.ROOM)
         await asyncio.sleep(0.2)
-        assert link._unsettled < reading.ROOM + 3 * 65_535
+        assert link.backpressure._unsettled < backpressure.ROOM + 3 * 65_535
         raw_origin.behave = lambda visit, _: _count(visit, body)
         answered.set()
         assert await raw.status() == 200
@@ -204,7 +203,7 @@ async def test_1_7_a_head_or_a_hello_that_does_not_end_is_given_up(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, start: bytes
 ) -> None:
     """Slow headers and half a ClientHello cost one connection for a bounded time."""
-    monkeypatch.setattr(mitm, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(deadlines, "HEAD_SECONDS", 0.2)
     async with wire(raw_sandbox) as raw:
         if start:
             await raw.send(start)
@@ -219,7 +218,7 @@ async def test_1_7_an_idle_connection_is_not_kept_for_ever(
     async with tunnel(raw_daemon, raw_sandbox, "upstream.example") as raw:
         await raw.send(GET)
         assert await raw.status() == 200
-        monkeypatch.setattr(mitm, "IDLE_SECONDS", 0.2)
+        monkeypatch.setattr(deadlines, "IDLE_SECONDS", 0.2)
         assert await raw.rest() == b"ok"
     await nothing_is_left(raw_daemon)
 
@@ -229,7 +228,7 @@ async def test_1_7_an_answer_that_does_not_come_is_given_up(
 ) -> None:
     """An upstream that is silent for ANSWER_SECONDS ends the request, uncleanly."""
     raw_origin.behave = lambda visit, _: visit.until_closed()
-    monkeypatch.setattr(mitm, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(deadlines, "ANSWER_SECONDS", 0.2)
     async with tunnel(raw_daemon, raw_sandbox) as raw:
         await raw.send(request(raw_sandbox))
         assert await raw.rest() == b""

@@ -11,7 +11,7 @@ from mitmproxy.proxy.layers.http import HttpRequestHook
 from mitmproxy.proxy.layers.tls import TlsClienthelloHook, TlsStartClientHook, TlsStartServerHook
 
 from coatcheck.decision.denial import Reason
-from coatcheck.planes.mitm.connection import EgressConnection
+from coatcheck.planes.mitm.ending import Ending
 from coatcheck.planes.mitm.hooks import VerdictHook
 from coatcheck.request.call import Call
 from coatcheck.request.exchange import Exchange
@@ -72,14 +72,14 @@ async def test_4_3_an_exception_in_a_hook_fails_closed(
 ) -> None:
     """notes 0.1, 4.3: whichever hook raises, nothing of the request leaves, and the daemon lives on."""
     assert raw_daemon.plane is not None
-    real = raw_daemon.plane.hooks[hook]
-    raw_daemon.plane.hooks[hook] = (real[0], boom)  # type: ignore[assignment]
+    real = raw_daemon.plane.shared.hooks[hook]
+    raw_daemon.plane.shared.hooks[hook] = (real[0], boom)  # type: ignore[assignment]
     out = await attempt(raw_daemon, raw_sandbox)
     assert not out.startswith(b"HTTP/1.1 200")
     assert not any(raw_origin.heads)
     assert raw_daemon.plane.failures
     await nothing_is_left(raw_daemon)
-    raw_daemon.plane.hooks[hook] = real
+    raw_daemon.plane.shared.hooks[hook] = real
     assert (await attempt(raw_daemon, raw_sandbox)).startswith(b"HTTP/1.1 200")
 
 
@@ -111,7 +111,7 @@ async def test_4_3_a_decision_that_is_missing_fails_closed(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nothing decides there is no verdict, and the absence of a verdict is Deny."""
-    monkeypatch.setattr("coatcheck.planes.mitm.plane.MitmPlane.requestheaders", lambda *_: None)
+    monkeypatch.setattr("coatcheck.planes.mitm.admission.Admission.requestheaders", lambda *_: None)
     assert b"internal_error" in await attempt(raw_daemon, raw_sandbox)
     assert raw_origin.saw_nothing
     await nothing_is_left(raw_daemon)
@@ -119,13 +119,13 @@ async def test_4_3_a_decision_that_is_missing_fails_closed(
 
 BEFORE_THE_FIRST_BYTE = [
     "coatcheck.planes.mitm.plane.next_layer",
-    "coatcheck.planes.mitm.plane.tunnel_target",
+    "coatcheck.planes.mitm.admission.tunnel_target",
     "coatcheck.planes.origins.proxy_authorization.proxy_credential",
-    "coatcheck.planes.mitm.plane.request_head",
-    "coatcheck.planes.mitm.plane.destination_of",
-    "coatcheck.planes.mitm.plane.MitmPlane.connect",
-    "coatcheck.planes.mitm.plane.MitmPlane.requestheaders",
-    "coatcheck.planes.mitm.plane.MitmPlane._http2",
+    "coatcheck.planes.mitm.admission.request_head",
+    "coatcheck.planes.mitm.admission.destination_of",
+    "coatcheck.planes.mitm.admission.Admission.connect",
+    "coatcheck.planes.mitm.admission.Admission.requestheaders",
+    "coatcheck.planes.mitm.admission.Admission.wants_http2",
     "coatcheck.planes.mitm.stream.apply_edits",
     "coatcheck.planes.upstream.upstream.Upstream.connect",
     "coatcheck.planes.upstream.upstream.Upstream.addresses",
@@ -180,7 +180,7 @@ AFTER_THE_FIRST_BYTE = [
     "coatcheck.decision.body_search.BodySearch.close",
     "coatcheck.planes.mitm.stream.response_head",
     "coatcheck.planes.mitm.stream.set_response_headers",
-    "coatcheck.planes.mitm.plane.MitmPlane.upstream_answered",
+    "coatcheck.planes.mitm.tls.UpstreamTls.answered",
 ]
 
 
@@ -263,7 +263,7 @@ async def test_4_3_the_audit_log_that_cannot_be_written_refuses(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I8: what cannot be recorded does not leave."""
-    monkeypatch.setattr(raw_daemon.exchange, "emit", boom)
+    monkeypatch.setattr(raw_daemon.exchange.shared, "emit", boom)
     assert b"audit_unavailable" in await attempt(raw_daemon, raw_sandbox)
     assert raw_origin.saw_nothing
 
@@ -294,7 +294,7 @@ async def test_4_3_the_body_hook_that_raises_refuses(
 
     monkeypatch.setattr(Exchange, "receive", needs_body)
     assert raw_daemon.plane is not None
-    raw_daemon.plane.hooks[HttpRequestHook] = ("flow", boom)  # type: ignore[assignment]
+    raw_daemon.plane.shared.hooks[HttpRequestHook] = ("flow", boom)  # type: ignore[assignment]
     assert (await attempt(raw_daemon, raw_sandbox)).startswith(b"HTTP/1.1 503 ")
     assert raw_origin.saw_nothing
     await nothing_is_left(raw_daemon)
@@ -328,15 +328,15 @@ async def test_a_connection_that_cannot_be_ended_in_order_keeps_no_revocation_fr
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ending the first one fails, twice: it is reset all the same, and so is the other. Nothing had left."""
-    whole, failures = EgressConnection.abort, iter((True, True))
+    whole, failures = Ending.abort, iter((True, True))
 
-    def abort(self: EgressConnection, reason: Reason) -> None:
+    def abort(self: Ending, reason: Reason) -> None:
         if next(failures, False):
             raise RuntimeError("on purpose")
         whole(self, reason)
 
     async with tunnel(raw_daemon, raw_sandbox) as one, tunnel(raw_daemon, raw_sandbox) as other:
-        monkeypatch.setattr(EgressConnection, "abort", abort)
+        monkeypatch.setattr(Ending, "abort", abort)
         await asyncio.to_thread(raw_daemon.state.revoke, raw_sandbox.session.id, "a test")
         async with asyncio.timeout(10):
             assert await one.rest() == await other.rest() == b""

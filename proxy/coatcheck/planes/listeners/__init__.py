@@ -1,1 +1,1 @@
-"""Listening sockets, and the first bytes of a connection."""
+"""Listening sockets: who may connect, how many and how fast, and what a connection proves by itself."""

@@ -24,16 +24,15 @@ from coatcheck.decision.message import (
     RequestHead,
 )
 from coatcheck.decision.ratelimit import Rate, Rates
+from coatcheck.planes.descriptors import is_spare
 from coatcheck.planes.dns.message import MAX_QUERY
 from coatcheck.planes.dns.resolver import Datagrams, Resolver
-from coatcheck.planes.listeners.descriptors import is_spare
 from coatcheck.planes.listeners.session_sockets import DNS, TRANSPARENT, Accept, SessionSockets, directory_of
-from coatcheck.planes.listeners.sockets import reset, say_and_close
 from coatcheck.planes.mitm.connection import EgressConnection
-from coatcheck.planes.mitm.failing import FAILED
 from coatcheck.planes.mitm.plane import MitmPlane
-from coatcheck.planes.mitm.refusal import refusal_bytes
+from coatcheck.planes.mitm.refusal import FAILED, refusal_bytes
 from coatcheck.planes.origins.original_destination import NotRedirected, from_kernel, from_proxy_header
+from coatcheck.planes.sockets import answer_and_close, reset
 from coatcheck.planes.upstream.upstream import STREAM_LIMIT
 
 logger = logging.getLogger(__name__)
@@ -246,32 +245,32 @@ class Listeners:
             return
         self._counts[key] = taken + 1
         self._open += 1
-        link = None
+        connection = None
         try:
             sock = writer.get_extra_info("socket")
             if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             peer = Peer(listener, origins, await evidence(reader, writer))
-            link = EgressConnection(self._plane, reader, writer, peer)
-            self._plane.register(link)
+            connection = EgressConnection(self._plane.shared, reader, writer, peer)
+            self._plane.register(connection)
             if wait := self.rates.delay(key, time.monotonic()):
                 await asyncio.sleep(wait)
-            await link.handle_client()
+            await connection.handle_client()
         except NotRedirected as why:
             denial = Deny(Reason.OWN_SURFACE, str(why))
             await self._refuse(reader, writer, Peer(listener, origins), denial)
         except Exception:
             logger.exception("a connection ended badly")
-            self._plane.failed_closed()
-            if link is None:
+            self._plane.shared.failed_closed()
+            if connection is None:
                 await self._refuse(reader, writer, Peer(listener, origins), FAILED)
             else:
-                link.fail(FAILED)
+                connection.fail(FAILED)
         finally:
             try:
-                if link is not None:
-                    self._plane.forget(link)
-                await self._end(reader, writer, link)
+                if connection is not None:
+                    self._plane.forget(connection)
+                await self._end(reader, writer, connection)
             finally:
                 self._open -= 1
                 self._counts[key] -= 1
@@ -283,14 +282,14 @@ class Listeners:
     ) -> None:
         nowhere, nothing = Destination("http", "", 0), RequestHead("-", "", ())
         call = self._plane.exchange.refused(peer, nowhere, nothing, denial)
-        await say_and_close(reader, writer, refusal_bytes(denial, call.request_id))
+        await answer_and_close(reader, writer, refusal_bytes(denial, call.request_id))
 
     async def _end(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: EgressConnection | None
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: EgressConnection | None
     ) -> None:
         """Nothing of a connection stays, however it ended; whoever was told why may read it first."""
-        if link is not None and link.told:
-            await say_and_close(reader, writer, b"")
+        if connection is not None and connection.link.ending.told:
+            await answer_and_close(reader, writer, b"")
         elif not writer.is_closing():
             reset(writer)
 

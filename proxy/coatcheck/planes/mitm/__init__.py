@@ -1,1 +1,1 @@
-"""The mitmproxy plane: connections, parsers, streams, and the hooks that ask for verdicts."""
+"""The mitmproxy plane: connections, TLS, HTTP parsers and streams; they ask `request` for every verdict."""

@@ -3,18 +3,33 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from mitmproxy import http
+from mitmproxy.connection import Client
 
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.head import check_connect
 from coatcheck.decision.host import HostRefused, split_authority
-from coatcheck.decision.message import Destination, OriginClass, RequestHead
+from coatcheck.decision.message import Destination, OriginClass, Peer, RequestHead
 from coatcheck.planes.mitm.translate import request_head
+from coatcheck.planes.origins.proxy_authorization import ClientProof
 
-if TYPE_CHECKING:
-    from coatcheck.planes.mitm.connection import EgressConnection
+type ReverseHost = Callable[[str], str | None]
+"""The host that a name in the first segment of a path stands for (reverse mode)."""
+
+
+class Route:
+    """Where one client connection leads, as far as it is known."""
+
+    def __init__(self, client: Client, proof: ClientProof) -> None:
+        self.client = client
+        self._proof = proof
+        self.tunnel: tuple[str, int] | None = None
+        """CONNECT's target, once allowed; on a transparent connection, what the client names."""
+
+    @property
+    def peer(self) -> Peer:
+        return self._proof.peer
 
 
 def tunnel_target(request: http.Request) -> tuple[str, int] | Deny:
@@ -36,38 +51,38 @@ def tunnel_target(request: http.Request) -> tuple[str, int] | Deny:
 def destination_of(
     request: http.Request,
     head: RequestHead,
-    link: "EgressConnection",
-    reverse_host: Callable[["EgressConnection", str], str | None],
+    route: Route,
+    reverse_host: ReverseHost,
 ) -> tuple[Destination, RequestHead] | Deny:
     """The one destination of a request, and its head in origin form."""
     try:
-        if link.peer.original is not None and link.tunnel is None:
-            _enter_plain(head, link)
-            if link.tunnel is None:  # its client asks no proxy: neither in absolute form nor in reverse mode
+        if route.peer.original is not None and route.tunnel is None:
+            _enter_plain(head, route)
+            if route.tunnel is None:  # its client asks no proxy: neither in absolute form nor in reverse mode
                 return Deny(Reason.AUTHORITY_MISMATCH, "no Host, so that nothing says who is meant")
-        if link.tunnel is not None:
-            return _in_tunnel(request, head, link)
+        if route.tunnel is not None:
+            return _in_tunnel(request, head, route)
         if request.data.authority:
-            return _absolute(request, head, link, reverse_host)
-        return _reverse(head, link, reverse_host)
+            return _absolute(request, head, route, reverse_host)
+        return _reverse(head, route, reverse_host)
     except HostRefused as refused:
         return Deny(Reason.HOST_FORM_REFUSED, str(refused))
 
 
-def _enter_plain(head: RequestHead, link: "EgressConnection") -> None:
+def _enter_plain(head: RequestHead, route: Route) -> None:
     """The first Host on a transparent connection without TLS is where all of it goes."""
     named = head.get("host")
     if named is not None:
-        link.tunnel = split_authority(named, 80)
+        route.tunnel = split_authority(named, 80)
 
 
 def _in_tunnel(
-    request: http.Request, head: RequestHead, link: "EgressConnection"
+    request: http.Request, head: RequestHead, route: Route
 ) -> tuple[Destination, RequestHead] | Deny:
-    assert link.tunnel is not None
-    secure = bool(link.client.tls)
+    assert route.tunnel is not None
+    secure = bool(route.client.tls)
     default = 443 if secure else 80
-    http2 = link.client.alpn == b"h2"
+    http2 = route.client.alpn == b"h2"
     authority = request.data.authority.decode("latin-1")
     if authority and not http2:
         # Servers prefer an absolute-form target to Host (RFC 9112 3.2.2), policies looked at Host.
@@ -79,18 +94,18 @@ def _in_tunnel(
     if not named:
         return Deny(Reason.AUTHORITY_MISMATCH, "no Host")
     for name in named:
-        if split_authority(name, default) != link.tunnel:
-            than = "CONNECT target" if link.peer.original is None else "name that the connection is for"
+        if split_authority(name, default) != route.tunnel:
+            than = "CONNECT target" if route.peer.original is None else "name that the connection is for"
             return Deny(Reason.AUTHORITY_MISMATCH, f"Host differs from the {than}", alarm=True)
-    host, port = link.tunnel
+    host, port = route.tunnel
     return Destination("https" if secure else "http", host, port), head
 
 
 def _absolute(
     request: http.Request,
     head: RequestHead,
-    link: "EgressConnection",
-    reverse_host: Callable[["EgressConnection", str], str | None],
+    route: Route,
+    reverse_host: ReverseHost,
 ) -> tuple[Destination, RequestHead] | Deny:
     if request.data.scheme != b"http":
         return Deny(Reason.PROTOCOL_REFUSED, "absolute-form https without CONNECT: use a tunnel")
@@ -100,9 +115,9 @@ def _absolute(
         if split_authority(value, 80) != target:
             return Deny(Reason.AUTHORITY_MISMATCH, "Host differs from the request target", alarm=True)
     request.data.authority = b""  # origin form: some servers do not take the absolute one
-    if target == link.client.sockname:
+    if target == route.client.sockname:
         # With a base URL of ours and proxy variables, clients ask the proxy for the proxy: reverse mode.
-        return _reverse(head, link, reverse_host)
+        return _reverse(head, route, reverse_host)
     if not head.get_all("host"):
         request.headers["host"] = authority
     return Destination("http", *target), head
@@ -110,15 +125,15 @@ def _absolute(
 
 def _reverse(
     head: RequestHead,
-    link: "EgressConnection",
-    reverse_host: Callable[["EgressConnection", str], str | None],
+    route: Route,
+    reverse_host: ReverseHost,
 ) -> tuple[Destination, RequestHead] | Deny:
     """`/NAME/rest` on the proxy itself. The Host that reaches the upstream is the upstream's."""
-    page = _asked_by_a_page(head, link)
+    page = _asked_by_a_page(head, route)
     if page is not None:
         return page
     name, _, rest = head.target.removeprefix("/").partition("/")
-    host = reverse_host(link, name)
+    host = reverse_host(name)
     if host is None:
         return Deny(
             Reason.HOST_NOT_ALLOWED,
@@ -137,11 +152,11 @@ _OURS = re.compile(r"[0-9.]+|[0-9a-f:.]*:[0-9a-f:.]*|[^.]+|(.*\.)?(localhost|int
 reserves `internal`, as in host.docker.internal)."""
 
 
-def _asked_by_a_page(head: RequestHead, link: "EgressConnection") -> Deny | None:
+def _asked_by_a_page(head: RequestHead, route: Route) -> Deny | None:
     """A session's own port proves the session by itself, and a browser on that machine reaches it. A page has
     no handle, but needs none where policy says so; and after DNS rebinding it could read the answer, too."""
-    own_port = any(origin.kind is OriginClass.SOCKET for origin in link.peer.origins)
-    if not own_port or link.client.sockname[0] == "unix":
+    own_port = any(origin.kind is OriginClass.SOCKET for origin in route.peer.origins)
+    if not own_port or route.client.sockname[0] == "unix":
         return None
     if any(head.get(name) is not None for name in _PAGES):
         return Deny(Reason.OWN_SURFACE, "a page in a browser asks the session's own port", alarm=True)

@@ -1,13 +1,12 @@
 """One request and its answer as mitmproxy's parsers share them, with our Call beside."""
 
-from typing import TYPE_CHECKING, override
+from typing import override
 
 from mitmproxy import http
 from mitmproxy.connection import Client, Server
 from mitmproxy.proxy.context import Context
 
-if TYPE_CHECKING:
-    from coatcheck.request.call import Call
+from coatcheck.request.call import Call
 
 
 class EgressFlow(http.HTTPFlow):

@@ -1,10 +1,14 @@
-"""Which of mitmproxy's hooks we answer: a table made once, instead of a search through all addons."""
+"""mitmproxy's hooks that the plane answers, and the commands that our layers add to mitmproxy's.
+
+The hooks are a table made once, instead of a search through all addons at each one.
+"""
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, fields
 from typing import Any
 
 from mitmproxy.proxy import commands
+from mitmproxy.proxy.context import Context
 
 from coatcheck.request.exchange import Waiting
 
@@ -26,3 +30,11 @@ class VerdictHook(commands.StartHook):
     costs as much as the decision.)"""
 
     waiting: Callable[[], Coroutine[Any, Any, None]]
+
+
+class EnterTunnel(commands.Command):
+    """CONNECT was allowed and answered. From the next event on the layers that read it stand aside: what is
+    in the tunnel would pass through their parsers again, byte for byte, for nothing."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context

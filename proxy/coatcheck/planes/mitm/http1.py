@@ -6,7 +6,7 @@ answer without telling anybody; here it is recorded.
 """
 
 import re
-from typing import TYPE_CHECKING, Any, override
+from typing import Any, override
 
 import h11
 from h11._readers import ChunkedReader, Http10Reader
@@ -22,11 +22,9 @@ from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Connection, Htt
 
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.head import MAX_HEADER_BYTES
+from coatcheck.planes.mitm.link import Link
 from coatcheck.planes.mitm.refusal import refusal_bytes
 from coatcheck.planes.mitm.time_slice import Resume
-
-if TYPE_CHECKING:
-    from coatcheck.planes.mitm.connection import EgressConnection
 
 type Generator = layer.CommandGenerator[None]
 
@@ -86,23 +84,23 @@ class _Bounded(Http1Connection):
     TLS record and a way down all layers, a tenth of a small answer's time.
     """
 
-    _link: "EgressConnection"
+    _link: Link
     _held = b""
     _chunked = False
 
     def _hold(self, head: bytes) -> None:
         self._held += head
-        self._link.holding.add(self)
+        self._link.parsers.holding.add(self)
 
     def forget_held(self) -> None:
         self._held = b""
-        self._link.holding.discard(self)
+        self._link.parsers.holding.discard(self)
 
     def _with_held(self, data: bytes = b"") -> Generator:
         """Send what was held, and `data`."""
         if self._held:
             data, self._held = self._held + data, b""
-            self._link.holding.discard(self)
+            self._link.parsers.holding.discard(self)
         if data:
             yield commands.SendData(self.conn, data)
 
@@ -117,10 +115,10 @@ class _Bounded(Http1Connection):
         elif isinstance(event, Resume):
             if self.state == self.read_body:
                 yield from self.read_body(events.DataReceived(self.conn, b""))
-            if self._end is not None and not self._link.turn.has_left(self):
+            if self._end is not None and not self._link.time_slice.has_left(self):
                 end, self._end = self._end, None
                 yield from super()._handle_event(end)
-        elif isinstance(event, events.ConnectionClosed) and self._link.turn.has_left(self):
+        elif isinstance(event, events.ConnectionClosed) and self._link.time_slice.has_left(self):
             self._end = event
         else:
             yield from super()._handle_event(event)
@@ -155,9 +153,9 @@ class _Bounded(Http1Connection):
                 if part is None and len(self.buf) > MAX_HEADER_BYTES:
                     raise h11.RemoteProtocolError("endless chunk header or trailers")
             except h11.ProtocolError:
-                if from_client and isinstance(event, events.DataReceived) and self._link.calls:
+                if from_client and isinstance(event, events.DataReceived) and self._link.admission.calls:
                     denial = Deny(Reason.FRAMING_REFUSED, "the request's body has no single end")
-                    self._link.plane.refuse_connection(self._link, denial)
+                    self._link.admission.refuse_connection(denial)
                 yield commands.CloseConnection(self.conn)
                 error = self.ReceiveProtocolError(
                     self.stream_id, "malformed body", code=self.ReceiveProtocolError.code
@@ -166,7 +164,7 @@ class _Bounded(Http1Connection):
                 return
             if isinstance(part, h11.Data):
                 gathered.append(bytes(part.data))
-                if not self.buf or not self._link.turn.is_over(self):
+                if not self.buf or not self._link.time_slice.is_over(self):
                     continue
                 part = None
             if data := b"".join(gathered):
@@ -203,7 +201,7 @@ class _Bounded(Http1Connection):
 class BoundedHttp1Server(_Bounded, Http1Server):
     """The client's side. What it cannot read in exactly one way is refused, recorded, and ends it."""
 
-    def __init__(self, context: Context, link: "EgressConnection") -> None:
+    def __init__(self, context: Context, link: Link) -> None:
         super().__init__(context)
         self._link = link
 
@@ -239,10 +237,10 @@ class BoundedHttp1Server(_Bounded, Http1Server):
             yield from self._refuse()
             return
         if request is None:
-            if self._link.head_since is None and self.buf:
-                self._link.await_head()
+            if self.buf:
+                self._link.deadlines.head_begins()
             return
-        self._link.head_since = None
+        self._link.deadlines.head_is_read()
         self.request = request
         self._last = _says_close(request)
         yield mitm_http.ReceiveHttp(mitm_http.RequestHeaders(self.stream_id, request, size == 0))
@@ -276,7 +274,7 @@ class BoundedHttp1Server(_Bounded, Http1Server):
 
     def _refuse(self) -> Generator:
         denial = Deny(Reason.FRAMING_REFUSED, "the request's head has no single reading")
-        request_id = self._link.plane.refuse_connection(self._link, denial)
+        request_id = self._link.admission.refuse_connection(denial)
         yield commands.SendData(self.conn, refusal_bytes(denial, request_id))
         yield commands.CloseConnection(self.conn)
         self.state = self.done
@@ -285,7 +283,7 @@ class BoundedHttp1Server(_Bounded, Http1Server):
     def wait(self, event: events.Event) -> Generator:
         """Requests sent ahead wait here for the answer to the one before; few clients do that, with heads."""
         if isinstance(event, events.DataReceived) and len(self.buf) > MAX_HEADER_BYTES:
-            self._link.abort(Reason.FRAMING_REFUSED)
+            self._link.ending.abort(Reason.FRAMING_REFUSED)
             return
         yield from super().wait(event)
 
@@ -296,7 +294,7 @@ class BoundedHttp1Client(_Bounded, Http1Client):
     _alone = False
     """No other request may follow on this connection."""
 
-    def __init__(self, context: Context, link: "EgressConnection") -> None:
+    def __init__(self, context: Context, link: Link) -> None:
         super().__init__(context)
         self._link = link
 

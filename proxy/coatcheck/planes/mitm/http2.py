@@ -6,8 +6,8 @@ slow receiver stalls its own stream. Reading goes on meanwhile: were it paused, 
 direction waits for would not be read, and two full directions would hold each other up for ever.
 """
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, override
+from collections.abc import Callable
+from typing import override
 
 import h2.errors
 import h2.events
@@ -17,15 +17,12 @@ from h2.frame_buffer import FrameBuffer
 from hyperframe.frame import Frame
 from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
-from mitmproxy.proxy.layers.http._base import HttpConnection
 from mitmproxy.proxy.layers.http._http2 import Http2Client, Http2Connection, Http2Server
 from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
 
 from coatcheck.decision.denial import Deny, Reason
+from coatcheck.planes.mitm.link import Link
 from coatcheck.planes.mitm.time_slice import Resume
-
-if TYPE_CHECKING:
-    from coatcheck.planes.mitm.connection import EgressConnection
 
 STREAM_WINDOW = 262_144
 """Bytes that a peer may send on one stream without credit: 5 MB/s at 50 ms, and a bound for us."""
@@ -42,21 +39,6 @@ client nothing and us a decision and a connection each."""
 
 class Credit(events.Event):
     """A receiver may have room again."""
-
-
-def has_room(receivers: Iterable[HttpConnection], stream_id: int, room: int) -> bool:
-    """Whether a stream's data, by the client's number, may wait for its receiver: when nothing of it waits
-    yet, always; otherwise while all that waits for the `receivers` together is not above `room` bytes."""
-    own = everything = 0
-    for parser in receivers:
-        if not isinstance(parser, Http2Connection):
-            continue
-        number = parser.our_stream_id.get(stream_id) if isinstance(parser, Http2Client) else stream_id
-        for stream, chunks in parser.h2_conn.stream_buffers.items():
-            waiting = sum(len(chunk.data) for chunk in chunks)
-            everything += waiting
-            own += waiting if stream == number else 0
-    return not own or everything <= room
 
 
 class _Frames(FrameBuffer):
@@ -131,7 +113,7 @@ class WindowedConnection(BufferedH2Connection):
 
 class _Windowed(Http2Connection):
     h2_conn: WindowedConnection
-    _link: "EgressConnection"
+    _link: Link
     _end: events.ConnectionClosed | None = None
     """The connection's, while something from before it is in hand."""
 
@@ -144,38 +126,40 @@ class _Windowed(Http2Connection):
                 yield commands.SendData(self.conn, data)
         elif isinstance(event, events.DataReceived | Resume):
             yield from self._read(event.data if isinstance(event, events.DataReceived) else b"")
-            if self._end is not None and not self._link.turn.has_left(self):
+            if self._end is not None and not self._link.time_slice.has_left(self):
                 end, self._end = self._end, None
                 yield from super()._handle_event(end)
-        elif isinstance(event, events.ConnectionClosed) and self._link.turn.has_left(self):
+        elif isinstance(event, events.ConnectionClosed) and self._link.time_slice.has_left(self):
             self._end = event
         else:
             yield from super()._handle_event(event)
         if self.h2_conn.owed:
-            self._link.indebted.add(self)
+            self._link.parsers.indebted.add(self)
         else:
-            self._link.indebted.discard(self)
+            self._link.parsers.indebted.discard(self)
 
     def _read(self, data: bytes) -> layer.CommandGenerator[None]:
         yield from super()._handle_event(events.DataReceived(self.conn, data))
-        while self.h2_conn.frames.more and not self._link.turn.is_over(self):
+        while self.h2_conn.frames.more and not self._link.time_slice.is_over(self):
             yield from super()._handle_event(events.DataReceived(self.conn, b""))
 
     @override
     def close_connection(self, msg: str) -> layer.CommandGenerator[None]:
         self.h2_conn.owed.clear()
         self.h2_conn.frames.more = False
-        self._link.indebted.discard(self)
+        self._link.parsers.indebted.discard(self)
         yield from super().close_connection(msg)
 
 
 class BoundedHttp2Server(_Windowed, Http2Server):
     """The client's side."""
 
-    def __init__(self, context: Context, link: "EgressConnection") -> None:
+    def __init__(self, context: Context, link: Link) -> None:
         super().__init__(context)
         self._link = link
-        self.h2_conn = WindowedConnection(self.h2_conf, lambda stream: link.has_room(self.conn, stream))
+        self.h2_conn = WindowedConnection(
+            self.h2_conf, lambda stream: link.backpressure.has_room(self.conn, stream)
+        )
         self._requests = self._resets = 0
 
     @override
@@ -194,8 +178,8 @@ class BoundedHttp2Server(_Windowed, Http2Server):
         self, message: str, error_code: int = h2.errors.ErrorCodes.PROTOCOL_ERROR
     ) -> layer.CommandGenerator[None]:
         """Recorded, and answered in no words of the library's, which quote what was received."""
-        self._link.plane.refuse_connection(
-            self._link, Deny(Reason.FRAMING_REFUSED, "HTTP/2 that breaks its protocol")
+        self._link.admission.refuse_connection(
+            Deny(Reason.FRAMING_REFUSED, "HTTP/2 that breaks its protocol")
         )
         yield from super().protocol_error("refused", error_code)
 
@@ -203,7 +187,7 @@ class BoundedHttp2Server(_Windowed, Http2Server):
 class BoundedHttp2Client(_Windowed, Http2Client):
     """The upstream's side."""
 
-    def __init__(self, context: Context, link: "EgressConnection") -> None:
+    def __init__(self, context: Context, link: Link) -> None:
         super().__init__(context)
         self._link = link
         self.h2_conn = WindowedConnection(self.h2_conf, self._has_room)
@@ -212,4 +196,4 @@ class BoundedHttp2Client(_Windowed, Http2Client):
 
     def _has_room(self, stream_id: int) -> bool:
         theirs = self.their_stream_id.get(stream_id)
-        return theirs is None or self._link.has_room(self.conn, theirs)
+        return theirs is None or self._link.backpressure.has_room(self.conn, theirs)

@@ -1,7 +1,7 @@
 """mitmproxy's HTTP layer, told to use our streams and our bounded parsers."""
 
 import logging
-from typing import TYPE_CHECKING, cast, override
+from typing import cast, override
 
 from mitmproxy.connection import ConnectionState, Server
 from mitmproxy.proxy import commands, events, layer, tunnel
@@ -12,13 +12,11 @@ from mitmproxy.proxy.layers.http import HTTPMode
 from coatcheck.decision.denial import Reason
 from coatcheck.planes.mitm.http1 import BoundedHttp1Client, BoundedHttp1Server, Release
 from coatcheck.planes.mitm.http2 import BoundedHttp2Client, BoundedHttp2Server, Credit
+from coatcheck.planes.mitm.link import Link
 from coatcheck.planes.mitm.stream import EgressStream
 from coatcheck.planes.mitm.time_slice import Resume
 from coatcheck.planes.mitm.tls_layers import EgressClientTls, EgressServerTls
 from coatcheck.planes.mitm.tunnel import OpaqueTunnel
-
-if TYPE_CHECKING:
-    from coatcheck.planes.mitm.connection import EgressConnection
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +28,7 @@ MAX_KEPT = 8
 class EgressHttpClient(layer.Layer):
     """Opens one upstream connection and speaks what TLS negotiated on it."""
 
-    def __init__(self, context: Context, link: "EgressConnection") -> None:
+    def __init__(self, context: Context, link: Link) -> None:
         super().__init__(context)
         self._link = link
 
@@ -40,10 +38,9 @@ class EgressHttpClient(layer.Layer):
         if not err:
             if self.context.server.alpn == b"h2":
                 child: BoundedHttp2Client | BoundedHttp1Client = BoundedHttp2Client(self.context, self._link)
-                self._link.http2 = True
             else:
                 child = BoundedHttp1Client(self.context, self._link)
-            self._link.parsers[self.context.server] = child
+            self._link.parsers.add(self.context.server, child)
             self._handle_event = child.handle_event  # type: ignore[method-assign]
             yield from child.handle_event(event)
         yield mitm_http.RegisterHttpConnection(self.context.server, err)
@@ -52,7 +49,7 @@ class EgressHttpClient(layer.Layer):
 class EgressHttpLayer(mitm_http.HttpLayer):
     """One client connection's requests. Upstream connections are always lazy and always ours to dial."""
 
-    def __init__(self, context: Context, mode: HTTPMode, link: "EgressConnection") -> None:
+    def __init__(self, context: Context, mode: HTTPMode, link: Link) -> None:
         super().__init__(context, mode)
         self._link = link
 
@@ -61,12 +58,13 @@ class EgressHttpLayer(mitm_http.HttpLayer):
         if isinstance(event, events.Start):
             client = self.context.client
             if client.alpn == b"h2":
-                parser: layer.Layer = BoundedHttp2Server(self.context.fork(), self._link)
-                self._link.http2 = True
+                parser: BoundedHttp2Server | BoundedHttp1Server = BoundedHttp2Server(
+                    self.context.fork(), self._link
+                )
             else:
                 parser = BoundedHttp1Server(self.context.fork(), self._link)
-            self.connections[client] = self._link.parser = parser
-            self._link.parsers[client] = parser  # type: ignore[assignment]
+            self.connections[client] = parser
+            self._link.parsers.add(client, parser)
             yield from self.event_to_child(parser, event)
             return
         if isinstance(event, events.ConnectionEvent) and event.connection not in self.connections:
@@ -75,10 +73,10 @@ class EgressHttpLayer(mitm_http.HttpLayer):
             yield from self._resume(event)
         else:
             yield from super()._handle_event(event)
-        for holding in tuple(self._link.holding):
+        for holding in tuple(self._link.parsers.holding):
             if holding.conn in self.connections:
                 yield from self.event_to_child(self.connections[holding.conn], Release())
-        for indebted in tuple(self._link.indebted):
+        for indebted in tuple(self._link.parsers.indebted):
             if indebted.conn in self.connections:  # through its TLS layer, where it has one
                 yield from self.event_to_child(self.connections[indebted.conn], Credit())
 
@@ -87,7 +85,7 @@ class EgressHttpLayer(mitm_http.HttpLayer):
             if stream.child_layer in event.unfinished:
                 yield from self.event_to_child(stream, event)
         for connection, child in tuple(self.connections.items()):
-            if self._link.parsers.get(connection) in event.unfinished:
+            if self._link.parsers.by_connection.get(connection) in event.unfinished:
                 yield from self.event_to_child(child, event)  # through its TLS layer, where it has one
 
     @override
@@ -138,7 +136,7 @@ class EgressHttpLayer(mitm_http.HttpLayer):
         stack /= EgressHttpClient(context, self._link)
         self.connections[context.server] = stack[0]
         self.waiting_for_establishment[context.server].append(event)
-        self._link.waiting_for_upstream(+1)
+        self._link.backpressure.waiting_for_upstream(+1)
         yield from self.event_to_child(stack[0], events.Start())
 
     def _close_spare(self) -> Generator:
@@ -155,27 +153,28 @@ class EgressHttpLayer(mitm_http.HttpLayer):
 
     @override
     def register_connection(self, command: mitm_http.RegisterHttpConnection) -> Generator:
-        self._link.waiting_for_upstream(-1)
-        self._link.last_failed = command.connection if command.err else None  # type: ignore[assignment]
+        self._link.backpressure.waiting_for_upstream(-1)
+        self._link.upstreams.opened(cast(Server, command.connection), usable=not command.err)
         yield from super().register_connection(command)
 
 
-def next_layer(context: Context, data: bytes, link: "EgressConnection") -> layer.Layer | Reason | None:
+def next_layer(context: Context, data: bytes, link: Link) -> layer.Layer | Reason | None:
     """The only layers there are: HTTP, and TLS with HTTP in it. A Reason says why none fits; None asks
-    for more bytes. Nothing ever becomes a raw TCP, UDP or DNS layer (notes 1.5: CONNECT x:53 would)."""
+    for more bytes. Nothing ever becomes a raw TCP, UDP or DNS layer, as mitmproxy makes of CONNECT x:53."""
     if not data:
         return None
-    if link.opaque is not None:
-        return OpaqueTunnel(context, link, link.opaque)
+    admission = link.admission
+    if admission.opaque is not None:
+        return OpaqueTunnel(context, link, admission.opaque)
     if data[0] == 0x16:
         if len(data) < 3:
             return None
-        if data[1] != 0x03 or link.tunnel is None or context.client.tls:
+        if data[1] != 0x03 or admission.route.tunnel is None or context.client.tls:
             return Reason.PROTOCOL_REFUSED
         return EgressClientTls(context)
     if context.client.tls and context.client.alpn == b"h2":
         return EgressHttpLayer(context, HTTPMode.transparent, link)
     if not (0x41 <= data[0] <= 0x5A or 0x61 <= data[0] <= 0x7A or data[0] in b"\r\n"):
         return Reason.PROTOCOL_REFUSED
-    mode = HTTPMode.regular if link.tunnel is None else HTTPMode.transparent
+    mode = HTTPMode.regular if admission.route.tunnel is None else HTTPMode.transparent
     return EgressHttpLayer(context, mode, link)

@@ -5,11 +5,14 @@ import json
 from mitmproxy import http
 from mitmproxy.net.http import http1
 
-from coatcheck.decision.denial import EXPLANATIONS, Deny
+from coatcheck.decision.denial import EXPLANATIONS, Deny, Reason
+
+FAILED = Deny(Reason.INTERNAL_ERROR, "something of ours failed")
+"""What is told where nothing better is known."""
 
 
 def refusal_body(denial: Deny, request_id: str) -> bytes:
-    """The body of every refusal (DESIGN 5). It holds no `detail`: that is for the operator."""
+    """The body of every refusal. It holds no `detail`: that is for the operator."""
     explanation = EXPLANATIONS[denial.reason]
     error = {
         "reason": denial.reason.value,

@@ -15,6 +15,7 @@ from pathlib import Path
 from coatcheck.certificates.authority import Authority, CertificateError
 from coatcheck.certificates.leaf import LeafIssuer
 from coatcheck.certificates.trust import TrustFiles, write_trust_files
+from coatcheck.decision.message import Origin, OriginClass, Peer
 from coatcheck.planes.mitm.tls import ClientTls
 
 HOSTS = 16
@@ -61,3 +62,24 @@ class SessionCas:
         """Forget the key. Its certificate goes too: nothing that it could vouch for exists any more."""
         if self._open.pop(session_id, None) is not None:
             shutil.rmtree(self._directory / session_id, ignore_errors=True)
+
+
+class SigningCa:
+    """Which CA signs for which client connection."""
+
+    def __init__(self, daemons: ClientTls, session_cas: SessionCas | None) -> None:
+        self._daemons = daemons
+        self._for_refusals = daemons.small()
+        self._session_cas = session_cas
+
+    def tls(self, peer: Peer, *, refused: bool) -> ClientTls:
+        """With the session's own CA where it has one; never with the daemon's in its stead. `refused`: the
+        name is one that policy refuses. Raises CertificateError."""
+        own = peer.listener if self._session_cas is not None else ""
+        if self._session_cas is None or Origin(OriginClass.SOCKET, own) not in peer.origins:
+            # A sandbox makes up refused names as it likes: they must not drive the fleet's from the cache.
+            return self._for_refusals if refused else self._daemons
+        found = self._session_cas.tls(own)
+        if found is None:
+            raise CertificateError("the session's CA is gone with its session", "open a new session")
+        return found

@@ -9,8 +9,9 @@
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, override
+from typing import override
 
 from mitmproxy import http
 from mitmproxy.connection import Connection, Server
@@ -36,15 +37,16 @@ from mitmproxy.proxy.layers.http import (
 from mitmproxy.proxy.layers.http._base import HttpEvent
 
 from coatcheck.decision.denial import Deny, Reason
-from coatcheck.planes.mitm.failing import FailsClosed
 from coatcheck.planes.mitm.flow import EgressFlow
-from coatcheck.planes.mitm.hooks import VerdictHook
-from coatcheck.planes.mitm.refusal import refusal
+from coatcheck.planes.mitm.hooks import EnterTunnel, VerdictHook
+from coatcheck.planes.mitm.http1 import BoundedHttp1Client
+from coatcheck.planes.mitm.link import Link
+from coatcheck.planes.mitm.refusal import FAILED, refusal
 from coatcheck.planes.mitm.translate import apply_edits, response_head, set_response_headers
 from coatcheck.planes.mitm.websocket import EgressWebsocket
+from coatcheck.request.call import Call
 
-if TYPE_CHECKING:
-    from coatcheck.planes.mitm.connection import EgressConnection
+logger = logging.getLogger(__name__)
 
 type Generator = layer.CommandGenerator[None]
 DISCARD_BYTES = 67_108_864
@@ -54,19 +56,46 @@ RETRIED_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Sent once more when a kept connection turns out stale before an answer (RFC 9110 9.2.2)."""
 
 
-class EgressStream(FailsClosed):
-    """mitmproxy's stream with our decisions at each of its steps."""
+class EgressStream(mitm_http.HttpStream):
+    """mitmproxy's stream with our decisions at each of its steps. Its failures are refusals, or aborts."""
 
     flow: EgressFlow
 
     def __init__(
-        self, context: Context, stream_id: int, link: "EgressConnection", idle: Callable[..., Server | None]
+        self, context: Context, stream_id: int, link: Link, idle: Callable[..., Server | None]
     ) -> None:
         super().__init__(context, stream_id)
         self.link = link
         self._idle = idle
-        self.call, self._discarded = None, 0
+        self.call: Call | None = None
+        self._discarded = 0
         self._retried = self._reused = False
+        self._answer_started = False
+        self._head_sent = False
+        """The request's head was handed down, though it may not have been written yet (`Call.left`)."""
+
+    @override
+    def _handle_event(self, event: events.Event) -> Generator:
+        try:
+            yield from super()._handle_event(event)
+        except Exception:
+            logger.exception("a request failed")
+            self.link.shared.failed_closed()
+            yield from self._fail()
+
+    def _fail(self) -> Generator:
+        """A refusal while nothing was written upstream and no answer has begun; else an abort (I3)."""
+        self.call = self.call or self.flow.call
+        if self._answer_started or (self.call is not None and self.call.left):
+            yield from self._abort(Reason.INTERNAL_ERROR)
+            return
+        if self._head_sent:
+            upstream = self.flow.server_conn
+            self.link.outbox.take_back(upstream)
+            parser = self.link.parsers.by_connection.get(upstream)
+            if isinstance(parser, BoundedHttp1Client):
+                parser.forget_held()
+        yield from self._refuse(FAILED, request_done=self.client_state == self.state_done)
 
     # --- the request --------------------------------------------------------------------------------
 
@@ -78,7 +107,7 @@ class EgressStream(FailsClosed):
             yield from self._connect()
             return
         self.flow.request.stream = not event.end_stream
-        waiting = self.link.plane.requestheaders(self.flow)
+        waiting = self.link.admission.requestheaders(self.flow)
         if waiting is not None:
             yield VerdictHook(waiting)
             if (yield from self.check_killed(False)):
@@ -103,17 +132,17 @@ class EgressStream(FailsClosed):
         if self.mode is not HTTPMode.regular:
             yield from self._refuse(Deny(Reason.PROTOCOL_REFUSED, "CONNECT in a tunnel"), request_done=True)
             return
-        denial = self.link.plane.connect(self.link, self.flow)
+        denial = self.link.admission.connect(self.flow)
         if denial is not None:
             yield from self._refuse(denial, request_done=True)
             return
         self.client_state = self.state_done
         self.flow.live = False
-        assert self.link.tunnel is not None
-        self.context.server.address = self.link.tunnel
+        assert self.link.admission.route.tunnel is not None
+        self.context.server.address = self.link.admission.route.tunnel
         version = self.flow.request.data.http_version
         yield commands.SendData(self.context.client, version + b" 200 Connection established\r\n\r\n")
-        self.link.enter_tunnel(self.context)
+        yield EnterTunnel(self.context)
 
     def _open_upstream(self, *, end_stream: bool, body: bytes = b"") -> layer.CommandGenerator[bool]:
         """Connect, look once more, put the secrets in, send the head. False when refused."""
@@ -125,7 +154,7 @@ class EgressStream(FailsClosed):
         if connection is None:
             connection, err = yield mitm_http.GetHttpConnection(address, secure, None)
         if err:
-            yield from self._refuse(self.link.upstream_denial(), request_done=request_done)
+            yield from self._refuse(self.link.upstreams.denial(), request_done=request_done)
             return False
         self.context.server = self.flow.server_conn = connection
         # The last look: no await and no yield lies between it and the first upstream byte (I5).
@@ -133,8 +162,7 @@ class EgressStream(FailsClosed):
         if isinstance(committed, Deny):
             yield from self._refuse(committed, request_done=request_done)
             return False
-        self._reused = connection in self.link.used
-        self.link.used.add(connection)
+        self._reused = self.link.upstreams.use(connection)
         apply_edits(self.flow.request, committed)
         if committed.body is not None:
             body = committed.body
@@ -143,7 +171,7 @@ class EgressStream(FailsClosed):
                 self.flow.request.headers["transfer-encoding"] = "chunked"
         ended = end_stream or (request_done and not body)
         self._head_sent = True
-        self.link.leaving.append(self.call)
+        self.link.outbox.depart(self.call)
         yield mitm_http.SendHttp(
             RequestHeaders(self.stream_id, self.flow.request, ended), self.context.server
         )
@@ -207,7 +235,7 @@ class EgressStream(FailsClosed):
         assert isinstance(event, ResponseHeaders)
         assert self.call is not None
         response = self.flow.response = event.response
-        self.link.plane.upstream_answered(self.flow.server_conn)
+        self.link.shared.upstream_tls.answered(self.flow.server_conn)
         try:
             validate_headers(response)
         except ValueError:
@@ -244,7 +272,7 @@ class EgressStream(FailsClosed):
         self.server_state = self.state_done
         yield mitm_http.SendHttp(ResponseHeaders(self.stream_id, self.flow.response), self.context.client)
         self.flow.websocket = mitm_http.WebSocketData()
-        self.child_layer = EgressWebsocket(self.context, self.flow, self.call, self.link.turn)
+        self.child_layer = EgressWebsocket(self.context, self.flow, self.call, self.link.time_slice)
         self._handle_event = self.passthrough  # type: ignore[method-assign]
         yield from self.child_layer.handle_event(events.Start())
         yield mitm_http.SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
@@ -260,7 +288,7 @@ class EgressStream(FailsClosed):
             assert isinstance(event, ResponseTrailers)
             trailers = self.call.answer.trailers(tuple(event.trailers.items(multi=True)))
             if isinstance(trailers, Deny) or self.context.client.alpn != b"h2":
-                return  # HTTP/1 trailers are not forwarded (notes 1.4)
+                return  # HTTP/1 trailers are not forwarded
             assert self.flow.response is not None
             self.flow.response.trailers = http.Headers(
                 [(name.encode("latin-1"), value.encode("latin-1")) for name, value in trailers]
@@ -300,7 +328,7 @@ class EgressStream(FailsClosed):
 
     def _refuse(self, denial: Deny, *, request_done: bool) -> Generator:
         """Answer with the refusal. What is left of the request is thrown away, up to a bound."""
-        request_id = self.link.plane.refused(self.link, self.flow, self.call, denial)
+        request_id = self.link.admission.refused(self.flow, self.call, denial)
         response = self.flow.response = refusal(denial, request_id)
         client = self.context.client
         # Of a daemon that goes: the client's next connection is another one's, where there is one.
@@ -349,7 +377,7 @@ class EgressStream(FailsClosed):
             )
         else:
             # A FIN would be a clean end where the body's end is the connection's; a reset never is.
-            self.link.reset_client()
+            self.link.ending.reset_client()
 
     def _drop_upstream(self) -> Generator:
         """Cancel the upstream half: HTTP/1 closes the connection, HTTP/2 resets the stream."""

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import certifi
-from mitmproxy.connection import Server
+from mitmproxy.connection import Connection, Server
 from OpenSSL import SSL
 
 from coatcheck.certificates.leaf import Leaf, LeafIssuer
@@ -118,6 +119,8 @@ class UpstreamTls:
         self._context.set_session_cache_mode(SSL.SESS_CACHE_CLIENT | SSL._lib.SSL_SESS_CACHE_NO_INTERNAL)
         self._sessions: OrderedDict[tuple[str, bool], tuple[SSL.Session, float]] = OrderedDict()
         """Each with the end of its certificate, Unix seconds."""
+        self._begun: WeakKeyDictionary[Connection, tuple[str, bool, SSL.Connection]] = WeakKeyDictionary()
+        """Connections whose session was not taken yet."""
 
     def connection(self, server: Server, host: str, *, http2: bool) -> SSL.Connection:
         """A client-side connection that only a certificate for `host` can complete."""
@@ -141,11 +144,25 @@ class UpstreamTls:
         session, until = self._sessions.get((host, http2), (None, 0.0))
         if session is not None and self._clock() < until:
             conn.set_session(session)
+        self._begun[server] = (host, http2, conn)
         return conn
 
-    def remember(self, host: str, http2: bool, conn: SSL.Connection) -> None:
-        """Keep the session of an established, verified connection. TLS 1.3 tickets arrive with the
-        first data, so this is called once the first response head is in."""
+    def answered(self, server: Server) -> None:
+        """The first response head is in: keep the session for the next connection. TLS 1.3 sends its tickets
+        with the first data."""
+        begun = self._begun.pop(server, None)
+        if begun is not None:
+            self._remember(*begun)
+
+    def closed(self, server: Connection) -> None:
+        """After a connection that failed before it answered, the host is verified anew."""
+        begun = self._begun.pop(server, None)
+        if begun is not None and server.error:
+            self._sessions.pop((begun[0], False), None)
+            self._sessions.pop((begun[0], True), None)
+
+    def _remember(self, host: str, http2: bool, conn: SSL.Connection) -> None:
+        """Keep the session of an established, verified connection."""
         session, certificate = conn.get_session(), conn.get_peer_certificate(as_cryptography=True)
         if session is None or certificate is None:
             return
@@ -153,8 +170,3 @@ class UpstreamTls:
         self._sessions.move_to_end((host, http2))
         if len(self._sessions) > SESSIONS:
             self._sessions.popitem(last=False)
-
-    def forget(self, host: str) -> None:
-        """Drop the sessions of `host`: its last handshake failed, verify anew."""
-        self._sessions.pop((host, False), None)
-        self._sessions.pop((host, True), None)

@@ -12,7 +12,7 @@ from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.layers import tls
 from OpenSSL import SSL
 
-from coatcheck.planes.listeners.client_hello import is_whole
+from coatcheck.planes.mitm.client_hello import is_whole
 
 _DATA = SSL._ffi.new("char **")
 

@@ -4,7 +4,7 @@ Nothing in it can be judged: no path, no handle, no answer. So the name in its h
 target, no credential is ever put in, bytes are counted and limited, and the policy's linter warns.
 """
 
-from typing import TYPE_CHECKING, override
+from typing import override
 
 from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
@@ -12,11 +12,9 @@ from mitmproxy.proxy.layers.tls import parse_client_hello
 
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.host import HostRefused
-from coatcheck.planes.listeners.client_hello import is_whole, server_name
-
-if TYPE_CHECKING:
-    from coatcheck.planes.mitm.connection import EgressConnection
-    from coatcheck.request.call import Call
+from coatcheck.planes.mitm.client_hello import is_whole, server_name
+from coatcheck.planes.mitm.link import Link
+from coatcheck.request.call import Call
 
 type Generator = layer.CommandGenerator[None]
 
@@ -27,7 +25,7 @@ ENCRYPTED_CLIENT_HELLO = 0xFE0D
 class OpaqueTunnel(layer.Layer):
     """Waits for the whole ClientHello, checks its name, connects, and relays bytes both ways."""
 
-    def __init__(self, context: Context, link: "EgressConnection", call: "Call") -> None:
+    def __init__(self, context: Context, link: Link, call: Call) -> None:
         super().__init__(context)
         self._link = link
         self._call = call
@@ -67,11 +65,11 @@ class OpaqueTunnel(layer.Layer):
         if hello is None:
             return None
         self._hello_complete = True
-        assert self._link.tunnel is not None
+        assert self._link.admission.route.tunnel is not None
         if any(kind == ENCRYPTED_CLIENT_HELLO for kind, _ in hello.extensions):
             return Deny(Reason.AUTHORITY_MISMATCH, "encrypted ClientHello")
         try:
-            same = server_name(hello) == self._link.tunnel[0]
+            same = server_name(hello) == self._link.admission.route.tunnel[0]
         except HostRefused:
             same = False
         if not same:
@@ -80,11 +78,11 @@ class OpaqueTunnel(layer.Layer):
         return None
 
     def _connect(self) -> Generator:
-        self.context.server.address = self._link.tunnel
+        self.context.server.address = self._link.admission.route.tunnel
         err = yield commands.OpenConnection(self.context.server)
         if err:
-            self._link.last_failed = self.context.server
-            yield from self._refuse(self._link.upstream_denial())
+            self._link.upstreams.opened(self.context.server, usable=False)
+            yield from self._refuse(self._link.upstreams.denial())
             return
         denial = self._call.commit_tunnel()
         denial = denial or self._call.sent(len(self._hello))
@@ -92,7 +90,7 @@ class OpaqueTunnel(layer.Layer):
             yield from self._refuse(denial)
             return
         self._open = True
-        self._link.leaving.append(self._call)
+        self._link.outbox.depart(self._call)
         yield commands.SendData(self.context.server, bytes(self._hello))
         self._hello.clear()
 
@@ -100,12 +98,12 @@ class OpaqueTunnel(layer.Layer):
         from_client = event.connection is self.context.client
         denial = self._call.sent(len(event.data)) if from_client else self._call.received(len(event.data))
         if denial is not None:
-            self._link.abort(denial.reason)
+            self._link.ending.abort(denial.reason)
             return
         yield commands.SendData(self.context.server if from_client else self.context.client, event.data)
 
     def _refuse(self, denial: Deny) -> Generator:
         """There is no HTTP to answer in: the reason is in the audit log, the connection ends."""
-        self._link.plane.exchange.late_refusal(self._call, denial)
-        self._link.abort(denial.reason)
+        self._link.admission.refuse_tunnel(self._call, denial)
+        self._link.ending.abort(denial.reason)
         yield from ()

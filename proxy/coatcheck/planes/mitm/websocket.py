@@ -6,7 +6,7 @@ and relays ping payloads and close reasons unseen (notes/mitmproxy 1.5). Extensi
 """
 
 import codecs
-from typing import TYPE_CHECKING, Any, override
+from typing import Any, override
 
 import wsproto
 from mitmproxy import http
@@ -20,9 +20,7 @@ from wsproto.utilities import ProtocolError
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.scrub import Scrubber
 from coatcheck.planes.mitm.time_slice import Resume, TimeSlice
-
-if TYPE_CHECKING:
-    from coatcheck.request.call import Call
+from coatcheck.request.call import Call
 
 type Generator = layer.CommandGenerator[None]
 
@@ -30,7 +28,7 @@ type Generator = layer.CommandGenerator[None]
 class MessageFilter:
     """One WebSocket message, fragment by fragment."""
 
-    def __init__(self, call: "Call", *, from_client: bool) -> None:
+    def __init__(self, call: Call, *, from_client: bool) -> None:
         self._call = call
         self._from_client = from_client
         self._patterns = None if from_client else call.answer.patterns
@@ -79,7 +77,7 @@ class _Side:
 class EgressWebsocket(layer.Layer):
     """Relays between the two sides until one closes, or the session's right to it ends."""
 
-    def __init__(self, context: Context, flow: http.HTTPFlow, call: "Call", turn: TimeSlice) -> None:
+    def __init__(self, context: Context, flow: http.HTTPFlow, call: Call, turn: TimeSlice) -> None:
         super().__init__(context)
         self._turn = turn
         self._ends: list[events.ConnectionClosed] = []

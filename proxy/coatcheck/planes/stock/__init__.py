@@ -1,1 +1,1 @@
-"""The compatibility mode for a stock `mitmdump -s`."""
+"""The compatibility mode: an addon for a stock `mitmdump -s`, which cannot hold every invariant."""

@@ -1,12 +1,11 @@
 """The compatibility mode's addon. mitmproxy forwards when a hook raises, so each one denies first (I3)."""
 
 import asyncio
-import hashlib
 import logging
 import shlex
 import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from mitmproxy import connection, ctx, dns, http, tcp, tls, udp
@@ -18,16 +17,16 @@ from mitmproxy.tools.dump import DumpMaster
 
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.host import HostRefused, canonical_host
-from coatcheck.decision.message import Destination, Origin, OriginClass, Peer
+from coatcheck.decision.message import Destination, Peer
 from coatcheck.decision.response import Framing
 from coatcheck.decision.verdict import Inject
 from coatcheck.planes.mitm.adaptations import adapt_mitmproxy
-from coatcheck.planes.mitm.destination import destination_of, tunnel_target
+from coatcheck.planes.mitm.destination import Route, destination_of, tunnel_target
 from coatcheck.planes.mitm.refusal import refusal
 from coatcheck.planes.mitm.translate import apply_edits, request_head, response_head, set_response_headers
-from coatcheck.planes.origins.proxy_authorization import proxy_credential
+from coatcheck.planes.origins.proxy_authorization import ClientProof
+from coatcheck.planes.stock.forwarding import Forwarding, abort
 from coatcheck.planes.stock.options import notice, refuse_to_start, unmet
-from coatcheck.planes.stock.passage import Passage, abort
 from coatcheck.planes.stock.session import StockSession
 from coatcheck.planes.upstream.upstream import UpstreamRefused
 from coatcheck.request.call import Call
@@ -44,12 +43,11 @@ DNS_PORTS = (53, 5353)
 
 
 class _Link:
-    """What is known of one client connection; `destination_of` reads `tunnel` and `client`."""
+    """What is known of one client connection."""
 
     def __init__(self, client: connection.Client) -> None:
-        self.client = client
-        self.peer = Peer("mitmdump", ())
-        self.tunnel: tuple[str, int] | None = None
+        self.proof = ClientProof(Peer("mitmdump", ()))
+        self.route = Route(client, self.proof)
         self.allowed: set[tuple[str, int]] = set()
         """Where its requests may go; a tunnel's target alone allows no connection yet."""
         self.screened: dict[str, frozenset[str]] = {}
@@ -63,9 +61,9 @@ class StockAddon:
         self._script = script
         self._session: StockSession | None = None
         self._links: dict[str, _Link] = {}
-        self._passages: WeakKeyDictionary[http.HTTPFlow, Passage] = WeakKeyDictionary()
+        self._forwarded: WeakKeyDictionary[http.HTTPFlow, Forwarding] = WeakKeyDictionary()
         self._refusals: WeakKeyDictionary[http.HTTPFlow, http.Response] = WeakKeyDictionary()
-        self._keeper: asyncio.Task[None] | None = None
+        self._renewal: asyncio.Task[None] | None = None
 
     # --- start and end ------------------------------------------------------------------------------
 
@@ -76,7 +74,7 @@ class StockAddon:
         loader.add_option("coatcheck_accept_reduced", bool, False, "Coatcheck: inject all the same.")
 
     def configure(self, updated: set[str]) -> None:
-        """Starts, or ends mitmdump; looks again whenever an option changes."""
+        """Starts, or ends mitmdump; checks again whenever an option changes."""
         found = {name: getattr(ctx.options, name) for name in ctx.options.keys()}  # noqa: SIM118 - no mapping
         problems = unmet(found, ctx.options.scripts, self._script)
         if not isinstance(ctx.master, DumpMaster):
@@ -106,14 +104,14 @@ class StockAddon:
             self._session.write_environment(Path(file), host, ctx.options.listen_port or 8080, ca)
         except Exception as error:  # noqa: BLE001
             refuse_to_start([str(error)], self._script)
-        self._keeper = asyncio.create_task(self._session.keep())
+        self._renewal = asyncio.create_task(self._session.keep())
         sys.stderr.write(notice(injects=ctx.options.coatcheck_accept_reduced))
         sys.stderr.write(f"coatcheck: for clients: source {shlex.quote(str(file))}\n")
         sys.stderr.flush()
 
     async def done(self) -> None:
-        if self._keeper is not None:
-            self._keeper.cancel()
+        if self._renewal is not None:
+            self._renewal.cancel()
         if self._session is not None:
             await self._session.close()
 
@@ -132,11 +130,11 @@ class StockAddon:
 
     def _connect(self, link: _Link, request: http.Request) -> Deny | None:
         assert self._session is not None
-        self._present(link, request)
+        link.proof.present(request, None, 0.0)
         target = tunnel_target(request)
         if isinstance(target, Deny):
             return target
-        allowed = self._session.exchange.connect(link.peer, *target)
+        allowed = self._session.exchange.connect(link.route.peer, *target)
         if isinstance(allowed, Call) and allowed.denial is not None:
             return allowed.denial
         if isinstance(allowed, Call) or target[1] in DNS_PORTS:
@@ -145,20 +143,14 @@ class StockAddon:
                 self._session.exchange.late_refusal(allowed, denial)
                 allowed.complete(denial.reason)
             return denial
-        link.tunnel = target
+        link.route.tunnel = target
         return None
-
-    def _present(self, link: _Link, request: http.Request) -> None:
-        shown = proxy_credential(request)
-        if shown is not None:
-            digest = hashlib.sha256(shown.encode()).hexdigest()
-            link.peer = Peer("mitmdump", (Origin(OriginClass.BEARER, digest),))
 
     def tls_clienthello(self, data: tls.ClientHelloData) -> None:
         """SNI and CONNECT target must be one name (I7); a hook cannot refuse, so the connection is reset."""
         client = data.context.client
         try:
-            tunnel = self._links[client.id].tunnel
+            tunnel = self._links[client.id].route.tunnel
             same = tunnel is not None and client.sni is not None and canonical_host(client.sni) == tunnel[0]
         except (HostRefused, KeyError):
             same = False
@@ -210,34 +202,34 @@ class StockAddon:
         assert self._session is not None
         exchange, request = self._session.exchange, flow.request
         link = self._links[flow.client_conn.id]
-        if link.tunnel is None:
-            self._present(link, request)
+        if link.route.tunnel is None:
+            link.proof.present(request, None, 0.0)
             # mitmproxy has taken the target apart; `destination_of` wants to read it itself.
             host = f"[{request.data.host}]" if ":" in request.data.host else request.data.host
             request.data.authority = f"{host}:{request.data.port}".encode()
         size = expected_http_body_size(request)
         head = request_head(request, end_stream=size == 0)
-        found = destination_of(request, head, cast(Any, link), lambda *_: None)
+        found = destination_of(request, head, link.route, lambda name: None)
         if not isinstance(found, Deny) and head.get("upgrade") is not None:
             found = Deny(Reason.PLANE_CANNOT, "protocol switches do not pass a stock mitmdump")
         if isinstance(found, Deny):
-            nowhere = Destination("https", *(link.tunnel or ("", 0)))
-            return found, exchange.refused(link.peer, nowhere, head, found).request_id
+            nowhere = Destination("https", *(link.route.tunnel or ("", 0)))
+            return found, exchange.refused(link.route.peer, nowhere, head, found).request_id
         destination, head = found
-        call, waiting = exchange.receive(link.peer, destination, head, http2=False)
-        passage = self._passages[flow] = Passage(flow, call)
-        await self._settle(call, waiting, size)
+        call, waiting = exchange.receive(link.route.peer, destination, head, http2=False)
+        forwarding = self._forwarded[flow] = Forwarding(flow, call)
+        await self._wait_for_secrets(call, waiting, size)
         if call.denial is None:
             link.allowed.add((destination.host, destination.port))
             request.data.host, request.data.port = destination.host, destination.port
             request.data.scheme = destination.scheme.encode()
-            passage.buffered = bool(call.body_limit)
-            if not passage.buffered:
-                self._commit(flow, passage, b"")
-                request.stream = passage.upload if size != 0 and call.denial is None else False
+            forwarding.buffered = bool(call.body_limit)
+            if not forwarding.buffered:
+                self._commit(flow, forwarding, b"")
+                request.stream = forwarding.upload if size != 0 and call.denial is None else False
         return call.denial, call.request_id
 
-    async def _settle(self, call: Call, waiting: Waiting, size: int | None) -> None:
+    async def _wait_for_secrets(self, call: Call, waiting: Waiting, size: int | None) -> None:
         """Wait for secrets, if they may be used; refuse what this mode cannot do."""
         assert self._session is not None
         denial = None
@@ -253,15 +245,15 @@ class StockAddon:
         if call.denial is None:
             self._session.exchange.late_refusal(call, denial)
 
-    def _commit(self, flow: http.HTTPFlow, passage: Passage, body: bytes) -> None:
+    def _commit(self, flow: http.HTTPFlow, forwarding: Forwarding, body: bytes) -> None:
         """The last look, and the secrets put in: mitmproxy connects only after this (see NOT_HELD, I5)."""
         assert self._session is not None
-        call = passage.call
+        call = forwarding.call
         edits = call.commit(body)
         if isinstance(edits, Deny):
             self._session.exchange.late_refusal(call, edits)
             return
-        passage.remember_head()
+        forwarding.remember_head()
         apply_edits(flow.request, edits)
         if edits.body is not None:
             flow.request.data.content = edits.body
@@ -271,18 +263,18 @@ class StockAddon:
             flow.request.headers["connection"] = "close"
 
     async def request(self, flow: http.HTTPFlow) -> None:
-        passage = self._passages.get(flow)
-        if passage is None or not passage.buffered or flow.response is not None:
+        forwarding = self._forwarded.get(flow)
+        if forwarding is None or not forwarding.buffered or flow.response is not None:
             return
         flow.error = _killed()
         assert self._session is not None
-        call, body = passage.call, flow.request.raw_content or b""
+        call, body = forwarding.call, flow.request.raw_content or b""
         try:
             waiting = self._session.exchange.receive_body(call, body) if call.need else None
             if waiting is not None:
                 await waiting()
             if call.denial is None:
-                self._commit(flow, passage, body)
+                self._commit(flow, forwarding, body)
             denial = call.denial
         except Exception:
             logger.exception("a request was refused: the decision on its body failed")
@@ -293,10 +285,10 @@ class StockAddon:
             flow.error = None
 
     def _refuse(self, flow: http.HTTPFlow, denial: Deny, number: str) -> None:
-        passage = self._passages.pop(flow, None)
-        if passage is not None:
-            passage.restore_head()
-            passage.call.complete(denial.reason)
+        forwarding = self._forwarded.pop(flow, None)
+        if forwarding is not None:
+            forwarding.restore_head()
+            forwarding.call.complete(denial.reason)
         size = expected_http_body_size(flow.request)
         flow.request.stream = False
         if size is not None and 0 <= size <= ANSWERED_BODY:
@@ -309,13 +301,13 @@ class StockAddon:
         if flow.response is not None and flow.response is self._refusals.get(flow):
             return
         flow.error = _killed()
-        passage = self._passages.get(flow)
-        assert passage is not None
+        forwarding = self._forwarded.get(flow)
+        assert forwarding is not None
         assert flow.response is not None
-        passage.restore_head()
-        plan = passage.call.respond(response_head(flow.response), end_stream=False)
+        forwarding.restore_head()
+        plan = forwarding.call.respond(response_head(flow.response), end_stream=False)
         if isinstance(plan, Deny) or flow.response.status_code == 101:
-            passage.end(plan.reason if isinstance(plan, Deny) else Reason.UPSTREAM_RESPONSE_REFUSED)
+            forwarding.end(plan.reason if isinstance(plan, Deny) else Reason.UPSTREAM_RESPONSE_REFUSED)
             return
         set_response_headers(
             flow.response,
@@ -324,19 +316,19 @@ class StockAddon:
             to_h2=False,
             to_http10=flow.request.http_version == "HTTP/1.0",
         )
-        flow.response.stream = passage.download
+        flow.response.stream = forwarding.download
         flow.error = None
 
     def response(self, flow: http.HTTPFlow) -> None:
-        passage = self._passages.pop(flow, None)
-        if passage is not None:
-            passage.call.complete(None)
+        forwarding = self._forwarded.pop(flow, None)
+        if forwarding is not None:
+            forwarding.call.complete(None)
 
     def error(self, flow: http.HTTPFlow) -> None:
-        passage = self._passages.pop(flow, None)
-        if passage is not None:
-            passage.restore_head()
-            passage.call.complete(Reason.UPSTREAM_UNREACHABLE)
+        forwarding = self._forwarded.pop(flow, None)
+        if forwarding is not None:
+            forwarding.restore_head()
+            forwarding.call.complete(Reason.UPSTREAM_UNREACHABLE)
 
     # --- what must never happen ---------------------------------------------------------------------
 

@@ -1,1 +1,1 @@
-"""Dialling upstreams: names resolved and screened here, TLS verified, parent proxies."""
+"""Dialling upstreams: names resolved and screened here, parent proxies, a bound on the TLS handshake."""

@@ -16,7 +16,7 @@ import aiohappyeyeballs
 
 from coatcheck.decision.address import Network, screen
 from coatcheck.decision.denial import Reason
-from coatcheck.planes.listeners.descriptors import is_spare
+from coatcheck.planes.descriptors import is_spare
 from coatcheck.planes.upstream.name_servers import NameServers
 from coatcheck.planes.upstream.parent_proxy import ParentProxy, UpstreamRefused, open_tunnel
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from coatcheck.planes.listeners.sockets import address_of, reset, say_and_close
+from coatcheck.planes.sockets import address_of, answer_and_close, reset
 
 
 async def test_a_reset_drops_what_is_buffered_and_is_no_clean_end() -> None:
@@ -27,7 +27,7 @@ async def test_a_last_word_arrives_although_nobody_read_what_was_said_before() -
     """Closing over unread bytes would reset the connection, and take the word back."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await say_and_close(reader, writer, b"no")
+        await answer_and_close(reader, writer, b"no")
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.planes.mitm import plane as mitm
+from coatcheck.planes.mitm import deadlines
 from demo.upstreams.server import TlsServer
 from tests.daemon import Sandbox, TestDaemon, running_daemon
 from tests.planes.attack import eventually, nothing_is_left, request
@@ -345,7 +345,7 @@ async def test_who_says_too_little_for_too_long_is_cut_off(
     daemon: TestDaemon, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A silent client holds a place for as long as a request head may take, not longer."""
-    monkeypatch.setattr(mitm, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(deadlines, "HEAD_SECONDS", 0.2)
 
     async def begin(first: bytes) -> bytes:
         async with connected(sandbox) as raw:
@@ -386,5 +386,5 @@ async def test_names_that_are_refused_drive_nobody_elses_from_the_cache(small: T
     for number in range(3):
         async with secured(small, sandbox, f"n{number}.example"):
             pass
-    assert len(small.plane._client_tls._contexts) == 0
-    assert len(small.plane._refusal_tls._contexts) == 3
+    assert len(small.plane.shared.signing_ca._daemons._contexts) == 0
+    assert len(small.plane.shared.signing_ca._for_refusals._contexts) == 3

@@ -6,7 +6,7 @@ the client's own words: TLS is completed with a certificate for the name that wa
 in it gets the refusal.
 """
 
-from typing import TYPE_CHECKING, override
+from typing import override
 
 from mitmproxy.connection import ConnectionState
 from mitmproxy.proxy import commands, events, layer
@@ -17,15 +17,12 @@ from mitmproxy.proxy.layers.tls import parse_client_hello
 
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.host import HostRefused
-from coatcheck.decision.message import Peer
-from coatcheck.planes.listeners.client_hello import is_whole, server_name
+from coatcheck.planes.mitm.client_hello import is_whole, server_name
 from coatcheck.planes.mitm.layers import EgressHttpLayer
+from coatcheck.planes.mitm.link import Link
 from coatcheck.planes.mitm.refusal import refusal_bytes
 from coatcheck.planes.mitm.tls_layers import EgressClientTls
 from coatcheck.planes.mitm.tunnel import OpaqueTunnel
-
-if TYPE_CHECKING:
-    from coatcheck.planes.mitm.connection import EgressConnection
 
 type Generator = layer.CommandGenerator[None]
 
@@ -36,15 +33,15 @@ _ALERT = b"\x15\x03\x03\x00\x02\x02"
 _DECODE_ERROR, _UNRECOGNIZED_NAME = b"\x32", b"\x70"
 
 
-def first_layer(context: Context, link: "EgressConnection", peer: Peer) -> layer.Layer:
-    """What reads a new connection: a client that knows of its proxy asks it, the others are listened to."""
-    return HttpProxy(context) if peer.original is None else Listening(context, link)
+def first_layer(context: Context, link: Link) -> layer.Layer:
+    """What reads a new connection: HTTP where the client knows of its proxy, else `Redirected`."""
+    return HttpProxy(context) if link.admission.peer.original is None else Redirected(context, link)
 
 
-class Listening(layer.Layer):
+class Redirected(layer.Layer):
     """Collects the first bytes, decides by them, and gives way to the layer that fits."""
 
-    def __init__(self, context: Context, link: "EgressConnection") -> None:
+    def __init__(self, context: Context, link: Link) -> None:
         super().__init__(context)
         self._link = link
         self._first = bytearray()
@@ -66,7 +63,7 @@ class Listening(layer.Layer):
             yield from self._give_way(EgressHttpLayer(self.context, HTTPMode.transparent, self._link))
         else:
             denial = Deny(Reason.PROTOCOL_REFUSED, "a redirected connection that is neither TLS nor HTTP")
-            request_id = self._link.plane.refuse_connection(self._link, denial)
+            request_id = self._link.admission.refuse_connection(denial)
             yield from self._end(refusal_bytes(denial, request_id))
 
     def _read_hello(self) -> Generator:
@@ -83,28 +80,30 @@ class Listening(layer.Layer):
             yield from self._enter(name)
 
     def _enter(self, name: str | None) -> Generator:
-        link, original = self._link, self._link.peer.original
+        admission = self._link.admission
+        original = admission.peer.original
         assert original is not None
         if name is None:
             denial = Deny(Reason.AUTHORITY_MISMATCH, "no TLS server name, so that nothing says who is meant")
-            link.tunnel = (original.address, original.port)
-            link.plane.refuse_connection(link, denial)
+            admission.route.tunnel = (original.address, original.port)
+            admission.refuse_connection(denial)
         else:
-            link.tunnel = (name, original.port)
-            link.plane.open_tunnel(link, link.tunnel)
-        if link.opaque is not None:
-            yield from self._give_way(OpaqueTunnel(self.context, link, link.opaque))
+            admission.route.tunnel = (name, original.port)
+            admission.open_tunnel(admission.route.tunnel)
+        if admission.opaque is not None:
+            yield from self._give_way(OpaqueTunnel(self.context, self._link, admission.opaque))
         else:
             yield from self._give_way(EgressClientTls(self.context))
 
     def _give_way(self, to: layer.Layer) -> Generator:
-        self._link.layer = to
-        self._link.await_head()
+        # As mitmproxy's NextLayer does: this layer is passed over from now on.
+        self.handle_event = self._handle_event = to.handle_event  # type: ignore[method-assign]
+        self._link.deadlines.await_head()
         yield from to.handle_event(events.Start())
         yield from to.handle_event(events.DataReceived(self.context.client, bytes(self._first)))
 
     def _refuse_hello(self, denial: Deny, alert: bytes = _DECODE_ERROR) -> Generator:
-        self._link.plane.refuse_connection(self._link, denial)
+        self._link.admission.refuse_connection(denial)
         yield from self._end(_ALERT + alert)
 
     def _end(self, answer: bytes) -> Generator:

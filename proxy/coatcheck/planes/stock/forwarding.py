@@ -12,14 +12,14 @@ from typing import Any
 from mitmproxy import ctx, http
 
 from coatcheck.decision.denial import Deny, Reason
-from coatcheck.planes.listeners.sockets import reset
+from coatcheck.planes.sockets import reset
 from coatcheck.request.call import Call
 
 logger = logging.getLogger(__name__)
 
 
-class Passage:
-    """A request that was judged."""
+class Forwarding:
+    """One request that was judged."""
 
     def __init__(self, flow: http.HTTPFlow, call: Call) -> None:
         self.call = call

@@ -2,7 +2,7 @@
 
 import resource
 
-from coatcheck.planes.listeners.descriptors import RESERVED, is_spare
+from coatcheck.planes.descriptors import RESERVED, is_spare
 
 
 def test_the_last_ones_are_nobodys() -> None:

@@ -10,7 +10,7 @@ from mitmproxy.proxy.layers.tls import get_client_hello, parse_client_hello
 from mitmproxy.tls import ClientHello
 
 from coatcheck.decision.host import HostRefused
-from coatcheck.planes.listeners.client_hello import HELLO_BYTES, HELLO_RECORDS, is_whole, server_name
+from coatcheck.planes.mitm.client_hello import HELLO_BYTES, HELLO_RECORDS, is_whole, server_name
 
 
 def real_hello(name: str = "api.openai.com") -> bytes:

@@ -31,7 +31,7 @@ LINGER_SECONDS = 1.0
 LINGER_BYTES = 65_536
 
 
-async def say_and_close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, word: bytes) -> None:
+async def answer_and_close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, word: bytes) -> None:
     """Send `word` and close. What the peer goes on sending is read for a moment: closing over unread bytes
     resets the connection, and takes the word back (RFC 9112 9.6)."""
     try:
