@@ -53,9 +53,9 @@ def sandbox(name: str = "sbx_0000000000000001") -> Sandbox:
     )  # fmt: skip
 
 
-def people(*sessions: str) -> Sequence[SandboxIdentity]:
+def people(*sessions: str, generation: int = 2) -> Sequence[SandboxIdentity]:
     return [
-        SandboxIdentity(name, session, "socket", 120.0, {}, "ca", "bundle", "trust", ("api",))
+        SandboxIdentity(name, session, "socket", 120.0, {}, "ca", "bundle", "trust", ("api",), generation)
         for name, session in zip(("agent", "tool"), sessions, strict=False)
     ]
 
@@ -82,7 +82,9 @@ def begin(
     keeper: SandboxStore, *sessions: str, back: RestorePoint | None = None, of: Sandbox | None = None
 ) -> int:
     """A life; its generation."""
-    record = keeper.begin(of or sandbox(), WANTED, people(*sessions), back)
+    place = of or sandbox()
+    sessions_of_it = people(*sessions, generation=keeper.next_generation(place.id, back))
+    record = keeper.begin(place, WANTED, sessions_of_it, back)
     assert record is not None
     return record.generation
 
@@ -113,29 +115,43 @@ def test_each_life_is_a_new_generation_and_knows_where_it_came_from(tmp_path: Pa
     kept = keeper(tmp_path)
     kept.read_all()
     place = kept.place("sbx_0000000000000001")
-    assert begin(kept, "ses_1") == 1
-    first = save(kept, place / SNAPSHOTS / "first", 1)
-    assert begin(kept, "ses_2", back=kept.comeback("sbx_0000000000000001", first)) == 2
-    second = save(kept, place / SNAPSHOTS / "second", 2)
-    assert begin(kept, "ses_3", back=kept.comeback("sbx_0000000000000001", first)) == 3
+    assert begin(kept, "ses_1") == 2
+    first = save(kept, place / SNAPSHOTS / "first", 2)
+    assert begin(kept, "ses_2", back=kept.comeback("sbx_0000000000000001", first)) == 3
+    second = save(kept, place / SNAPSHOTS / "second", 3)
+    assert begin(kept, "ses_3", back=kept.comeback("sbx_0000000000000001", first)) == 4
     assert kept.held() == frozenset({"ses_1", "ses_2", "ses_3"})
     record = kept.record("sbx_0000000000000001")
     assert record is not None
-    assert [(each.generation, each.after) for each in record.lives] == [(1, None), (2, 1), (3, 1)]
+    assert [(each.generation, each.after) for each in record.lives] == [(2, None), (3, 2), (4, 2)]
     kept.remove("sbx_0000000000000001", second.name)
-    assert begin(kept, "ses_4", back=kept.comeback("sbx_0000000000000001", first)) == 4
+    assert begin(kept, "ses_4", back=kept.comeback("sbx_0000000000000001", first)) == 5
     assert kept.held() == frozenset({"ses_1", "ses_4"})  # nothing holds the strings of the others any more
+
+
+def test_sessions_of_a_generation_that_it_has_had_begin_no_life(tmp_path: Path) -> None:
+    """Two that begin at once, or a snapshot that came in meanwhile: a generation is of one life only."""
+    kept = keeper(tmp_path)
+    begin(kept, "ses_1")
+    late = kept.next_generation("sbx_0000000000000001", None)
+    begin(kept, "ses_2")
+    with pytest.raises(SandboxRefused) as refused:
+        kept.begin(sandbox(), WANTED, people("ses_3", generation=late), None)
+    assert refused.value.problem is SandboxProblem.SANDBOX_BUSY
+    assert kept.held() is None or "ses_3" not in kept.held()  # type: ignore[operator]
+    save(kept, kept.place("sbx_0000000000000001") / SNAPSHOTS / "imported", 8)
+    assert kept.next_generation("sbx_0000000000000001", None) == 9
 
 
 def test_a_clone_takes_over_the_line_and_no_more(tmp_path: Path) -> None:
     """What became of its parent after the snapshot is not its past."""
     kept = keeper(tmp_path)
     begin(kept, "ses_1")
-    saved = save(kept, kept.place("sbx_0000000000000001") / FORKS / "point", 1)
+    saved = save(kept, kept.place("sbx_0000000000000001") / FORKS / "point", 2)
     begin(kept, "ses_2", back=kept.comeback("sbx_0000000000000001", saved))
     back = kept.comeback("sbx_0000000000000001", saved)
     other = sandbox("sbx_0000000000000002")
-    assert begin(kept, "ses_c", back=back, of=other) == 2
+    assert begin(kept, "ses_c", back=back, of=other) == 3
     clone = kept.record(other.id)
     assert clone is not None
     assert [dict(each.sessions) for each in clone.lives] == [{"agent": "ses_1"}, {"agent": "ses_c"}]
@@ -235,7 +251,7 @@ def test_no_more_are_kept_than_the_operator_has_room_for(tmp_path: Path) -> None
     with pytest.raises(SandboxRefused):
         kept.check_room(["sbx_0000000000000003"])  # it will be kept in a moment
     kept.check_room()
-    assert begin(kept, "ses_2", of=other) == 1
+    assert begin(kept, "ses_2", of=other) == 2
 
 
 def test_whom_a_stopping_daemon_put_to_sleep_the_next_one_knows(tmp_path: Path) -> None:

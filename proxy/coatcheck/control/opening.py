@@ -81,10 +81,10 @@ def proof_of(wanted: models.NewSession, shared: str | None, transparent: bool = 
 
 
 async def open_session(
-    context: Context, wanted: models.NewSession, caller: str, *, own_sandbox: bool = False
+    context: Context, wanted: models.NewSession, caller: str, generation: int | None = None
 ) -> Opened:
-    """A live session with its handles. Whatever fails after it was made ends it again. `own_sandbox`: it is
-    for one that this daemon makes, and of no use if the daemon dies before there is one."""
+    """A live session with its handles. Whatever fails after it was made ends it again. `generation`: of the
+    sandbox's life that this daemon makes it for; if the daemon dies before that begins, it is of no use."""
     state = context.backend.state
     shared = context.backend.proxy_url
     proof = proof_of(wanted, shared, context.backend.transparent)
@@ -98,12 +98,13 @@ async def open_session(
         lease_seconds=wanted.lease_seconds,
         max_age=wanted.max_age,
         parent=wanted.parent,
+        generation=1 if generation is None else generation,
     )
 
     def make() -> tuple[Session, tuple[MintedHandle, ...]]:
         made = state.open_session(new, caller)
         try:
-            if own_sandbox:  # before anything can be done with it
+            if generation is not None:  # before anything can be done with it
                 state.note_listener(made[0].id, OWN_SANDBOX)
         except BaseException:
             state.end(made[0].id, caller)
@@ -112,7 +113,7 @@ async def open_session(
 
     session, handles = await context.give(make)
     try:
-        url = await _url(context, session, proof, shared, note=not own_sandbox)
+        url = await _url(context, session, proof, shared, note=generation is None)
     except BaseException as error:
         await context.take(lambda: state.end(session.id, caller))
         if isinstance(error, StateError):

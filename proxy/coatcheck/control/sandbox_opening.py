@@ -195,8 +195,9 @@ async def begin(
     sandboxes, maker = context.backend.sandboxes, admitted.wanted.opened_by
     opened: list[SandboxIdentity] = []
     try:
+        generation = await asyncio.to_thread(sandboxes.kept.next_generation, admitted.id, back)
         for each in people:
-            identity = await _identity(context, admitted, each)
+            identity = await _identity(context, admitted, each, generation)
             opened.append(identity)  # at once: what fails next must find it
         return await asyncio.to_thread(lambda: sandboxes.start(admitted, opened, back, boots=boots))
     except BaseException as error:
@@ -249,7 +250,9 @@ def _limits(wanted: NewSandbox) -> dict[str, int]:
     return {name: amount for name, amount in asked.items() if amount is not None}
 
 
-async def _identity(context: Context, admitted: Admitted, person: OpenedIdentity) -> SandboxIdentity:
+async def _identity(
+    context: Context, admitted: Admitted, person: OpenedIdentity, generation: int
+) -> SandboxIdentity:
     """A session of its own, that only this identity's connections belong to."""
     most = context.backend.state.settings.max_age
     wanted = admitted.wanted
@@ -264,7 +267,7 @@ async def _identity(context: Context, admitted: Admitted, person: OpenedIdentity
         listen="sandbox",
         parent=person.parent,
     )
-    opened = await open_session(context, session, wanted.opened_by, own_sandbox=True)
+    opened = await open_session(context, session, wanted.opened_by, generation)
     trust = context.backend.trust_for(opened.session.id)
     return SandboxIdentity(
         name=person.name,
@@ -276,6 +279,7 @@ async def _identity(context: Context, admitted: Admitted, person: OpenedIdentity
         bundle=str(trust.bundle.absolute()),
         java_truststore=str(trust.java_truststore.absolute()),
         credentials=tuple(sorted(opened.session.credentials)),
+        generation=opened.session.generation,
     )
 
 

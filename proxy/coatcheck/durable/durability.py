@@ -8,6 +8,10 @@ from typing import Final
 PERIODIC: Final = "auto-"
 """How the names of snapshots begin that nobody asked for by name: only these are ever replaced."""
 
+UNCLAIMED_GENERATION: Final = 1
+"""Of a machine that nobody has claimed. A sandbox's first life is of the next generation, whether its machine
+was booted before it or for it."""
+
 
 class Lifecycle(StrEnum):
     """What a sandbox is for; `lifecycle.settle` says what each word stands for."""
@@ -55,7 +59,8 @@ class Durability:
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """From a start, a restore or a wake to its end: one generation, with sessions of its own."""
+    """From a start, a restore or a wake to its end: one generation, with sessions of its own, which have the
+    same generation."""
 
     generation: int
     sessions: Mapping[str, str]

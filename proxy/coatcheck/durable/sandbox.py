@@ -78,6 +78,8 @@ class SandboxIdentity:
     """Files on the host."""
     credentials: tuple[str, ...] = ()
     """That its session was granted."""
+    generation: int = 1
+    """Of its session."""
 
 
 @dataclass(frozen=True, slots=True)

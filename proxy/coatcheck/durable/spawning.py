@@ -46,6 +46,7 @@ def spec_of(
             Volume(volumes(settings), wanted.tenant, each.name, each.at, each.size_mib)
             for each in wanted.volumes
         ),
+        generation=min(each.generation for each in identities),
     )
     return SupervisorSpec(
         id=sandbox.id,

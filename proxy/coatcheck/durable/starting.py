@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from coatcheck.durable import run_directory
@@ -21,7 +20,7 @@ from coatcheck.durable.spawning import (
     volumes,
 )
 from coatcheck.durable.store import SandboxStore
-from coatcheck.durable.unclaimed import GENERATION, Unclaimed
+from coatcheck.durable.unclaimed import Unclaimed
 from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
 from coatcheck.platform.private_files import open_private_directory
 from coatcheck.settings.daemon import Settings
@@ -111,10 +110,9 @@ def claim(
     prepared. ClaimError after that. Before it SandboxRefused or OSError, its directory's end among them: it
     has died, or there is no space; then the machine is to be ended."""
     try:
-        record = kept.begin(sandbox, admitted.wanted, identities, None, born=GENERATION)
+        record = kept.begin(sandbox, admitted.wanted, identities, None)
         run_directory.describe(unclaimed.directory, sandbox)
         spec = spec_of(sandbox, admitted, identities, settings, unclaimed.directory, unclaimed.lock)
-        spec = replace(spec, machine=replace(spec.machine, generation=GENERATION + 1))
         if record is not None:
             spec = kept.spec(spec, record, None)
         beginning()

@@ -17,6 +17,7 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 
 from coatcheck.durable.durability import (
+    UNCLAIMED_GENERATION,
     Durability,
     Incarnation,
     RestorePoint,
@@ -135,30 +136,50 @@ class SandboxStore:
                     "Remove one (`coatcheck sandbox rm`), or have COATCHECK_MAX_KEPT_SANDBOXES raised.",
                 )
 
+    def next_generation(self, sandbox_id: str, back: RestorePoint | None) -> int:
+        """Of its next life and of the sessions that are opened for that: later than all its lives, all that
+        was saved of it, what it begins `back` from, and a machine that nobody has claimed. SandboxRefused."""
+        lives, saved = self._lives(sandbox_id, back), self._generations(sandbox_id)
+        before = back.generation if back is not None else UNCLAIMED_GENERATION
+        return max(UNCLAIMED_GENERATION, before, *(each.generation for each in lives), *saved) + 1
+
+    def _lives(self, sandbox_id: str, back: RestorePoint | None) -> tuple[Incarnation, ...]:
+        """Those that the next one comes after: its own, or of a clone those of what it is cloned from."""
+        if back is not None and back.sandbox != sandbox_id:
+            return line_of(back.lives, back.generation)
+        record = self._records.get(sandbox_id)
+        return record.lives if record is not None else ()
+
+    def _generations(self, sandbox_id: str) -> list[int]:
+        return [each.generation for each in self.snapshots(sandbox_id) if each.generation is not None]
+
     def begin(
         self,
         sandbox: Sandbox,
         wanted: WantedSandbox,
         identities: Sequence[SandboxIdentity],
         back: RestorePoint | None,
-        born: int = 0,
     ) -> Record | None:
         """A new life of `sandbox` is about to start: on disk when this returns. None: it is no microVM, and
-        cannot be kept. SandboxRefused when too many are; OSError. `born`: the generation of its machine, if
-        that was there before it was anybody's."""
+        cannot be kept. SandboxRefused when too many are, or when its sessions are of an earlier generation
+        than `next_generation` says; OSError."""
         if wanted.choice.backend is not Backend.MICROVM:
             return None
         with self._lock:
             before = self._records.get(sandbox.id)
             if before is None:
                 self.check_room()
-            lives = before.lives if before is not None else ()
-            if back is not None and back.sandbox != sandbox.id:
-                lives = line_of(back.lives, back.generation)
-            saved = [each.generation for each in self.snapshots(sandbox.id) if each.generation is not None]
-            latest = max([born, *(each.generation for each in lives), *saved, back.generation if back else 0])
+            lives = self._lives(sandbox.id, back)
+            saved = self._generations(sandbox.id)
+            generation = min(each.generation for each in identities)
+            if generation < self.next_generation(sandbox.id, back):
+                raise SandboxRefused(
+                    SandboxProblem.SANDBOX_BUSY,
+                    f"its sessions are of generation {generation}, which it has had already",
+                    "Try again: it gets new sessions.",
+                )
             life = Incarnation(
-                generation=latest + 1,
+                generation=generation,
                 sessions={each.name: each.session for each in identities},
                 credentials={each.name: each.credentials for each in identities},
                 after=back.generation if back is not None and back.last is not None else None,
@@ -212,7 +233,6 @@ class SandboxStore:
         keeping, savable = record.wanted.keeping, record.wanted.savable
         machine = replace(
             spec.machine,
-            generation=record.generation,
             snapshot_key=self.key_file,
             snapshots=place,
             restore=Path(back.snapshot) if back is not None else None,

@@ -18,6 +18,7 @@ from typing import Final
 from coatcheck.certificates.trust import TrustFiles
 from coatcheck.decision.session import Isolation
 from coatcheck.durable import run_directory
+from coatcheck.durable.durability import UNCLAIMED_GENERATION
 from coatcheck.durable.sandbox import Admitted
 from coatcheck.durable.spawning import (
     FIRST_UID,
@@ -38,8 +39,6 @@ from coatcheck.launcher.spec import Identity, SupervisorSpec, dumps
 from coatcheck.platform.private_files import open_private_directory
 from coatcheck.settings.daemon import Settings
 
-GENERATION: Final = 1
-"""Of a machine that is nobody's. Its owner's is a later one, as a rebind demands."""
 CLAIM_SECONDS: Final = 20.0
 """For it to be somebody's; it takes 50 ms, and one that boots instead takes 4 s."""
 GIVE_UP_SECONDS: Final = 10.0
@@ -182,7 +181,7 @@ def _spec(machine: Unclaimed, settings: Settings, trust: TrustFiles) -> Supervis
             isolation=shape.isolation,
             image=Path(shape.image) if shape.image is not None else None,
             resources=shape.resources,
-            generation=GENERATION,
+            generation=UNCLAIMED_GENERATION,
         ),
         identities=(nobody,),
         lease_seconds=0,

@@ -152,6 +152,8 @@ async def test_each_is_somebody_of_its_own_with_the_time_of_now(claimed: Claimed
         assert abs(clock - time.time()) < 60  # it stood still for longer than that on a busy machine, or less
         record = claimed.where.daemon.sandboxes.kept.record(sandbox.id)
         assert record is not None and record.generation == 2
+        session = claimed.where.daemon.state.session(sandbox.shown["sessions"]["agent"])
+        assert session.generation == 2  # nobody's machine is of the first
 
 
 async def test_each_has_its_own_authority_and_no_other(claimed: Claimed) -> None:

@@ -15,6 +15,7 @@ import pytest_asyncio
 
 from coatcheck.client.control import ControlError
 from coatcheck.client.sandbox import Process, Sandbox, SandboxClient
+from coatcheck.state import Status
 from tests.known_secrets import needles
 from tests.sandboxes import WANTED, Place, image_cache, place
 from tests.secret_grep import leaks_below
@@ -177,6 +178,50 @@ async def test_no_authority_crosses_between_them(family: Family) -> None:
     assert last["session"] == two.shown["sessions"]["agent"]
 
 
+async def test_each_life_is_of_a_later_generation_and_no_earlier_life_goes_on(family: Family) -> None:
+    """A fork and each restore raise it; session, machine and handles are of one. What was issued to a life
+    that a restore left behind is refused in the next one; the life itself, and its way out, are gone."""
+    state, client, listeners = family.where.daemon.state, family.client, family.where.daemon.listeners
+    assert listeners is not None
+
+    def session(of: Sandbox) -> str:
+        return str(of.shown["sessions"]["agent"])
+
+    def generation(of: Sandbox) -> int:
+        record = family.where.daemon.sandboxes.kept.record(of.id)
+        assert record is not None
+        handles = {each.claims.generation for each in state.handles(session(of))}
+        assert handles == {record.generation} == {state.session(session(of)).generation}
+        return record.generation
+
+    born = generation(family.parent)
+    (one,) = await client.fork(family.parent.id)
+    try:
+        assert generation(one) == born + 1
+        assert generation(family.parent) == born
+        await one.snapshot("start")
+        first, first_key = session(one), await key_in(one)
+        socket = Path((listeners.endpoint(first) or "").removeprefix("unix://"))
+        assert socket.is_socket()
+        await one.restore("start")
+        assert generation(one) == born + 2
+        assert state.status(first) is Status.ENDED and not socket.exists()
+        second, second_key = session(one), await key_in(one)
+        assert await asked_with(one, first_key) == (200, "")  # its processes of before hold that string
+        assert await asked_with(one, second_key) == (200, "")
+        await one.restore("start")  # beside the second life, not after it
+        assert generation(one) == born + 3
+        assert state.status(second) is Status.ENDED
+        assert await asked_with(one, second_key) == (401, "handle_stolen")
+        assert await asked_with(one, first_key) == (200, "")
+        with pytest.raises(ControlError) as refused:
+            await asyncio.to_thread(family.where.control().rebind, session(one))
+        assert refused.value.reason == "bad_value"
+        assert await asked_with(one, first_key) == (200, "")
+    finally:
+        await one.kill()
+
+
 async def test_a_clone_of_a_clone_is_somebody_of_its_own_as_well(family: Family) -> None:
     """The string of the first of them means its own grant there; its own is stolen goods with its parent."""
     two = family.clones[1]
@@ -242,6 +287,6 @@ async def test_a_snapshot_holds_no_secret_and_brings_the_agent_back(family: Fami
     last = where.daemon.decisions()[-1]
     assert last["handle_of"] == family.parent.shown["sessions"]["agent"]  # the string of the beginning
     (shown,) = await one.snapshots()
-    assert (shown["name"], shown["generation"]) == ("then", 2)
+    assert (shown["name"], shown["generation"]) == ("then", 3)
     await one.remove_snapshot("then")
     assert await one.snapshots() == []
