@@ -100,7 +100,7 @@ def _decode_basic(value: str) -> tuple[str, str] | Deny:
 
 
 class BasicSpec(Strict):
-    username: Token | None = Field(None, description="User name to send; left out, the client's own is kept.")
+    username: Token | None = Field(None, description="User name to send. Default: the client's own is kept.")
 
 
 def _build(values: Mapping[str, Any]) -> BasicInjection:
@@ -109,7 +109,12 @@ def _build(values: Mapping[str, Any]) -> BasicInjection:
 
 
 WAY = Way(
-    keys={"basic": (BasicSpec, "Authorization: Basic; the handle is the password.")},
+    keys={
+        "basic": (
+            BasicSpec,
+            "Authorization: Basic; the handle is the password.",
+        )
+    },
     build=_build,
     parts={"basic": BasicSpec},
     examples={"basic": "basic: {username: x-access-token}"},

@@ -146,7 +146,9 @@ def _no_constant(_name: str) -> NoReturn:
 
 class BodySpec(Strict):
     field: Token = Field(description="Field of a JSON or form body that holds the handle.")
-    max: Size = Field(1 << 20, description="Larger bodies are refused: the body is buffered. Default 1MiB.")
+    max: Size = Field(
+        1 << 20, description="The largest body that is buffered; larger ones are refused. Default: 1MiB."
+    )
 
 
 def _build(values: Mapping[str, Any]) -> BodyInjection:
@@ -155,7 +157,7 @@ def _build(values: Mapping[str, Any]) -> BodyInjection:
 
 
 WAY = Way(
-    keys={"body": (BodySpec, "One field of a JSON or form body, which is buffered.")},
+    keys={"body": (BodySpec, "One field of an uncompressed JSON or form body, which is buffered.")},
     build=_build,
     parts={"body": BodySpec},
     examples={"body": "body: {field: token, max: 1MiB}", "field": "field: token"},

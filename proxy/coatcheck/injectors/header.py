@@ -71,8 +71,8 @@ def _build(values: Mapping[str, Any]) -> HeaderInjection:
 
 WAY = Way(
     keys={
-        "header": (HeaderName, "Name of the header that carries it."),
-        "value": (Template, "The header's value; default {secret}."),
+        "header": (HeaderName, "Name of the header that carries the handle."),
+        "value": (Template, "Template of the header's value. Default: {secret}."),
     },
     build=_build,
     snippets=(

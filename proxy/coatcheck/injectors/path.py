@@ -69,7 +69,7 @@ def _build(values: Mapping[str, Any]) -> PathInjection:
 
 
 WAY = Way(
-    keys={"path": (PathSpec, "One whole segment of the path.")},
+    keys={"path": (PathSpec, "One whole segment of the path, after an optional prefix.")},
     build=_build,
     parts={"path": PathSpec},
     examples={"path": "path: {prefix: bot}"},

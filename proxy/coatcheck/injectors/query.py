@@ -44,7 +44,7 @@ def _build(values: Mapping[str, Any]) -> QueryInjection:
 
 
 WAY = Way(
-    keys={"query": (Parameter, "Name of the query parameter.")},
+    keys={"query": (Parameter, "Name of the query parameter that carries the handle.")},
     build=_build,
     snippets=({"label": "query parameter", "description": "?key=…", "body": {"query": "${1:key}"}},),
 )

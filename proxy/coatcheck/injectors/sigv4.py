@@ -92,10 +92,10 @@ class SigV4Injection(Injector):
 
 class SigV4Spec(Strict):
     services: Annotated[list[Parameter], Field(min_length=1)] = Field(
-        [], description="May be signed for; default all."
+        [], description="AWS services that may be signed for. Default: all."
     )
     regions: Annotated[list[Parameter], Field(min_length=1)] = Field(
-        [], description="May be signed for; default all."
+        [], description="AWS regions that may be signed for. Default: all."
     )
 
 
@@ -105,7 +105,7 @@ def _build(values: Mapping[str, Any]) -> SigV4Injection:
 
 
 WAY = Way(
-    keys={"sigv4": (SigV4Spec, "AWS Signature Version 4.")},
+    keys={"sigv4": (SigV4Spec, "AWS Signature Version 4; the handle is the session token.")},
     build=_build,
     parts={"sigv4": SigV4Spec},
     examples={"sigv4": "sigv4: {services: [s3], regions: [eu-central-1]}"},
