@@ -250,6 +250,14 @@ def test_the_parts_of_the_page_have_the_headings_that_the_page_has() -> None:
     assert rows == headings and len(rows) > 5
 
 
+def test_every_decision_is_in_the_index_by_its_title() -> None:
+    """In order; a decision that nobody finds is made a second time."""
+    pages = sorted(path for path in (ROOT / "docs/adr").glob("*.md") if path.name != "README.md")
+    titles = [(path.name, path.read_text().partition("\n")[0].partition(": ")[2]) for path in pages]
+    rows = re.findall(r"(?m)^\| \[\d{4}\]\(([^)]+)\) \| (.+) \|$", (ROOT / "docs/adr/README.md").read_text())
+    assert rows == titles and len(rows) > 30
+
+
 # --- policies ----------------------------------------------------------------------------------------
 
 
