@@ -1,7 +1,6 @@
 """A request that a rule holds for somebody's word, for tests that ask and answer."""
 
 import asyncio
-from dataclasses import dataclass
 
 from coatcheck.decision.denial import Deny
 from coatcheck.decision.message import Destination, RequestHead
@@ -11,24 +10,14 @@ from coatcheck.request.approvals import Approvals
 from coatcheck.state.state import State
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """As `Approvals` sees one."""
-
-    request_id: str
-    destination: Destination
-    head: RequestHead
-    credentials: tuple[str, ...] = ()
-
-
 def held(
     approvals: Approvals, state: State, session: Session, target: str = "/merge", number: int = 1
 ) -> "asyncio.Task[str | Deny]":
     """A PUT that the session's first rule, which asks, lets leave after a yes."""
     rule = state.policies[session.policy].rules[0]
     destination = Destination("https", rule.hosts[0].suffix, 443)
-    request = Request(f"r{number}", destination, RequestHead("PUT", target, ()))
-    return asyncio.ensure_future(approvals.ask(request, Pass(session, rule), state))
+    head = RequestHead("PUT", target, ())
+    return asyncio.ensure_future(approvals.ask(f"r{number}", destination, head, Pass(session, rule), state))
 
 
 async def waiting(approvals: Approvals, count: int) -> None:

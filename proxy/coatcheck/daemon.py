@@ -123,7 +123,9 @@ class Daemon:
         self.feed = SandboxFeed()
         self.sandboxes = Sandboxes(settings, self.sandbox_changed, self._end_session, self.trust)
         self.state.keep(self.sandboxes.kept.held)
-        self.inspector = inspector_of(self)
+        self.inspector = inspector_of(
+            self.exchange, self.audit.signer, self.telemetry.emit, lambda: self.loop
+        )
         if settings.shadow_policy is not None:
             self.exchange.shadow = Shadow(
                 settings.shadow_policy,

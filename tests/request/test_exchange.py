@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import override
 
 import pytest
 
@@ -16,6 +17,8 @@ from coatcheck.policy import load_policy
 from coatcheck.request.call import Call
 from coatcheck.request.exchange import Exchange, ExchangeSettings
 from coatcheck.secrets import Secret, SecretMissing, SecretUnavailable
+from coatcheck.secrets.cache import CachedStore
+from coatcheck.secrets.memory import MemoryStore
 from coatcheck.state.sessions import NewSession
 from coatcheck.state.state import State
 from coatcheck.telemetry.audit.log import AuditUnavailable
@@ -64,18 +67,21 @@ rules:
 API = Destination("https", "api.example.org", 443)
 
 
-class Store:
+class Store(CachedStore):
     """A store whose answers a test sets: at hand, to be waited for, or failing."""
 
     def __init__(self, secret: str) -> None:
+        super().__init__(MemoryStore({}))
         self.secret = secret
         self.at_hand = True
         self.failure: Exception | None = None
         self.hangs = False
 
+    @override
     def peek(self, ref: SecretRef) -> Secret | None:
         return Secret(ref, self.secret) if self.at_hand else None
 
+    @override
     async def fetch(self, ref: SecretRef) -> Secret:
         if self.hangs:
             await asyncio.Event().wait()

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, Protocol
 
+from coatcheck.certificates.authority import Authority
 from coatcheck.certificates.trust import TrustFiles
 from coatcheck.durable.durability import Durability, RestorePoint, Saved
 from coatcheck.durable.elastic import Initiator
@@ -26,15 +27,18 @@ from coatcheck.launcher.sandbox import (
 from coatcheck.policy.in_force import PoliciesInForce
 from coatcheck.policy.shadow import Shadow
 from coatcheck.request.approvals import Approvals
+from coatcheck.request.exchange import Exchange
 from coatcheck.settings.daemon import Settings
 from coatcheck.state.buckets import Buckets
 from coatcheck.state.database import Status
 from coatcheck.state.errors import Problem, StateError
 from coatcheck.state.state import State
+from coatcheck.telemetry.audit.log import AuditLog
 from coatcheck.telemetry.events import Event, SandboxChange, SandboxEvent
 from coatcheck.telemetry.metrics.metrics import CONTENT_TYPE, Metrics
 from coatcheck.telemetry.recent import Recent
 from coatcheck.telemetry.sandbox_feed import SandboxFeed
+from coatcheck.telemetry.sinks import Telemetry
 
 type Listen = Literal["unix", "tcp", "sandbox"]
 
@@ -55,40 +59,9 @@ class SessionListeners(Protocol):
     def keep_out(self, host: str, port: int) -> None: ...
 
 
-class Audit(Protocol):
-    @property
-    def failing(self) -> str: ...
-
-
-class Authority(Protocol):
-    @property
-    def not_after(self) -> datetime: ...
-
-
 class Addresses(Protocol):
     @property
     def transparent(self) -> tuple[tuple[str, int], ...]: ...
-
-
-class Exchange(Protocol):
-    @property
-    def draining(self) -> bool: ...
-
-    @property
-    def shadow(self) -> Shadow | None: ...
-
-    @property
-    def approvals(self) -> Approvals: ...
-
-    @property
-    def buckets(self) -> Buckets: ...
-
-    def tell(self, event: Event) -> None: ...
-
-
-class Telemetry(Protocol):
-    @property
-    def recent(self) -> Recent: ...
 
 
 class Kept(Protocol):
@@ -214,7 +187,7 @@ class Daemon(Protocol):
     def metrics(self) -> Metrics: ...
 
     @property
-    def audit(self) -> Audit: ...
+    def audit(self) -> AuditLog: ...
 
     @property
     def authority(self) -> Authority: ...

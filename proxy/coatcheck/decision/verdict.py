@@ -22,6 +22,11 @@ class Pass:
     session: Session
     rule: Rule
 
+    @property
+    def credentials(self) -> tuple[str, ...]:
+        """Names of what is injected: none."""
+        return ()
+
 
 @dataclass(frozen=True, slots=True)
 class Inject:
@@ -30,6 +35,11 @@ class Inject:
     session: Session
     rule: Rule
     injections: tuple[Injection, ...]
+
+    @property
+    def credentials(self) -> tuple[str, ...]:
+        """Names of what is injected, in the order of the injections."""
+        return tuple(each.credential.name for each in self.injections)
 
 
 type Verdict = Deny | Pass | Inject

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from coatcheck.decision.policy import Policy, SecretRef
 from coatcheck.inspection.residue import SHORTEST, Value, forms_of
 from coatcheck.request.request_edits import secret_texts
-from coatcheck.secrets import Secret, SecretMissing, SecretUnavailable
+from coatcheck.request.served_secrets import SessionSecrets
+from coatcheck.secrets import Secret, SecretMissing, SecretStore, SecretUnavailable
 
 FETCH_SECONDS: Final = 4.0
 """For all of them together: what does not come in time is told as not checked."""
@@ -16,15 +17,6 @@ SERVED: Final = "(served before)"
 """Name of a value that a session was served and that none of its credentials has any more: it was rotated."""
 
 UNAVAILABLE: Final = "it cannot be had now: the secret store, or the policy, is not there"
-
-
-class Store(Protocol):
-    async def fetch(self, ref: SecretRef) -> Secret: ...
-
-
-class Served(Protocol):
-    def values(self, session_id: str) -> Collection[tuple[str, str]]:
-        """What the session was served since this daemon started: value and Basic's user name (or "")."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +36,7 @@ class Holdings:
 
 
 async def collect(
-    policies: Mapping[str, Policy | None], sessions: Iterable[str], store: Store, served: Served
+    policies: Mapping[str, Policy | None], sessions: Iterable[str], store: SecretStore, served: SessionSecrets
 ) -> Holdings:
     """Every credential of the policies, whether the sandbox was granted it or not. On the store's loop.
 
@@ -80,7 +72,7 @@ async def collect(
     return Holdings(values, checked, not_checked)
 
 
-async def _fetch(refs: Collection[SecretRef], store: Store) -> dict[SecretRef, Secret | str]:
+async def _fetch(refs: Collection[SecretRef], store: SecretStore) -> dict[SecretRef, Secret | str]:
     """Each secret, or why there is none."""
 
     async def fetch(ref: SecretRef) -> Secret | str:

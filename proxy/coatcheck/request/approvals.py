@@ -62,19 +62,6 @@ class Answer:
     """Seconds for which it counts for the same request again."""
 
 
-class Asked(Protocol):
-    """A request, as far as it is looked at here."""
-
-    @property
-    def request_id(self) -> str: ...
-    @property
-    def destination(self) -> Destination: ...
-    @property
-    def head(self) -> RequestHead: ...
-    @property
-    def credentials(self) -> tuple[str, ...]: ...
-
-
 class PeerApprovals(Protocol):
     """The other daemons of a fleet."""
 
@@ -136,9 +123,17 @@ class Approvals:
         """What waits at this daemon, by id."""
         return {name: waiting for name, (waiting, _) in self._waiting.items()}
 
-    async def ask(self, call: Asked, verdict: Pass | Inject, state: State) -> str | Deny:
+    async def ask(
+        self,
+        request_id: str,
+        destination: Destination,
+        head: RequestHead,
+        verdict: Pass | Inject,
+        state: State,
+    ) -> str | Deny:
         """Wait until somebody has answered, or as long as the rule says: who said yes, or why not."""
-        session, rule, head, asking = verdict.session, verdict.rule, call.head, verdict.rule.asking
+        session, rule, asking = verdict.session, verdict.rule, verdict.rule.asking
+        credentials = verdict.credentials
         policy = state.policies.get(session.policy)
         if asking is None or policy is None:
             raise ValueError("the rule asks nobody, or is no longer there")
@@ -147,9 +142,9 @@ class Approvals:
             policy.sha256,
             rule.name,
             asking,
-            call.credentials,
+            credentials,
             head.method,
-            call.destination.url,
+            destination.url,
             head.target,
         )
         if not isinstance(asked, Question):
@@ -167,12 +162,12 @@ class Approvals:
             id=f"apr_{secrets.token_hex(8)}",
             asked_at=wall,
             until=wall + asking.wait,
-            request_id=call.request_id,
+            request_id=request_id,
             session=session,
             rule=rule.name,
-            credentials=call.credentials,
+            credentials=credentials,
             method=head.method,
-            destination=call.destination.url,
+            destination=destination.url,
             path=shown_target(mask(head.target, state.genuine.references))[:PATH_CHARACTERS],
             asking=asking,
         )

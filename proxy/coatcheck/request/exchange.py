@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from coatcheck.decision.decide import (
     DecisionContext,
@@ -26,7 +26,6 @@ from coatcheck.decision.decide import (
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.head import check_head
 from coatcheck.decision.message import Destination, Peer, RequestHead
-from coatcheck.decision.policy import SecretRef
 from coatcheck.decision.session import Session, alive
 from coatcheck.decision.substitute import body_limit
 from coatcheck.decision.verdict import Inject, Pass
@@ -36,7 +35,8 @@ from coatcheck.request.call import Call
 from coatcheck.request.capacity import Capacity
 from coatcheck.request.revalidate import denial_of
 from coatcheck.request.shared import Shared
-from coatcheck.secrets import Secret, SecretMissing, SecretUnavailable
+from coatcheck.secrets import SecretMissing, SecretUnavailable
+from coatcheck.secrets.cache import CachedStore
 from coatcheck.state.buckets import ShareAwaited
 from coatcheck.state.state import State
 from coatcheck.telemetry.audit.log import AuditUnavailable
@@ -47,14 +47,6 @@ logger = logging.getLogger(__name__)
 type Waiting = Callable[[], Coroutine[Any, Any, None]] | None
 """What must be called and awaited before it is known whether a request may go on, if anything. The coroutine
 is made where it is awaited: one that is made earlier is lost when something fails in between."""
-
-
-class CachedSecrets(Protocol):
-    """A store with a fast path: `peek` never waits."""
-
-    def peek(self, ref: SecretRef) -> Secret | None: ...
-
-    async def fetch(self, ref: SecretRef) -> Secret: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +67,7 @@ class Exchange:
     def __init__(
         self,
         state: State,
-        store: CachedSecrets,
+        store: CachedStore,
         emit: Callable[[Event], None],
         settings: ExchangeSettings | None = None,
     ) -> None:
@@ -189,9 +181,7 @@ class Exchange:
             return None
         if isinstance(verdict, Inject):
             call.signs_body = body_limit(call.head, verdict.injections)
-        call.credentials = (
-            tuple(i.credential.name for i in verdict.injections) if isinstance(verdict, Inject) else ()
-        )
+        call.credentials = verdict.credentials
         taken = self._take(call, verdict)
         if isinstance(taken, ShareAwaited):
             return partial(self._await_share, call, verdict, taken)
@@ -234,7 +224,9 @@ class Exchange:
     async def _ask(self, call: Call, verdict: Pass | Inject) -> None:
         """A rule wants somebody to say yes first. The secret is fetched after that, not held meanwhile."""
         try:
-            answer = await self.approvals.ask(call, verdict, self.state)
+            answer = await self.approvals.ask(
+                call.request_id, call.destination, call.head, verdict, self.state
+            )
         except AuditUnavailable as unavailable:
             answer = Deny(Reason.AUDIT_UNAVAILABLE, str(unavailable))
         except Exception:

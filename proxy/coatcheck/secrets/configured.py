@@ -1,48 +1,13 @@
 """The stores that a deployment's settings name; `serve` and the compatibility mode build theirs here."""
 
-from pathlib import Path
-from typing import Literal, Protocol
-
-from pydantic import SecretStr
-
 from coatcheck.secrets import SecretStore
 from coatcheck.secrets.file import FileStore
 from coatcheck.secrets.vault import VaultConfig, VaultStore
 from coatcheck.secrets.vault_login import AppRoleLogin, JwtLogin, KubernetesLogin, Login, TokenLogin
+from coatcheck.settings.daemon import Settings
 
 
-class StoreSettings(Protocol):
-    """What of `settings.Settings` is about stores; the settings themselves are no concern of this layer."""
-
-    @property
-    def vault_url(self) -> str | None: ...
-    @property
-    def vault_ca_file(self) -> Path | None: ...
-    @property
-    def vault_namespace(self) -> str | None: ...
-    @property
-    def vault_login(self) -> Literal["token", "approle", "jwt", "kubernetes"]: ...
-    @property
-    def vault_token(self) -> SecretStr | None: ...
-    @property
-    def vault_token_file(self) -> Path | None: ...
-    @property
-    def vault_role(self) -> str: ...
-    @property
-    def vault_role_id(self) -> str: ...
-    @property
-    def vault_secret_id_file(self) -> Path | None: ...
-    @property
-    def vault_jwt_file(self) -> Path | None: ...
-    @property
-    def vault_mount(self) -> str | None: ...
-    @property
-    def vault_timeout(self) -> float: ...
-    @property
-    def secrets_dir(self) -> Path | None: ...
-
-
-def make_stores(settings: StoreSettings) -> dict[str, SecretStore]:
+def make_stores(settings: Settings) -> dict[str, SecretStore]:
     """The stores that the settings name. Without one, every credential is refused: SECRET_MISSING."""
     stores: dict[str, SecretStore] = {}
     if settings.vault_url is not None:
@@ -60,7 +25,7 @@ def make_stores(settings: StoreSettings) -> dict[str, SecretStore]:
     return stores
 
 
-def vault_login(settings: StoreSettings) -> Login:
+def vault_login(settings: Settings) -> Login:
     """How the daemon proves itself to Vault. ValueError says which setting is missing."""
     mount = settings.vault_mount
     match settings.vault_login:

@@ -14,11 +14,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from coatcheck import __version__
 from coatcheck.platform.errors import CoatcheckError
+from coatcheck.settings.daemon import Settings
 from coatcheck.telemetry.events import Completion, Decision, Event, SessionChange, SessionEvent
 from coatcheck.telemetry.log import LogLine, line
 from coatcheck.telemetry.otel.requests import Request, Requests
@@ -44,21 +44,6 @@ OUTCOMES: Final = ("sent", "no_room", "not_taken", "rejected", "broken")
 STOP_SECONDS: Final = 2.0
 
 
-class OtelSettings(Protocol):
-    """`settings.Settings`, as far as it is used here."""
-
-    @property
-    def otel_endpoint(self) -> str | None: ...
-    @property
-    def otel_headers_file(self) -> Path | None: ...
-    @property
-    def otel_ca_file(self) -> Path | None: ...
-    @property
-    def otel_signals(self) -> tuple[str, ...]: ...
-    @property
-    def otel_attributes(self) -> dict[str, str]: ...
-
-
 class ExtraMissing(CoatcheckError, ValueError):
     """OpenTelemetry is configured and its package is not installed. `hint` says what to do."""
 
@@ -69,7 +54,7 @@ class ExtraMissing(CoatcheckError, ValueError):
         )
 
 
-def opentelemetry(settings: OtelSettings) -> "OpenTelemetry | None":
+def opentelemetry(settings: Settings) -> "OpenTelemetry | None":
     """What the settings ask for. ExtraMissing without the package; ValueError for a bad CA file."""
     if settings.otel_endpoint is None:
         return None

@@ -8,11 +8,13 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from coatcheck.settings.daemon import Settings
 from coatcheck.telemetry.audit.log import AuditLog
 from coatcheck.telemetry.events import Event, SessionChange
 from coatcheck.telemetry.metrics.metrics import Metrics
@@ -30,18 +32,11 @@ NOBODY = "http://127.0.0.1:9"
 """The discard port: nobody listens there."""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """Settings, as far as the sink reads them."""
-
-    otel_endpoint: str | None
-    otel_headers_file: Path | None = None
-    otel_ca_file: Path | None = None
-    otel_signals: tuple[str, ...] = ("traces", "logs")
-    otel_attributes: dict[str, str] = field(default_factory=dict)
+def settings(endpoint: str | None, **others: Any) -> Settings:
+    return Settings(otel_endpoint=endpoint, **others)
 
 
-def made(wanted: Wanted) -> OpenTelemetry:
+def made(wanted: Settings) -> OpenTelemetry:
     sink = opentelemetry(wanted)
     assert sink is not None
     return sink
@@ -69,12 +64,12 @@ def collector() -> Iterator[Collector]:
 
 def test_without_an_endpoint_there_is_no_sink() -> None:
     """And nothing of OpenTelemetry is imported, which the last test of this file shows."""
-    assert opentelemetry(Wanted(None)) is None
+    assert opentelemetry(settings(None)) is None
 
 
 def test_requests_become_spans_and_the_rest_log_records(collector: Collector) -> None:
     """With a resource that says which process it was."""
-    wanted = Wanted(collector.url, otel_attributes={"deployment.environment.name": "test"})
+    wanted = settings(collector.url, otel_attributes={"deployment.environment.name": "test"})
     with running(made(wanted)) as sink:
         for event in (*ALL_EVENTS, numbered(1)):
             sink(event)
@@ -89,7 +84,7 @@ def test_requests_become_spans_and_the_rest_log_records(collector: Collector) ->
 
 def test_an_event_does_not_wait_for_company(collector: Collector) -> None:
     """One request arrives soon, while the daemon runs."""
-    with running(made(Wanted(collector.url))) as sink:
+    with running(made(settings(collector.url))) as sink:
         sink(DENIED)
         until(lambda: collector.got)
     assert len(collector.spans()) == 1
@@ -98,7 +93,7 @@ def test_an_event_does_not_wait_for_company(collector: Collector) -> None:
 @pytest.mark.parametrize(("signal", "path"), [("traces", "/v1/traces"), ("logs", "/v1/logs")])
 def test_a_signal_alone_may_be_wanted(collector: Collector, signal: str, path: str) -> None:
     """For a collector that knows only one."""
-    with running(made(Wanted(collector.url, otel_signals=(signal,)))) as sink:
+    with running(made(settings(collector.url, otel_signals=(signal,)))) as sink:
         for event in ALL_EVENTS:
             sink(event)
         logging.getLogger("coatcheck.test").warning("a line")
@@ -108,7 +103,7 @@ def test_a_signal_alone_may_be_wanted(collector: Collector, signal: str, path: s
 def test_the_daemons_own_log_goes_along_masked(collector: Collector) -> None:
     """Lines of events come as records with fields already; what the exporter says of itself stays here."""
     key = "sk-" + "a" * 40
-    with running(made(Wanted(collector.url))):
+    with running(made(settings(collector.url))):
         logging.getLogger("coatcheck.test").error("a key %s in a message", key)
         logging.getLogger("coatcheck.events").error("an event")
         logging.getLogger("coatcheck.otel").error("about itself")
@@ -125,7 +120,7 @@ def test_the_daemons_own_log_goes_along_masked(collector: Collector) -> None:
 
 def test_renewals_are_not_told(collector: Collector) -> None:
     """They are in the audit log; twice a minute and session is noise."""
-    with running(made(Wanted(collector.url))) as sink:
+    with running(made(settings(collector.url))) as sink:
         sink(replace(OPENED, change=SessionChange.RENEWED))
         sink(OPENED)
     assert len(collector.records()) == 1
@@ -138,7 +133,7 @@ def test_a_batch_that_is_not_taken_comes_again(
     monkeypatch.setattr(module, "PAUSES", (0.01, 0.01))
     monkeypatch.setattr("coatcheck.telemetry.otel.http._pause", lambda header: 0.01)
     collector.answers = [(503, {}, b""), (503, {}, b""), (200, {}, b""), (400, {}, b""), (400, {}, b"")]
-    with running(made(Wanted(collector.url, otel_signals=("traces",)))) as sink:
+    with running(made(settings(collector.url, otel_signals=("traces",)))) as sink:
         for count in (3, 4, 5, 6):
             sink(DENIED)
             until(lambda: len(collector.got) == count)  # noqa: B023 - called before the next round
@@ -152,7 +147,7 @@ def test_a_batch_that_is_not_taken_comes_again(
 def test_what_a_collector_takes_and_rejects_is_counted(collector: Collector) -> None:
     """It says so in its answer; one that claims more than it got is not believed."""
     collector.answers = [(200, {}, b"\x0a\x02\x08\x63")]  # rejected_spans: 99
-    with running(made(Wanted(collector.url, otel_signals=("traces",)))) as sink:
+    with running(made(settings(collector.url, otel_signals=("traces",)))) as sink:
         sink(DENIED)
     assert (sink.counts()["traces", "rejected"], sink.counts()["traces", "sent"]) == (1, 0)
 
@@ -171,7 +166,7 @@ def feed(sink: OpenTelemetry, requests: int) -> float:
 
 def test_a_dead_collector_holds_memory_flat_and_nobody_up(caplog: pytest.LogCaptureFixture) -> None:
     """10,000 events: what finds no room is dropped and counted, and the end comes in time."""
-    with running(made(Wanted(NOBODY, otel_signals=("traces",)))) as sink:
+    with running(made(settings(NOBODY, otel_signals=("traces",)))) as sink:
         tracemalloc.start()
         try:
             longest = feed(sink, 5_000)
@@ -196,7 +191,7 @@ def test_an_event_that_cannot_be_told_silences_no_other(
 ) -> None:
     """Those of its batch go out, it is counted, and said once: a sandbox may have made it what it is."""
     broken = replace(DENIED, destination="https://[x")
-    with running(made(Wanted(collector.url))) as sink:
+    with running(made(settings(collector.url))) as sink:
         for event in (broken, DENIED, broken, "no event", ALARM):
             sink(event)  # type: ignore[arg-type]
         until(lambda: collector.records() and collector.spans())
@@ -210,7 +205,7 @@ def test_it_is_one_sink_of_many(tmp_path: Path, collector: Collector) -> None:
     """Refusals that repeat are counted there as in the audit log; its own counts are metrics."""
     metrics = Metrics()
     log = AuditLog(tmp_path / "audit" / "audit.jsonl")
-    telemetry = Telemetry(log, metrics, UsageLedger(), otel=made(Wanted(collector.url)))
+    telemetry = Telemetry(log, metrics, UsageLedger(), otel=made(settings(collector.url)))
     for _ in range(BURST + 50):
         telemetry.emit(DENIED)
     telemetry.emit(DECISION)
@@ -226,7 +221,7 @@ def test_it_is_one_sink_of_many(tmp_path: Path, collector: Collector) -> None:
 def test_a_ca_file_that_is_none_is_told_at_the_start(tmp_path: Path) -> None:
     """Not at the first batch."""
     with pytest.raises(ValueError, match="otel_ca_file cannot be used"):
-        opentelemetry(Wanted("https://collector.example", otel_ca_file=tmp_path / "missing.pem"))
+        opentelemetry(settings("https://collector.example", otel_ca_file=tmp_path / "missing.pem"))
 
 
 WITHOUT_THE_EXTRA = """
