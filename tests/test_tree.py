@@ -1,5 +1,6 @@
 """Rules that the whole tree keeps, so that nobody has to remember them."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_der_private_key,
 )
 from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
-from grimp import ImportGraph
+from grimp import ImportGraph, build_graph
 
 from tests.import_cycles import cycle_in
 
@@ -208,6 +209,55 @@ def test_a_cycle_of_imports_is_found_and_named() -> None:
 
 TIERS = ("", "system", "exhaustive")
 """Below tests/: what needs no daemon, what needs real components, and what takes minutes."""
+
+
+def rooms() -> dict[str, set[str]]:
+    """Each folder of the package, as a module, and what its docstring says that it may import."""
+    said = {}
+    for path in (ROOT / PACKAGE).rglob("*/__init__.py"):
+        doc = ast.get_docstring(ast.parse(path.read_text())) or ""
+        found = re.search(r"\n\nMay import: ([^.]*)\.", doc)
+        assert found, f"{path.parent} does not say what it may import"
+        names = set(re.split(r",\s+", found[1])) - {"nothing"}
+        said[".".join(("coatcheck", *path.parent.relative_to(ROOT / PACKAGE).parts))] = names
+    return said
+
+
+def test_each_room_imports_only_what_it_says() -> None:
+    """`a` is another room with all its folders, `a/b` a folder of its own. Within one folder all is free."""
+    said, graph = rooms(), build_graph("coatcheck", cache_dir=None)
+
+    def home(module: str) -> str:
+        while module not in said and module != "coatcheck":
+            module = module.rpartition(".")[0]
+        return module
+
+    beyond = set()
+    for importer in graph.modules:
+        room = home(importer)
+        for imported in graph.find_modules_directly_imported_by(importer):
+            if room == "coatcheck" or home(imported) == room or imported == "coatcheck":
+                continue
+            top = imported.split(".")[1]
+            name = top if top != room.split(".")[1] else "/".join(home(imported).split(".")[1:])
+            if name not in said[room]:
+                beyond.add(f"{importer} imports {imported}, and {room} does not say so")
+    assert sorted(beyond) == []
+
+
+def test_each_room_says_what_the_layers_allow() -> None:
+    """What a docstring names stands below its room in the import contract, or beside it where both may."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = next(each["layers"] for each in contracts if each["id"] == "layers")
+    floor = {room: number for number, layer in enumerate(layers) for room in re.split(r"\s*[|:]\s*", layer)}
+    wrong = []
+    for module, names in rooms().items():
+        room = module.split(".")[1]
+        for name in {each.partition("/")[0] for each in names} - {room}:
+            beside = floor[name] == floor[room] and ":" in layers[floor[room]]
+            if not (floor[name] > floor[room] or beside):
+                wrong.append(f"{module} says {name}")
+    assert wrong == []
 
 
 def has_own_test(module: Path) -> bool:

@@ -1,1 +1,4 @@
-"""The certificate authority that sandboxes trust, the leaves it signs, and what each client must be told."""
+"""The certificate authority that sandboxes trust, the leaves it signs, and what each client must be told.
+
+May import: platform, decision.
+"""

@@ -1,5 +1,8 @@
 """The command: parse, call one function, print. One file a group of commands.
 
+May import: kubernetes, local, doctor, daemon, inspection, durable, images, policy, injectors, secrets,
+certificates, telemetry, client, settings, redirect, platform, decision.
+
 Nothing heavy is imported at the top of any file here: `coatcheck --help` must not wait for mitmproxy.
 """
 

@@ -1,1 +1,4 @@
-"""Clients of the control API: sessions, sandboxes, and adapters for agent frameworks."""
+"""Clients of the control API: sessions, sandboxes, and adapters for agent frameworks.
+
+May import: platform.
+"""

@@ -1,5 +1,7 @@
 """The pure core: plain values in, plain values out.
 
+May import: nothing.
+
 Nothing here does I/O, reads a clock or the environment, logs, awaits, or knows a proxy's types.
 One request passes through these modules in this order:
 

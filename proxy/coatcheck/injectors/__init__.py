@@ -1,7 +1,7 @@
 """The ways to inject a credential, one a file: how policy spells it, where its handle stands, how it edits a
 request. A new file here with a `WAY` is a new way; nothing else names one. Pure: no I/O, no clock.
 
-May import: decision, sigv4, pydantic.
+May import: sigv4, decision.
 """
 
 from collections.abc import Mapping

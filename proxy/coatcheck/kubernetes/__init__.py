@@ -1,1 +1,4 @@
-"""Coatcheck inside Kubernetes: the sidecar, and the admission webhook that injects it."""
+"""Coatcheck inside Kubernetes: the sidecar, and the admission webhook that injects it.
+
+May import: local, planes, secrets, certificates, client, settings, platform.
+"""

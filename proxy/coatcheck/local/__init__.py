@@ -1,1 +1,4 @@
-"""Coatcheck on one machine: `run`, `dev`, and a daemon inside the command's own process."""
+"""Coatcheck on one machine: `run`, `dev`, and a daemon inside the command's own process.
+
+May import: doctor, daemon, policy, secrets, client, settings, platform, decision.
+"""

@@ -1,1 +1,4 @@
-"""What the operating system and the network give: private files, processes, systemd, bounded HTTP."""
+"""What the operating system and the network give: private files, processes, systemd, bounded HTTP.
+
+May import: nothing.
+"""

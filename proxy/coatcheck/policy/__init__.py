@@ -1,5 +1,8 @@
 """YAML bytes of a security team -> strict frozen models -> `decision.policy` values.
 
+May import: policy/bundle, policy/file, policy/samples, injectors, state, telemetry, settings, platform,
+decision.
+
 1. reading    bytes -> plain data, every value with its line and column
 2. fields     one text -> one decision value, or what is wrong with it and what to write instead
 3. models     what a file may hold; editor_schema: the same, for editors that complete and explain it

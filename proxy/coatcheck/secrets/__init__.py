@@ -1,5 +1,7 @@
 """Where secrets come from: the protocol that every store keeps, and what a secret may not do.
 
+May import: settings, decision.
+
 Implementations: `vault` (Vault/OpenBao), `file`, `memory`. This file imports none of them.
 """
 

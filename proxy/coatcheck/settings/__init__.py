@@ -1,1 +1,4 @@
-"""The daemon's settings: one model, read from the environment and one file."""
+"""The daemon's settings: one model, read from the environment and one file.
+
+May import: platform, decision.
+"""

@@ -1,5 +1,7 @@
 """The one mutable thing: live sessions, their handles, the policies in force, and what survives a crash.
 
+May import: telemetry, platform, decision.
+
 `State` is what the rest uses; `Clock` gives the time that it judges by, `Buckets` the rate limits.
 """
 

@@ -1,5 +1,7 @@
 """A small Python client for sandboxes: make one, run commands in it, move files, reach its ports, end it.
 
+May import: client.
+
     async with SandboxClient(Path("var/coatcheck/run/control.sock")) as client:
         async with await client.create(tenant="acme", subject="me", policy="default") as sandbox:
             done = await sandbox.run(["python3", "-c", "print(6 * 7)"])

@@ -1,1 +1,4 @@
-"""DNS for sandboxes: synthetic addresses only, nothing is forwarded."""
+"""DNS for sandboxes: synthetic addresses only, nothing is forwarded.
+
+May import: telemetry, decision.
+"""

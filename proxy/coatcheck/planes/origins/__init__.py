@@ -1,1 +1,4 @@
-"""What proves which sandbox a connection belongs to, beyond its listener."""
+"""What proves which sandbox a connection belongs to, beyond its listener.
+
+May import: platform, decision.
+"""

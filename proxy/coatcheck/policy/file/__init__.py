@@ -1,1 +1,4 @@
-"""A policy file: read strictly, validated, reviewed and compiled."""
+"""A policy file: read strictly, validated, reviewed and compiled.
+
+May import: injectors, platform, decision.
+"""

@@ -1,1 +1,4 @@
-"""The policy linter."""
+"""The policy linter.
+
+May import: policy, policy/diff, policy/file, policy/samples, decision.
+"""

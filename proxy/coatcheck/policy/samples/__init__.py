@@ -1,1 +1,4 @@
-"""Sample requests with expected verdicts: the tests of a policy."""
+"""Sample requests with expected verdicts: the tests of a policy.
+
+May import: policy, policy/file, injectors, decision.
+"""

@@ -1,4 +1,7 @@
-"""What is shipped for people to start with: the repository's `policies/default.yaml`, word for word."""
+"""What is shipped for people to start with: the repository's `policies/default.yaml`, word for word.
+
+May import: nothing.
+"""
 
 from pathlib import Path
 

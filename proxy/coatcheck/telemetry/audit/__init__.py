@@ -1,1 +1,4 @@
-"""The audit log: records, files, hash chain, checkpoints, verification, and OCSF export."""
+"""The audit log: records, files, hash chain, checkpoints, verification, and OCSF export.
+
+May import: telemetry, platform, decision.
+"""

@@ -1,1 +1,4 @@
-"""Prometheus metrics."""
+"""Prometheus metrics.
+
+May import: telemetry, telemetry/audit, decision.
+"""

@@ -1,1 +1,4 @@
-"""Traces and logs in OpenTelemetry's wire format."""
+"""Traces and logs in OpenTelemetry's wire format.
+
+May import: telemetry, telemetry/audit, settings, platform.
+"""
