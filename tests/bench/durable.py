@@ -20,12 +20,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from coatcheck.durable.microvm import DurableMicroVM
 from coatcheck.durable.snapshots.directory import Snapshot
 from coatcheck.durable.snapshots.manifest import Origin
+from coatcheck.durable.spec import Saving
 from coatcheck.images.cache import Cache
 from coatcheck.launcher.channel import Channel, Chunk, Stream
-from coatcheck.launcher.machine import MachineSpec
-from coatcheck.launcher.microvm import MicroVM
 from coatcheck.settings.daemon import Settings
 from tests.bench import claiming
 from tests.bench.report import say
@@ -78,17 +78,16 @@ class Bench:
         self.place = place
         self.snapshots = place / "snapshots"
         self.snapshots.mkdir(mode=0o700)
-        self.spec = replace(
-            SPEC, image=image, boot_seconds=SECONDS, snapshot_key=place / "snapshots.key", generation=1
-        )
+        self.spec = replace(SPEC, image=image, boot_seconds=SECONDS, generation=1)
+        self.saving = Saving(snapshot_key=place / "snapshots.key")
         self.program = _build(place)
         self.figures = Figures()
 
     @contextlib.asynccontextmanager
-    async def machine(self, spec: MachineSpec) -> AsyncIterator[MicroVM]:
+    async def machine(self, saving: Saving) -> AsyncIterator[DurableMicroVM]:
         directory = self.place / secrets.token_hex(8)
         directory.mkdir(mode=0o700)
-        machine = MicroVM(spec, directory)
+        machine = DurableMicroVM(self.spec, saving, directory)
         try:
             yield machine
         finally:
@@ -96,10 +95,10 @@ class Bench:
             shutil.rmtree(directory)
 
     async def round(self) -> None:
-        async with self.machine(self.spec) as machine:
+        async with self.machine(self.saving) as machine:
             await self._life(machine)
 
-    async def _life(self, machine: MicroVM) -> None:
+    async def _life(self, machine: DurableMicroVM) -> None:
         figures = self.figures
         began = time.perf_counter()
         async with _channel(machine) as channel:
@@ -127,7 +126,7 @@ class Bench:
     async def ten_boots(self) -> None:
         """What the clones are held against: as many, each booted by itself, with the same program running."""
         async with contextlib.AsyncExitStack() as stack:
-            machines = [await stack.enter_async_context(self.machine(self.spec)) for _ in range(CLONES)]
+            machines = [await stack.enter_async_context(self.machine(self.saving)) for _ in range(CLONES)]
             for machine in machines:
                 channel = await stack.enter_async_context(_channel(machine))
                 await bring(channel, self.program)
@@ -137,7 +136,7 @@ class Bench:
                 stack.push_async_callback(_cancelled, reading)
             self.figures.note(f"{CLONES} boots together", sum(_pss(machine.pid) for machine in machines))
 
-    async def _save(self, machine: MicroVM, times: list[float]) -> Path:
+    async def _save(self, machine: DurableMicroVM, times: list[float]) -> Path:
         """How long the guest stands still."""
         place = self.snapshots / secrets.token_hex(4)
         began = time.perf_counter()
@@ -148,7 +147,7 @@ class Bench:
         self.figures.there.append(time.perf_counter() - began)
         return place
 
-    async def _pause(self, machine: MicroVM, ticking: Stream) -> None:
+    async def _pause(self, machine: DurableMicroVM, ticking: Stream) -> None:
         for _ in range(PAUSES):
             await machine.pause()
             with contextlib.suppress(TimeoutError):  # what was under way
@@ -162,9 +161,9 @@ class Bench:
 
     async def _come_back(self, snapshot: Path) -> None:
         figures = self.figures
-        spec = replace(self.spec, restore=snapshot)
+        saving = replace(self.saving, restore=snapshot)
         began = time.perf_counter()
-        async with self.machine(spec) as machine:
+        async with self.machine(saving) as machine:
             (await _first_output(machine)).close()
             figures.disk_resume.append(time.perf_counter() - began)
         for count, times in ((1, figures.one_clone), (CLONES, figures.ten_clones)):
@@ -175,9 +174,9 @@ class Bench:
         began = time.perf_counter()
         key = self.place / "snapshots.key"
         template = await asyncio.to_thread(lambda: Snapshot.open(snapshot, key).template())
-        spec = replace(self.spec, restore=snapshot, template=template)
+        saving = replace(self.saving, restore=snapshot, template=template)
         async with contextlib.AsyncExitStack() as stack:
-            clones = [await stack.enter_async_context(self.machine(spec)) for _ in range(count)]
+            clones = [await stack.enter_async_context(self.machine(saving)) for _ in range(count)]
             channels = await asyncio.gather(*(_first_output(clone) for clone in clones))
             seconds = time.perf_counter() - began
             if count > 1:
@@ -189,7 +188,7 @@ class Bench:
 
 
 @contextlib.asynccontextmanager
-async def _channel(machine: MicroVM) -> AsyncIterator[Channel]:
+async def _channel(machine: DurableMicroVM) -> AsyncIterator[Channel]:
     """Ready for commands, in a guest that boots."""
 
     async def refuse(stream: Stream) -> None:
@@ -234,7 +233,7 @@ async def _drain(stream: Stream) -> None:
         pass
 
 
-async def _first_output(machine: MicroVM) -> socket.socket:
+async def _first_output(machine: DurableMicroVM) -> socket.socket:
     """Of a machine that is restored: its program still writes to the stream of the one that was saved. Its
     channel, which must stay open: without it the guest ends."""
     connected = await machine.start()
@@ -246,7 +245,7 @@ async def _first_output(machine: MicroVM) -> socket.socket:
     return connected
 
 
-async def _paged_out(machine: MicroVM) -> float:
+async def _paged_out(machine: DurableMicroVM) -> float:
     await machine.page_out()
     return _pss(machine.pid)
 

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from coatcheck.decision.session import Isolation
-from coatcheck.durable.time_stamp_counter import tsc_khz
 from coatcheck.images.cache import Cache
 from coatcheck.images.initramfs import Entry, newc
 from coatcheck.launcher import jail
@@ -32,6 +31,7 @@ from coatcheck.launcher.machine import MachineSpec
 from coatcheck.launcher.microvm import MicroVM
 from coatcheck.launcher.qemu import Hardware, arguments
 from coatcheck.launcher.resources import Resources
+from coatcheck.launcher.time_stamp_counter import tsc_khz
 from coatcheck.settings.daemon import Settings
 from tests.bench import sandbox_https
 from tests.bench.report import say

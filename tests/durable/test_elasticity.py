@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from coatcheck.client.control import ControlError
+from coatcheck.client.control import ControlClient, ControlError
 from coatcheck.durable import elasticity
 from coatcheck.durable.autoscale import Autoscale
 from coatcheck.durable.elastic import (
@@ -62,10 +63,11 @@ class ScriptedSizing(Sizing):
         return "a test"
 
 
-class Daemon:
+class Daemon(ControlClient):
     """What admits sizes."""
 
     def __init__(self, steps: list[object]) -> None:
+        super().__init__(Path("/nowhere"))
         self.steps = steps
         self.refuses: ControlError | None = None
 

@@ -5,16 +5,19 @@ import json
 import pytest
 
 from coatcheck.durable.elastic import Initiator
+from coatcheck.durable.elasticity import Elasticity
 from coatcheck.durable.metadata_scale import RATE, ScaleResource
+from coatcheck.launcher.limits import Limits
 from coatcheck.launcher.metadata_http import MAX_BODY, Asked, Refused
 from coatcheck.launcher.resources import Size
 from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
 
 
-class Scaler:
+class Scaler(Elasticity):
     """A sandbox whose size a test decides."""
 
     def __init__(self) -> None:
+        super().__init__("sbx_0", Limits())
         self.asked: list[tuple[int | None, int | None, Initiator]] = []
         self.refuses: SandboxRefused | None = None
 

@@ -3,17 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from coatcheck.durable.spec import Saving
 from coatcheck.launcher.channel import ChannelBroken
 from coatcheck.launcher.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
-from tests.launcher.durable import DurableMachine
-from tests.launcher.scripted import MACHINE, ScriptedMachine
-from tests.launcher.test_supervisor import SECONDS, Life, life, trust, until
+from tests.durable.lives import DurableLife, life
+from tests.durable.scripted import DurableMachine
+from tests.launcher.scripted import ScriptedMachine
+from tests.launcher.test_supervisor import SECONDS, trust, until
 
 __all__ = ("trust",)
 
@@ -21,12 +22,14 @@ __all__ = ("trust",)
 @asynccontextmanager
 async def kept(
     tmp_path: Path, trust: Path, machine: ScriptedMachine | None = None, **different: Any
-) -> AsyncIterator[Life]:
+) -> AsyncIterator[DurableLife]:
     """A sandbox that runs, and that can be saved below `tmp_path / "store"`."""
     store = tmp_path / "store"
     (store / "snapshots").mkdir(parents=True, mode=0o700, exist_ok=True)
-    built = replace(MACHINE, snapshot_key=tmp_path / "key")
-    async with life(tmp_path, trust, machine or DurableMachine(), built, store=store, **different) as it:
+    saving = Saving(snapshot_key=tmp_path / "key")
+    async with life(
+        tmp_path, trust, machine or DurableMachine(), saving=saving, store=store, **different
+    ) as it:
         await it.running()
         yield it
         it.supervisor.end(Ending.KILLED, "the test is over")
@@ -45,7 +48,7 @@ async def test_it_stands_still_is_copied_goes_on_and_then_the_copy_is_finished(
     async with kept(tmp_path, trust, machine, ancestors=("ses_before",)) as it:
         machine.orders.clear()
         finished = machine.waits_at["finish"] = asyncio.Event()
-        saving = asyncio.create_task(it.supervisor.snapshot("one"))
+        saving = asyncio.create_task(it.durable.snapshot("one"))
         await until(lambda: "finish" in machine.did)
         assert machine.orders == ["freeze", "sync", "thaw"] and machine.did == ["save", "resume", "finish"]
         assert it.supervisor.state is SandboxState.RUNNING and left(tmp_path) == ["snapshots/.unfinished-one"]
@@ -61,7 +64,7 @@ async def test_what_fails_leaves_nothing_and_it_goes_on(tmp_path: Path, trust: P
     machine = DurableMachine()
     async with kept(tmp_path, trust, machine) as it:
         machine.fails_at.add(step)
-        for save in (lambda: it.supervisor.snapshot("one"), it.supervisor.fork_point, it.supervisor.sleep):
+        for save in (lambda: it.durable.snapshot("one"), it.durable.fork_point, it.durable.sleep):
             machine.orders.clear()
             with pytest.raises(SandboxRefused, match=f"{step} did not work") as refused:
                 await save()
@@ -70,7 +73,7 @@ async def test_what_fails_leaves_nothing_and_it_goes_on(tmp_path: Path, trust: P
             assert machine.orders == ["freeze", "sync", "thaw"] and machine.did[-1] in ("resume", "finish")
             assert not left(tmp_path) and it.supervisor.state is SandboxState.RUNNING
         machine.fails_at.clear()
-        await it.supervisor.snapshot("one")
+        await it.durable.snapshot("one")
         assert left(tmp_path) == ["snapshots/one"]
 
 
@@ -89,10 +92,10 @@ async def test_a_guest_that_fails_while_it_is_saved(
 
         machine.on_order = die
         if how == "lies" and order == "sync":
-            await it.supervisor.snapshot("one")  # it has nothing to say of it
+            await it.durable.snapshot("one")  # it has nothing to say of it
             return
         with pytest.raises((SandboxRefused, ChannelBroken)):
-            await it.supervisor.snapshot("one")
+            await it.durable.snapshot("one")
         if (order, how) != ("freeze", "lies"):
             assert (await it.ended())[0] is Ending.MACHINE_ENDED and not left(tmp_path)
         else:
@@ -105,7 +108,7 @@ async def test_a_machine_that_does_not_go_on_is_gone_and_so_is_its_copy(tmp_path
     async with kept(tmp_path, trust, machine) as it:
         machine.fails_at.add("resume")
         with pytest.raises((SandboxRefused, ChannelBroken)):
-            await it.supervisor.snapshot("one")
+            await it.durable.snapshot("one")
         ending, detail = await it.ended()
         assert ending is Ending.MACHINE_ENDED and "did not go on" in detail and not left(tmp_path)
 
@@ -115,7 +118,7 @@ async def test_whoever_asked_may_go_away(tmp_path: Path, trust: Path) -> None:
     machine = DurableMachine()
     async with kept(tmp_path, trust, machine) as it:
         saved = machine.waits_at["save"] = asyncio.Event()
-        saving = asyncio.create_task(it.supervisor.snapshot("one"))
+        saving = asyncio.create_task(it.durable.snapshot("one"))
         await until(lambda: "save" in machine.did)
         saving.cancel()
         saved.set()
@@ -131,7 +134,7 @@ async def test_a_sandbox_that_ends_while_it_is_saved_leaves_no_copy(tmp_path: Pa
         directory.mkdir()
         async with kept(directory, trust, machine) as it:
             machine.waits_at[step] = asyncio.Event()
-            saving = asyncio.create_task(it.supervisor.snapshot("one"))
+            saving = asyncio.create_task(it.durable.snapshot("one"))
             await until(lambda machine=machine, step=step: step in machine.did)  # type: ignore[misc]
             it.supervisor.end(Ending.KILLED, "now")
             async with asyncio.timeout(SECONDS):
@@ -145,7 +148,7 @@ async def test_what_is_asked_at_once_is_done_in_turn(tmp_path: Path, trust: Path
     """Two snapshots, a pause and a resume: none in the middle of another."""
     machine = DurableMachine()
     async with kept(tmp_path, trust, machine) as it:
-        one, two = it.supervisor.snapshot("one"), it.supervisor.snapshot("two")
+        one, two = it.durable.snapshot("one"), it.durable.snapshot("two")
         await asyncio.gather(one, it.supervisor.pause(), it.supervisor.resume(), two)
         steps = [each for each in machine.did if each != "page_out"]
         assert steps == ["save", "resume", "finish", "pause", "resume", "save", "resume", "finish"]
@@ -172,16 +175,16 @@ async def test_a_name_is_no_path(tmp_path: Path, trust: Path, name: str) -> None
     """It comes from a caller."""
     async with kept(tmp_path, trust) as it:
         with pytest.raises(SandboxRefused, match="no name of a snapshot"):
-            await it.supervisor.snapshot(name)
+            await it.durable.snapshot(name)
 
 
 async def test_an_eleventh_is_refused_with_what_to_remove(tmp_path: Path, trust: Path) -> None:
     """The oldest is never lost silently."""
     async with kept(tmp_path, trust) as it:
         for name in ("one", "two"):
-            await it.supervisor.snapshot(name)
+            await it.durable.snapshot(name)
         with pytest.raises(SandboxRefused, match="may have 2") as refused:
-            await it.supervisor.snapshot("three", limit=2)
+            await it.durable.snapshot("three", limit=2)
         assert "remove" in refused.value.hint
         assert left(tmp_path) == ["snapshots/one", "snapshots/two"]
 
@@ -191,13 +194,13 @@ async def test_one_is_replaced_once_the_other_is_there_and_not_before(tmp_path: 
     machine = DurableMachine()
     async with kept(tmp_path, trust, machine) as it:
         for name in ("auto-1", "mine"):
-            await it.supervisor.snapshot(name)
+            await it.durable.snapshot(name)
         machine.fails_at.add("finish")
         with pytest.raises(SandboxRefused, match="finish did not work"):
-            await it.supervisor.snapshot("auto-2", "auto-1", limit=2)
+            await it.durable.snapshot("auto-2", "auto-1", limit=2)
         assert left(tmp_path) == ["snapshots/auto-1", "snapshots/mine"]
         machine.fails_at.clear()
-        both = (it.supervisor.snapshot(name, "auto-1", limit=2) for name in ("auto-2", "auto-3"))
+        both = (it.durable.snapshot(name, "auto-1", limit=2) for name in ("auto-2", "auto-3"))
         done, refused = await asyncio.gather(*both, return_exceptions=True)
         assert done == tmp_path / "store/snapshots/auto-2" and "may have 2" in str(refused)
         assert left(tmp_path) == ["snapshots/auto-2", "snapshots/mine"]
@@ -207,11 +210,11 @@ async def test_what_cannot_be_saved_says_so(tmp_path: Path, trust: Path) -> None
     """A namespace; one that nobody keeps anything of; one that is paused."""
     async with kept(tmp_path, trust, ScriptedMachine()) as it:
         with pytest.raises(SandboxRefused) as refused:
-            await it.supervisor.snapshot("one")
+            await it.durable.snapshot("one")
         assert refused.value.problem is SandboxProblem.UNSAVABLE
     (tmp_path / "second").mkdir()
     async with kept(tmp_path / "second", trust) as it:
         await it.supervisor.pause()
         with pytest.raises(SandboxRefused, match="paused") as refused:
-            await it.supervisor.snapshot("one")
+            await it.durable.snapshot("one")
         assert refused.value.problem is SandboxProblem.NOT_RUNNING

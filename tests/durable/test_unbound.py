@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
+from coatcheck.durable.spec import DurableSpec, Saving, dumps
+from coatcheck.durable.supervisor import DurableSupervisor
 from coatcheck.durable.unbound import CLAIMED, READY, Unbound
 from coatcheck.launcher.machine import MachineError, MachineSpec
 from coatcheck.launcher.metadata import MetadataService
 from coatcheck.launcher.sandbox import Ending
-from coatcheck.launcher.spec import SupervisorSpec, dumps
-from coatcheck.launcher.supervisor import Supervisor
-from tests.launcher.durable import DurableMachine
-from tests.launcher.scripted import MACHINE, Reports, ScriptedMachine, identity, spec
+from tests.durable.lives import durable_spec
+from tests.durable.scripted import DurableMachine
+from tests.launcher.scripted import MACHINE, Reports, ScriptedMachine, identity
 from tests.launcher.test_supervisor import SECONDS, Nobody, until
 
 PARKED = ["configure", "freeze", "sync"]
@@ -29,20 +30,20 @@ class Machine(DurableMachine):
 
     bound: MachineSpec | None = None
 
-    def bind(self, spec: MachineSpec) -> None:
+    def bind(self, spec: MachineSpec, saving: Saving) -> None:
         self.bound = spec
 
 
 class StandingBy:
     """An unbound machine, and its daemon's end of the line."""
 
-    def __init__(self, told: SupervisorSpec, machine: ScriptedMachine) -> None:
+    def __init__(self, told: DurableSpec, machine: ScriptedMachine) -> None:
         self.told, self.machine = told, machine
         self.daemon, ours = socket.socketpair()
         self.daemon.setblocking(False)
         self.waiting = asyncio.create_task(self._wait(ours))
 
-    async def _wait(self, ours: socket.socket) -> SupervisorSpec | None:
+    async def _wait(self, ours: socket.socket) -> DurableSpec | None:
         self.unbound = Unbound(self.told, self.machine, *await asyncio.open_connection(sock=ours))
         return await self.unbound.wait(asyncio.create_task(self.machine.start()))
 
@@ -53,20 +54,21 @@ class StandingBy:
     async def ready(self) -> None:
         assert await self.hears() == READY
 
-    async def claim(self, **different: Any) -> SupervisorSpec:
+    async def claim(self, **different: Any) -> DurableSpec:
         machine = replace(MACHINE, generation=2)
-        owner = replace(self.told, unbound=False, machine=machine, **different)
+        sandbox = replace(self.told.sandbox, machine=machine, **different)
+        owner = replace(self.told, unbound=False, sandbox=sandbox)
         await asyncio.get_running_loop().sock_sendall(self.daemon, dumps(owner))
         return owner
 
-    async def result(self) -> SupervisorSpec | None:
+    async def result(self) -> DurableSpec | None:
         async with asyncio.timeout(SECONDS):
             return await self.waiting
 
     async def is_gone(self) -> None:
         """Nothing is left of it, and its daemon sees that."""
         assert await self.result() is None
-        assert self.machine.stopped and not self.told.directory.exists()
+        assert self.machine.stopped and not self.told.sandbox.directory.exists()
         assert await self.hears() == b""
 
 
@@ -84,7 +86,7 @@ async def standing_by(
     directory = tmp_path / "sandbox"
     directory.mkdir()
     nobody = replace(identity(trust), session="", environment={})
-    it = StandingBy(spec(directory, [nobody], unbound=True), machine or Machine())
+    it = StandingBy(durable_spec(directory, [nobody], unbound=True), machine or Machine())
     try:
         yield it
     finally:
@@ -94,15 +96,15 @@ async def standing_by(
         await it.machine.stop()
 
 
-async def owned(it: StandingBy, trust: Path) -> tuple[Supervisor, Reports]:
+async def owned(it: StandingBy, trust: Path) -> tuple[DurableSupervisor, Reports]:
     """It is whose its daemon said, as far as its own supervisor goes; not begun."""
     await it.ready()
     owner = await it.claim(identities=(identity(trust),))
     claimed = await it.result()
     assert claimed == owner
     reports = Reports()
-    metadata = MetadataService(Nobody(), owner.id)
-    return Supervisor(owner, it.machine, reports, metadata, booted=it.unbound), reports
+    metadata = MetadataService(Nobody(), owner.sandbox.id)
+    return DurableSupervisor(owner, it.machine, reports, metadata, booted=it.unbound), reports
 
 
 async def test_it_stands_still_until_it_is_claimed_and_runs_when_it_says_so(
@@ -118,17 +120,19 @@ async def test_it_stands_still_until_it_is_claimed_and_runs_when_it_says_so(
         owner = await it.claim(identities=(identity(trust),))
         assert await it.result() == owner
         reports = Reports()
-        supervisor = Supervisor(owner, machine, reports, MetadataService(Nobody(), "x"), booted=it.unbound)
+        supervisor = DurableSupervisor(
+            owner, machine, reports, MetadataService(Nobody(), "x"), booted=it.unbound
+        )
         running = asyncio.create_task(supervisor.run())
         assert await it.hears() == CLAIMED
         assert machine.orders == [*PARKED, "rebind", "thaw"]
         assert machine.did == ["pause", "resume"]
-        assert machine.bound == owner.machine
+        assert machine.bound == owner.sandbox.machine
         assert machine.written == written
         async with asyncio.timeout(SECONDS):
-            await supervisor.channel()
+            await supervisor.sandbox.channel()
         await until(lambda: ("running", None, "") in reports.said)
-        supervisor.end(Ending.KILLED, "by a test")
+        supervisor.sandbox.end(Ending.KILLED, "by a test")
         await running
 
 
@@ -149,7 +153,7 @@ async def test_what_it_is_to_trust_is_brought_before_its_commands_run(tmp_path: 
         running = asyncio.create_task(supervisor.run())
         assert await it.hears() == CLAIMED
         assert there == [("rebind", before), ("thaw", b"another CA")]
-        supervisor.end(Ending.KILLED, "by a test")
+        supervisor.sandbox.end(Ending.KILLED, "by a test")
         await running
 
 
@@ -185,7 +189,7 @@ async def test_nothing_that_it_says_leads_anywhere_before_it_is_somebodys(
             assert not calls
             await it.machine.say(it.machine._mux.open("proxy", [("identity", "agent")])[1])
             await until(lambda: calls)  # now it does
-            supervisor.end(Ending.KILLED, "by a test")
+            supervisor.sandbox.end(Ending.KILLED, "by a test")
             await running
         assert len(calls) == claimed
 
@@ -212,7 +216,8 @@ async def test_half_a_line_is_nobodys_word(tmp_path: Path, trust: Path) -> None:
     """A daemon that died while it said whose it is: it may have ended those sessions already."""
     async with standing_by(tmp_path, trust) as it:
         await it.ready()
-        owner = replace(it.told, unbound=False, identities=(identity(trust),))
+        sandbox = replace(it.told.sandbox, identities=(identity(trust),))
+        owner = replace(it.told, unbound=False, sandbox=sandbox)
         await asyncio.get_running_loop().sock_sendall(it.daemon, dumps(owner)[:-20])
         it.daemon.shutdown(socket.SHUT_WR)
         await it.is_gone()
@@ -259,7 +264,7 @@ async def test_one_that_does_not_become_somebodys_never_says_that_it_did(
             ending, why = await supervisor.run()
         assert ending is Ending.REBIND_FAILED and "did not become" in why
         assert reports.said[-1][:2] == ("ending", "rebind_failed")
-        assert machine.stopped and not it.told.directory.exists()
+        assert machine.stopped and not it.told.sandbox.directory.exists()
         assert "running" not in {state for state, _, _ in reports.said}
         it.unbound._writer.close()
         assert await it.hears() == b""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coatcheck.client.control import ControlError
+from coatcheck.client.control import ControlClient, ControlError
 from coatcheck.decision.session import Isolation
 from coatcheck.launcher.frames import Fields
 from coatcheck.launcher.limits import Limits
@@ -144,10 +144,11 @@ class ScriptedMachine:
             self._sock.close()
 
 
-class Reports:
+class Reports(ControlClient):
     """The daemon's end of a supervisor's reports."""
 
     def __init__(self) -> None:
+        super().__init__(Path("/nowhere"))
         self.said: list[tuple[str, str | None, str]] = []
         self.refuses: ControlError | None = None
         self.asked = 0

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from coatcheck.decision.filesystem import Filesystem
-from coatcheck.durable.autoscale import Autoscale
-from coatcheck.durable.elastic import Elastic, Scaling
 from coatcheck.launcher.machine import Volume
 from coatcheck.launcher.resources import Size
 from coatcheck.launcher.spec import dumps, loads
@@ -24,12 +22,11 @@ def test_a_spec_survives_its_way_through_a_pipe(tmp_path: Path) -> None:
         filesystem=Filesystem(("/home/agent",), ("/etc/secret",)),
         agent=tmp_path / "agent",
         idle_seconds=1.5,
-        elastic=Elastic(512, 1024, 1, 2, Scaling.OUTSIDE, Autoscale(up_percent=80)),
     )
     said = replace(said, machine=replace(said.machine, starts_with=Size(512, 1)))
     line = dumps(said)
     assert line.count(b"\n") == 1 and loads(line) == said
-    plain = replace(said, filesystem=None, agent=None, machine=MACHINE, elastic=None)
+    plain = replace(said, filesystem=None, agent=None, machine=MACHINE)
     assert loads(dumps(plain)) == plain
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,12 @@ import pytest
 from coatcheck.client.control import ControlError
 from coatcheck.launcher import reporting
 from coatcheck.launcher.channel import ChannelBroken
-from coatcheck.launcher.machine import MachineError, MachineSpec
+from coatcheck.launcher.machine import MachineError
 from coatcheck.launcher.metadata import MetadataService
 from coatcheck.launcher.sandbox import Ending, SandboxState
 from coatcheck.launcher.supervisor import Supervisor
 from coatcheck.launcher.trust import SYSTEM_BUNDLE
-from tests.launcher.scripted import MACHINE, Reports, ScriptedMachine, identity, spec
+from tests.launcher.scripted import Reports, ScriptedMachine, identity, spec
 
 SECONDS = 20.0
 """Until something that takes milliseconds counts as stuck."""
@@ -37,9 +37,15 @@ class Nobody:
 class Life:
     """A supervisor that runs."""
 
-    def __init__(self, machine: ScriptedMachine, reports: Reports, supervisor: Supervisor) -> None:
+    def __init__(
+        self,
+        machine: ScriptedMachine,
+        reports: Reports,
+        supervisor: Supervisor,
+        run: Callable[[], Coroutine[Any, Any, tuple[Ending | None, str]]] | None = None,
+    ) -> None:
         self.machine, self.reports, self.supervisor = machine, reports, supervisor
-        self.run = asyncio.create_task(supervisor.run())
+        self.run = asyncio.create_task((run or supervisor.run)())
         self.notices: list[dict[str, Any]] = []
         supervisor.listeners.add(self.notices.append)
 
@@ -64,19 +70,25 @@ async def life(
     tmp_path: Path,
     trust: Path,
     machine: ScriptedMachine | None = None,
-    built: MachineSpec = MACHINE,
     **different: Any,
 ) -> AsyncIterator[Life]:
     directory = tmp_path / "sandbox"
     directory.mkdir()
     machine, reports = machine or ScriptedMachine(), Reports()
-    told = spec(directory, [identity(trust), identity(trust, "tool", 1001)], machine=built, **different)
+    told = spec(directory, [identity(trust), identity(trust, "tool", 1001)], **different)
     begun = Life(machine, reports, Supervisor(told, machine, reports, MetadataService(Nobody(), told.id)))
-    try:
+    async with to_its_end(begun):
         yield begun
-        # However it ended, nothing of it is left, and the daemon was told before anything was torn down.
+
+
+@asynccontextmanager
+async def to_its_end(begun: Life) -> AsyncIterator[None]:
+    """However it ended, nothing of it is left, and the daemon was told before anything was torn down."""
+    directory = begun.supervisor.spec.directory
+    try:
+        yield
         await begun.ended()
-        assert machine.stopped and not directory.exists()
+        assert begun.machine.stopped and not directory.exists()
         ending, _ = await begun.ended()
         last = SandboxState.ENDING if ending is not None else SandboxState.SLEEPING
         assert begun.reports.said[-1][:2] == (last, ending)

@@ -11,9 +11,9 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 
-from coatcheck.client.control import ControlError
+from coatcheck.client.control import ControlClient, ControlError
 from coatcheck.durable.autoscale import History, judge
 from coatcheck.durable.elastic import Elastic, Initiator
 from coatcheck.durable.scaling import check_in_use, wanted
@@ -34,28 +34,13 @@ CONFIGURE_SECONDS: Final = 10.0
 """For the guest's agent to take a new limit."""
 
 
-class Claiming(Protocol):
-    """A ControlClient, as far as it is used here. It blocks, with a timeout of its own."""
-
-    def size_sandbox(self, sandbox: str, memory_mib: int, cpus: int, by: str) -> dict[str, Any]: ...
-
-
-@runtime_checkable
-class Resizable(Protocol):
-    """A machine whose size may change while it runs."""
-
-    @property
-    def sizing(self) -> Sizing | None:
-        """None: it was built with one size."""
-
-
 @dataclass(frozen=True, slots=True)
 class Means:
     """What another size takes."""
 
     elastic: Elastic
     sizing: Sizing
-    daemon: Claiming
+    daemon: ControlClient
 
 
 class Elasticity:
@@ -194,7 +179,7 @@ class Elasticity:
             except SandboxRefused as refused:
                 logger.info("sandbox %s stays at %s: %s", self._sandbox, self.now, refused.message)
 
-    async def _follow(self, daemon: Claiming, has_mib: int) -> None:
+    async def _follow(self, daemon: ControlClient, has_mib: int) -> None:
         """What the balloon let go, or has taken, becomes what commands may use and what the daemon counts."""
         target = self.now.memory_mib
         arrived = abs(has_mib - target) <= NEARLY
@@ -219,7 +204,7 @@ class Elasticity:
             return  # asked again at the next look
         self._given_mib = mib
 
-    async def _claim(self, daemon: Claiming, size: Size, by: Initiator) -> None:
+    async def _claim(self, daemon: ControlClient, size: Size, by: Initiator) -> None:
         if size == self._claimed:
             return
         try:

@@ -3,12 +3,12 @@
 import json
 import time
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from coatcheck.decision.ratelimit import Rate, Rates
 from coatcheck.durable.elastic import Initiator
+from coatcheck.durable.elasticity import Elasticity
 from coatcheck.launcher.metadata_http import Answer, Asked, Refused
-from coatcheck.launcher.resources import Size
 from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
 
 SCALE: Final = "/v1/scale"
@@ -18,17 +18,11 @@ MOST: Final = 1 << 31
 """MiB. Beyond it is no size of anything."""
 
 
-class Scaler(Protocol):
-    """A `launcher.elasticity.Elasticity`, as far as it is used here."""
-
-    async def scale(self, memory_mib: int | None, cpus: int | None, by: Initiator) -> Size: ...
-
-
 class ScaleResource:
     """Of one sandbox. Belongs to the supervisor's event loop."""
 
     def __init__(
-        self, scaler: Scaler | None, owner: str, clock: Callable[[], float] = time.monotonic
+        self, scaler: Elasticity | None, owner: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`owner`: the identity that may; the others are its tools, and the machine is not theirs."""
         self._scaler = scaler

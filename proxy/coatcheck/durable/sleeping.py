@@ -6,19 +6,18 @@ kernel, bounded by the stream's window, and wakes it. Then the supervisor goes t
 
 import asyncio
 import logging
-import shutil
-from collections.abc import Callable
 from typing import Final
 
-from coatcheck.client.control import ControlError
-from coatcheck.durable.freeze import set_clock, thaw
-from coatcheck.durable.saving import ASLEEP, FAILURES, SAVE_SECONDS, OperationQueue, Saver
+from coatcheck.client.control import ControlClient, ControlError
+from coatcheck.durable.freeze import thaw
+from coatcheck.durable.rebirth import forget_sleep
+from coatcheck.durable.saving import FAILURES, SAVE_SECONDS, Saver
+from coatcheck.durable.spec import DurableSpec
+from coatcheck.launcher.agent import set_clock
 from coatcheck.launcher.channel import Channel
-from coatcheck.launcher.presence import Presence
 from coatcheck.launcher.refusal import refuse
-from coatcheck.launcher.reporting import Reporter
 from coatcheck.launcher.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
-from coatcheck.launcher.spec import SupervisorSpec
+from coatcheck.launcher.supervisor import Supervisor
 
 RETRY_SECONDS: Final = 30.0
 """Until a machine that could not be woken for an answer is tried again: its host may have room then."""
@@ -27,26 +26,16 @@ logger = logging.getLogger("coatcheck.launcher")
 
 
 class Sleeper:
-    """`leave` is called when nothing holds the supervisor of one that sleeps; `end` when it cannot go on."""
+    """Belongs to the sandbox's event loop."""
 
-    def __init__(
-        self,
-        spec: SupervisorSpec,
-        saver: Saver,
-        turns: OperationQueue,
-        reporter: Reporter,
-        presence: Presence,
-        *,
-        leave: Callable[[], None],
-        end: Callable[[Ending, str], None],
-    ) -> None:
+    def __init__(self, spec: DurableSpec, saver: Saver, sandbox: Supervisor, client: ControlClient) -> None:
         self._spec = spec
         self._saver = saver
-        self._turns = turns
-        self._reporter = reporter
-        self._presence = presence
-        self._leave = leave
-        self._end = end
+        self._client = client
+        self._sandbox = sandbox
+        self._operations = sandbox.operations
+        self._reporter = sandbox.reporter
+        self._connections = sandbox.connections
         self._channel: Channel | None = None
         """Of the one that sleeps."""
         self._timer: asyncio.TimerHandle | None = None
@@ -55,17 +44,17 @@ class Sleeper:
     async def sleep(self, channel: Channel, *, leaves: bool = False) -> int:
         """How many of its connections are held. Takes its turn. SandboxRefused. `leaves`: its daemon stops,
         so nothing wakes it here any more, whoever is connected and whatever arrives."""
-        return await self._turns.take(lambda: self._sleep(channel, leaves=leaves))
+        return await self._operations.take(lambda: self._sleep(channel, leaves=leaves))
 
     def doze(self, channel: Channel) -> None:
         """It is idle: it sleeps, unless it cannot; then it is looked at again later."""
-        task = self._turns.start(lambda: self._doze(channel))
+        task = self._operations.start(lambda: self._doze(channel))
         task.add_done_callback(self._dozed)
 
     async def wake(self) -> None:
         """Nothing happens to one that is awake. SandboxRefused: it sleeps on."""
         if self._channel is not None or self._reporter.state is SandboxState.SLEEPING:
-            await self._turns.take(self._wake)
+            await self._operations.take(self._wake)
 
     def close(self) -> None:
         self._cancel_timer()
@@ -73,19 +62,19 @@ class Sleeper:
     async def _doze(self, channel: Channel) -> int:
         try:
             # Whoever puts it to sleep by a word asks the daemon; policy may have changed since it began.
-            await self._reporter.may_be_saved()
+            await asyncio.to_thread(self._client.may_save_sandbox, self._spec.sandbox.id)
         except ControlError as error:
-            self._presence.begin()
+            self._connections.begin()
             raise refuse(SandboxProblem.UNSAVABLE, str(error), error.hint) from None
         return await self._sleep(channel)
 
     async def _sleep(self, channel: Channel, *, leaves: bool = False) -> int:
         if self._channel is None:
-            self._presence.stop()
+            self._connections.stop()
             try:
                 await self._saver.sleep(channel)
             except BaseException:
-                self._presence.begin()
+                self._connections.begin()
                 raise
             self._channel = channel
             self._reporter.become(SandboxState.SLEEPING)
@@ -94,7 +83,7 @@ class Sleeper:
         if leaves:
             self._leaves, channel.on_wanted = True, None
             self._cancel_timer()
-            self._leave()
+            self._sandbox.leave("it sleeps")
             return channel.held
         channel.on_wanted = self._wanted
         if channel.wanted:
@@ -108,16 +97,16 @@ class Sleeper:
         self._cancel_timer()
         if self._channel is None:
             return
-        if not self._presence.connected and not self._channel.held:
-            self._leave()
+        if not self._connections.connected and not self._channel.held:
+            self._sandbox.leave("it sleeps")
             return
         self._timer = asyncio.get_running_loop().call_later(self._spec.held_seconds, self._held_long_enough)
 
     def _held_long_enough(self) -> None:
-        if self._presence.connected:
+        if self._connections.connected:
             self._hold()
         else:
-            self._leave()
+            self._sandbox.leave("it sleeps")
 
     async def _wake(self) -> None:
         channel = self._channel
@@ -138,29 +127,29 @@ class Sleeper:
             await set_clock(channel)
             await thaw(channel)
         except FAILURES as error:  # half awake is no state
-            self._end(Ending.MACHINE_ENDED, f"it did not go on after its sleep: {error}")
+            self._sandbox.end(Ending.MACHINE_ENDED, f"it did not go on after its sleep: {error}")
             raise _not_woken(error) from None
         self._channel = channel.on_wanted = None
         self._reporter.become(SandboxState.RUNNING)
-        self._presence.begin()
+        self._connections.begin()
         # From here on what was saved is of the past.
-        await asyncio.to_thread(shutil.rmtree, store / ASLEEP, ignore_errors=True)
+        await forget_sleep(store)
 
     def _wanted(self) -> None:
         if self._channel is not None:
             self._channel.on_wanted = None  # once
-            self._turns.start(self._wake).add_done_callback(self._woken)
+            self._operations.start(self._wake).add_done_callback(self._woken)
 
     def _woken(self, task: "asyncio.Task[None]") -> None:
         if task.cancelled() or task.exception() is None or self._channel is None:
             return
-        logger.warning("sandbox %s is not woken for an answer: %s", self._spec.id, task.exception())
+        logger.warning("sandbox %s is not woken for an answer: %s", self._spec.sandbox.id, task.exception())
         self._channel.on_wanted = self._wanted
         asyncio.get_running_loop().call_later(RETRY_SECONDS, self._wanted)
 
     def _dozed(self, task: "asyncio.Task[int]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.warning("sandbox %s is idle and does not sleep: %s", self._spec.id, error)
+            logger.warning("sandbox %s is idle and does not sleep: %s", self._spec.sandbox.id, error)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

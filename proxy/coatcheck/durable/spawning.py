@@ -15,11 +15,12 @@ from coatcheck.durable.sandbox import (
     Sandbox,
     SandboxIdentity,
 )
+from coatcheck.durable.spec import DurableSpec, dumps
 from coatcheck.launcher.limits import ceilings
 from coatcheck.launcher.machine import MachineSpec, Volume
 from coatcheck.launcher.processes import has_ended
 from coatcheck.launcher.sandbox import IDENTITIES
-from coatcheck.launcher.spec import Identity, SupervisorSpec, dumps
+from coatcheck.launcher.spec import Identity, SupervisorSpec
 from coatcheck.settings.daemon import Settings, process_environment
 
 FIRST_UID: Final = 1000
@@ -32,7 +33,7 @@ def spec_of(
     settings: Settings,
     directory: Path,
     lock: int,
-) -> SupervisorSpec:
+) -> DurableSpec:
     """All that the supervisor is told. `lock`: the descriptor of its directory's."""
     wanted, limits = admitted.wanted, admitted.limits
     image, agent = wanted.choice.image, wanted.choice.agent
@@ -48,7 +49,7 @@ def spec_of(
         ),
         generation=min(each.generation for each in identities),
     )
-    return SupervisorSpec(
+    told = SupervisorSpec(
         id=sandbox.id,
         directory=directory,
         lock=lock,
@@ -63,8 +64,8 @@ def spec_of(
         ceiling=ceilings(settings),
         agent=Path(agent) if agent is not None else None,
         filesystem=wanted.filesystem,
-        elastic=admitted.elastic,
     )
+    return DurableSpec(told, elastic=admitted.elastic)
 
 
 def volumes(settings: Settings) -> Path:
@@ -91,16 +92,16 @@ def is_gone(supervisor: "subprocess.Popen[bytes]") -> bool:
     return has_ended(supervisor.pid) and supervisor.poll() is not None
 
 
-def spawn(spec: SupervisorSpec, line: socket.socket | None = None) -> "subprocess.Popen[bytes]":
+def spawn(spec: DurableSpec, line: socket.socket | None = None) -> "subprocess.Popen[bytes]":
     """Nothing of the daemon's environment goes on: it may hold what logs in to Vault. `line`: its standard
     input, where its caller tells it the spec, and more later. None: it is told here, and nothing more."""
     process = subprocess.Popen(
-        [sys.executable, "-I", "-m", "coatcheck.launcher"],
+        [sys.executable, "-I", "-m", "coatcheck.durable"],
         stdin=subprocess.PIPE if line is None else line.fileno(),
         stdout=subprocess.DEVNULL,
         env={"PATH": process_environment().get("PATH", os.defpath), "LANG": "C.UTF-8"},
         cwd="/",
-        pass_fds=(spec.lock,) if spec.machine.template is None else (spec.lock, spec.machine.template),
+        pass_fds=spec.descriptors,
         start_new_session=True,
     )
     if process.stdin is not None:

@@ -38,12 +38,12 @@ from coatcheck.durable.snapshots import manifest
 from coatcheck.durable.snapshots.directory import Snapshot
 from coatcheck.durable.snapshots.manifest import SnapshotError
 from coatcheck.durable.snapshots.store import Entry, Store
+from coatcheck.durable.spec import DurableSpec, IdleAction, Saving
 from coatcheck.launcher.sandbox import (
     Backend,
     SandboxProblem,
     SandboxRefused,
 )
-from coatcheck.launcher.spec import IdleAction, SupervisorSpec
 from coatcheck.platform.private_files import open_private_directory, write_atomically
 from coatcheck.settings.daemon import Settings
 
@@ -226,22 +226,20 @@ class SandboxStore:
         with self._lock:
             return tuple(each for each, record in self._records.items() if record.interrupted)
 
-    def spec(self, spec: SupervisorSpec, record: Record, back: RestorePoint | None) -> SupervisorSpec:
+    def spec(self, spec: DurableSpec, record: Record, back: RestorePoint | None) -> DurableSpec:
         """What its supervisor is told beside all else."""
         line = line_of(record.lives, record.generation)
-        place = self.place(spec.id)
+        place = self.place(spec.sandbox.id)
         keeping, savable = record.wanted.keeping, record.wanted.savable
-        machine = replace(
-            spec.machine,
-            snapshot_key=self.key_file,
-            snapshots=place,
-            restore=Path(back.snapshot) if back is not None else None,
-            template=back.template if back is not None else None,
-            reserve_mib=self._reserve_mib,
-        )
         return replace(
             spec,
-            machine=machine,
+            saving=Saving(
+                restore=Path(back.snapshot) if back is not None else None,
+                template=back.template if back is not None else None,
+                snapshot_key=self.key_file,
+                reserve_mib=self._reserve_mib,
+                snapshots=place,
+            ),
             store=place if savable else None,
             ancestors=tuple(sorted(sessions_of(line[1:]))),
             idle_action=IdleAction.SLEEP if keeping.sleeps and savable else IdleAction.END,

@@ -10,13 +10,15 @@ import logging
 import shutil
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 
-from coatcheck.durable.freeze import AgentError, freeze
+from coatcheck.durable.freeze import freeze
+from coatcheck.durable.microvm import DurableMicroVM
+from coatcheck.durable.spec import DurableSpec, loads
+from coatcheck.launcher.agent import AgentError
 from coatcheck.launcher.channel import Channel, ChannelBroken, Stream, StreamReset
-from coatcheck.launcher.machine import Machine, MachineError, MachineSpec
+from coatcheck.launcher.machine import Machine, MachineError
 from coatcheck.launcher.preparing import configure, hello
-from coatcheck.launcher.spec import SupervisorSpec, loads
 from coatcheck.launcher.trust import digest, for_browsers, provide
 
 READY: Final = b"ready\n"
@@ -27,20 +29,12 @@ PREPARE_SECONDS: Final = 30.0
 logger = logging.getLogger("coatcheck.launcher")
 
 
-@runtime_checkable
-class Savable(Protocol):
-    """A machine that is saved as somebody's: `microvm.MicroVM`."""
-
-    def bind(self, spec: MachineSpec) -> None: ...
-    async def pause(self) -> None: ...
-
-
 class Unbound:
     """`wait` for its owner, then `take` what was waited with. Belongs to one event loop."""
 
     def __init__(
         self,
-        spec: SupervisorSpec,
+        spec: DurableSpec,
         machine: Machine,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
@@ -48,18 +42,18 @@ class Unbound:
         """`reader`, `writer`: the daemon."""
         self.trusts = ""
         """`trust.digest` of what it was given to trust."""
-        self._spec = spec
+        self._spec = spec.sandbox
         self._machine = machine
         self._reader, self._writer = reader, writer
         self._accept: Callable[[Stream], Awaitable[None]] = _refuse
         self._channel: Channel | None = None
         self._talking: asyncio.Task[None] | None = None
 
-    async def wait(self, starting: "asyncio.Task[socket.socket]") -> SupervisorSpec | None:
+    async def wait(self, starting: "asyncio.Task[socket.socket]") -> DurableSpec | None:
         """Whose it is; None: nobody's, and nothing is left of it. `starting`: its machine's start."""
         said = asyncio.create_task(self._reader.readline())
         parking = asyncio.create_task(self._park(starting))
-        claimed: SupervisorSpec | None = None
+        claimed: DurableSpec | None = None
         try:
             await asyncio.wait({said, parking}, return_when=asyncio.FIRST_COMPLETED)
             if not said.done():
@@ -74,8 +68,8 @@ class Unbound:
         finally:
             if claimed is None:
                 await self._end(starting, said, parking)
-        if claimed is not None and isinstance(self._machine, Savable):
-            self._machine.bind(claimed.machine)
+        if claimed is not None and isinstance(self._machine, DurableMicroVM):
+            self._machine.bind(claimed.sandbox.machine, claimed.saving)
         return claimed
 
     def take(self, accept: Callable[[Stream], Awaitable[None]]) -> "tuple[Channel, asyncio.Task[None]]":
@@ -104,7 +98,7 @@ class Unbound:
             await configure(channel, spec)
             await provide(channel, spec.identities, await browsers)
             await freeze(channel)
-        if isinstance(self._machine, Savable):  # a kernel of its own would have something to do
+        if isinstance(self._machine, DurableMicroVM):  # a kernel of its own would have something to do
             await self._machine.pause()
         return talking
 

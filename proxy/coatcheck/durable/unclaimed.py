@@ -25,6 +25,7 @@ from coatcheck.durable.spawning import (
     is_gone,
     spawn,
 )
+from coatcheck.durable.spec import DurableSpec, dumps
 from coatcheck.durable.unbound import CLAIMED, READY
 from coatcheck.launcher.cgroup import remove as remove_cgroup
 from coatcheck.launcher.limits import Limits, ceilings
@@ -35,7 +36,7 @@ from coatcheck.launcher.sandbox import (
     Backend,
     Choice,
 )
-from coatcheck.launcher.spec import Identity, SupervisorSpec, dumps
+from coatcheck.launcher.spec import Identity, SupervisorSpec
 from coatcheck.platform.private_files import open_private_directory
 from coatcheck.settings.daemon import Settings
 
@@ -124,7 +125,7 @@ class Unclaimed:
             self.state = State.READY if said == READY else State.GONE
         return self.state
 
-    def claim(self, spec: SupervisorSpec) -> None:
+    def claim(self, spec: DurableSpec) -> None:
         """It is whose `spec` says, and runs, when this returns. ClaimError; then it was killed."""
         try:
             self._line.settimeout(CLAIM_SECONDS)
@@ -158,7 +159,7 @@ class Unclaimed:
         return True
 
 
-def _spec(machine: Unclaimed, settings: Settings, trust: TrustFiles) -> SupervisorSpec:
+def _spec(machine: Unclaimed, settings: Settings, trust: TrustFiles) -> DurableSpec:
     """Of a sandbox that has no session, no handle and no time limit."""
     shape = machine.shape
     nobody = Identity(
@@ -171,7 +172,7 @@ def _spec(machine: Unclaimed, settings: Settings, trust: TrustFiles) -> Supervis
         bundle=trust.bundle.absolute(),
         java_truststore=trust.java_truststore.absolute(),
     )
-    return SupervisorSpec(
+    told = SupervisorSpec(
         id=machine.id,
         directory=machine.directory,
         lock=machine.lock,
@@ -191,5 +192,5 @@ def _spec(machine: Unclaimed, settings: Settings, trust: TrustFiles) -> Supervis
         ceiling=ceilings(settings),
         agent=Path(shape.agent) if shape.agent is not None else None,
         filesystem=None,
-        unbound=True,
     )
+    return DurableSpec(told, unbound=True)

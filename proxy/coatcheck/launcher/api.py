@@ -16,7 +16,6 @@ from aiohttp.web import (
 )
 from yarl import URL
 
-from coatcheck.durable.elastic import Initiator
 from coatcheck.launcher.asking import SOCKET
 from coatcheck.launcher.channel import ChannelBroken, StreamReset
 from coatcheck.launcher.commands import serve_command
@@ -24,7 +23,7 @@ from coatcheck.launcher.files import refused, send_file, take_file
 from coatcheck.launcher.machine import MachineError
 from coatcheck.launcher.ports import GuestConnector, serve_port
 from coatcheck.launcher.refusal import of_agent
-from coatcheck.launcher.sandbox import Ending, SandboxRefused, SandboxState
+from coatcheck.launcher.sandbox import Ending, SandboxRefused
 from coatcheck.launcher.sandbox import SandboxProblem as Problem
 from coatcheck.launcher.supervisor import Supervisor
 from coatcheck.platform.http_relay import MAX_MESSAGE, NotReached, relay, session
@@ -32,24 +31,24 @@ from coatcheck.platform.http_relay import MAX_MESSAGE, NotReached, relay, sessio
 STOP_SECONDS: Final = 1.0
 """For what still runs when the sandbox ends: it has been told."""
 
-
 type Handler = Callable[[Request], Awaitable[StreamResponse]]
+type Ask = Callable[[Request], Awaitable[Mapping[str, object]]]
+"""What is answered as JSON. SandboxRefused, ChannelBroken, MachineError: the refusal is."""
 
 
 @asynccontextmanager
-async def serving(sandbox: Supervisor) -> AsyncIterator[None]:
-    """Listen for as long as the block lasts. The sandbox's directory is 0700: nobody else comes here."""
+async def serving(sandbox: Supervisor, posts: Mapping[str, Ask] | None = None) -> AsyncIterator[None]:
+    """Listen for as long as the block lasts. The sandbox's directory is 0700: nobody else comes here.
+
+    `posts`: what a layer above answers, by its path."""
     app = Application(client_max_size=64 * 1024)
     app.router.add_get("/", _state(sandbox))
     app.router.add_post("/kill", _kill(sandbox))
     app.router.add_post("/pause", _change(sandbox, sandbox.pause))
     app.router.add_get("/remains", _remains(sandbox))
     app.router.add_post("/resume", _change(sandbox, sandbox.resume))
-    app.router.add_post("/snapshot", _answered(_snapshot(sandbox)))
-    app.router.add_post("/fork-point", _answered(_fork_point(sandbox)))
-    app.router.add_post("/sleep", _answered(_sleep(sandbox)))
-    app.router.add_post("/wake", _answered(_wake(sandbox)))
-    app.router.add_post("/scale", _answered(_scale(sandbox)))
+    for path, ask in (posts or {}).items():
+        app.router.add_post(path, _answered(ask))
     app.router.add_get("/exec", _exec(sandbox))
     app.router.add_get("/files", _present(sandbox, lambda request: send_file(request, sandbox)))
     app.router.add_put("/files", _present(sandbox, lambda request: take_file(request, sandbox)))
@@ -92,7 +91,7 @@ def _change(sandbox: Supervisor, change: Callable[[], Awaitable[None]]) -> Handl
     return answer
 
 
-def _answered(ask: Callable[[Request], Awaitable[Mapping[str, object]]]) -> Handler:
+def _answered(ask: Ask) -> Handler:
     async def answer(request: Request) -> Response:
         try:
             return json_response(await ask(request))
@@ -103,51 +102,6 @@ def _answered(ask: Callable[[Request], Awaitable[Mapping[str, object]]]) -> Hand
             return refused(Problem.NOT_RUNNING, str(error))
 
     return answer
-
-
-def _scale(sandbox: Supervisor) -> Callable[[Request], Awaitable[Mapping[str, object]]]:
-    async def ask(request: Request) -> Mapping[str, object]:
-        asked = await request.json()
-        size = await sandbox.elasticity.scale(asked["memory_mib"], asked["cpus"], Initiator.CALLER)
-        return {"memory_mib": size.memory_mib, "cpus": size.cpus}
-
-    return ask
-
-
-def _snapshot(sandbox: Supervisor) -> Callable[[Request], Awaitable[Mapping[str, object]]]:
-    async def ask(request: Request) -> Mapping[str, object]:
-        asked = await request.json()
-        directory = await sandbox.snapshot(asked["name"], asked["replaces"], asked["limit"])
-        return {"name": directory.name, "directory": str(directory)}
-
-    return ask
-
-
-def _fork_point(sandbox: Supervisor) -> Callable[[Request], Awaitable[Mapping[str, object]]]:
-    async def ask(request: Request) -> Mapping[str, object]:
-        return {"directory": str(await sandbox.fork_point())}
-
-    return ask
-
-
-def _sleep(sandbox: Supervisor) -> Callable[[Request], Awaitable[Mapping[str, object]]]:
-    async def ask(request: Request) -> Mapping[str, object]:
-        asked = await request.json()
-        leaves = bool(asked.get("leaves"))
-        if leaves and sandbox.state is SandboxState.PAUSED:  # only a guest that runs can be saved
-            await sandbox.resume()
-        held = await sandbox.sleep(leaves=leaves)
-        return {"state": sandbox.state, "held": held}
-
-    return ask
-
-
-def _wake(sandbox: Supervisor) -> Callable[[Request], Awaitable[Mapping[str, object]]]:
-    async def ask(request: Request) -> Mapping[str, object]:
-        await sandbox.wake()
-        return {"state": sandbox.state}
-
-    return ask
 
 
 def _remains(sandbox: Supervisor) -> Handler:

@@ -55,17 +55,6 @@ class MachineSpec:
     it has those from start to end."""
     boot_seconds: float = 60.0
     """Until the guest's agent must have spoken. A slow machine without KVM takes 10."""
-    restore: Path | None = None
-    """A snapshot's directory: the machine goes on where that was taken, and does not boot."""
-    template: int | None = None
-    """Descriptor of `restore`'s memory (`snapshots.directory.Snapshot.template`): it is mapped privately, so
-    that any number of clones cost what they write to. None: a copy of its own is made."""
-    snapshot_key: Path | None = None
-    """File of the key that signs snapshots, made when it is missing; for whoever saves or restores."""
-    reserve_mib: int = 64
-    """What stays free on the disk that it is saved to, for others."""
-    snapshots: Path | None = None
-    """Directory of all snapshots of this sandbox: they are part of what is left of it."""
 
     @property
     def needed_mib(self) -> int:

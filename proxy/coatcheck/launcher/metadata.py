@@ -16,11 +16,10 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
 from coatcheck.decision.ratelimit import Rate, Rates
-from coatcheck.durable.metadata_scale import SCALE, Scaler, ScaleResource
 from coatcheck.launcher.metadata_aws import (
     CONTAINER,
     ROLES,
@@ -45,6 +44,10 @@ MAX_CONNECTIONS: Final = 64
 _log = logging.getLogger("coatcheck.launcher.metadata")
 
 
+type Action = Callable[[Asked, str], Awaitable[Answer]]
+"""A request, and the identity whose it is. It raises Refused."""
+
+
 class Who(Protocol):
     """A `launcher.spec.Identity`, as far as it is used here."""
 
@@ -64,18 +67,17 @@ class MetadataService:
         sandbox: str,
         limits: Callable[[], Mapping[str, object]] = dict,
         *,
-        scaler: Scaler | None = None,
-        owner: str = "agent",
+        actions: Mapping[str, Action] | None = None,
         handles: Handles | None = None,
         lasting: LastingTokens | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`limits`: what `/v1/limits` answers; `scaler`: what `owner`, an identity, may change of them by
-        `/v1/scale`. `handles`: for other lifetimes than the usual ones. `lasting`: for variables of processes
+        """`limits`: what `/v1/limits` answers. `actions`: what else is done by POST, by its path, as a layer
+        above can. `handles`: for other lifetimes than the usual ones. `lasting`: for variables of processes
         that may go on in another sandbox; None: they cannot."""
         self._sandbox = sandbox
         self._limits = limits
-        self._scale = ScaleResource(scaler, owner, clock)
+        self._actions = actions or {}
         self._handles = handles or Handles(control)
         self._clock = clock
         self._tokens = Tokens(clock)
@@ -115,13 +117,14 @@ class MetadataService:
         if asked.path == TOKEN_PATH:
             return self._token(asked, who)
         self._check_token(asked, who)
-        method = "POST" if asked.path == SCALE else "GET"
+        action = self._actions.get(asked.path)
+        method = "GET" if action is None else "POST"
         if asked.method != method:
             raise Refused(405, "method_not_allowed", f"this is asked with {method}", ("Allow", method))
         try:
-            if asked.path == SCALE:
+            if action is not None:
                 await self._handles.show(who.session)  # of a session that is over nothing changes any more
-                return await self._scale.answer(asked, who.name)
+                return await action(asked, who.name)
             return await self._resource(asked.path, who)
         except Refused:
             raise

@@ -4,9 +4,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Final
 
-from coatcheck.client.control import ControlError
+from coatcheck.client.control import ControlClient, ControlError
 from coatcheck.launcher.sandbox import Ending, SandboxState
 from coatcheck.launcher.spec import SupervisorSpec
 
@@ -27,21 +27,11 @@ _OVER: Final = frozenset(
 type End = Callable[[Ending, str], None]
 
 
-class Reporting(Protocol):
-    """A ControlClient, as far as it is used here. It blocks, with a timeout of its own."""
-
-    def report_sandbox(
-        self, sandbox: str, state: str, ending: str | None = None, detail: str = ""
-    ) -> dict[str, Any]: ...
-
-    def may_save_sandbox(self, sandbox: str) -> dict[str, Any]: ...
-
-
 class Reporter:
     """Of one sandbox. `end` is called when its sessions are over, or no daemon has answered for a lease."""
 
     def __init__(
-        self, spec: SupervisorSpec, client: Reporting, end: End, detail: Callable[[], str] = str
+        self, spec: SupervisorSpec, client: ControlClient, end: End, detail: Callable[[], str] = str
     ) -> None:
         """`detail`: what every report says beside the state."""
         self.state = SandboxState.STARTING
@@ -91,10 +81,6 @@ class Reporter:
                     return
                 await asyncio.sleep(AGAIN_SECONDS)
                 self._changed.set()
-
-    async def may_be_saved(self) -> None:
-        """ControlError when policy lets nobody save it any more, or no daemon says."""
-        await asyncio.to_thread(self._client.may_save_sandbox, self._spec.id)
 
     async def report(self) -> None:
         """The state as it is now. ControlError."""

@@ -2,27 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
 from coatcheck.decision.filesystem import Filesystem
-from coatcheck.durable.elastic import Elastic
 from coatcheck.launcher.limits import Limits
 from coatcheck.launcher.machine import MachineSpec
 from coatcheck.launcher.sandbox import Backend
 
 MAX_BYTES = 4 * 1024 * 1024
 """A thousand handles with their variables."""
-
-
-class IdleAction(StrEnum):
-    """What becomes of a sandbox that nobody has been connected to for `idle_seconds`."""
-
-    END = "end"
-    SLEEP = "sleep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +58,6 @@ class SupervisorSpec:
     """The guest's agent, where it is not in the image."""
     filesystem: Filesystem | None
     """Of the policy: around each command."""
-    elastic: Elastic | None = None
-    """How far it grows and shrinks; `limits` are what it starts with."""
-    store: Path | None = None
-    """Its own place in the state directory, 0700: `snapshots/`, `forks/`, `asleep`. None: it is not saved."""
-    ancestors: tuple[str, ...] = ()
-    """Sessions whose handles its processes may hold beside those of its own identities."""
-    held_seconds: float = 900.0
-    """While it sleeps, its open connections are kept for so long: a slow model call, a CI run."""
-    idle_action: IdleAction = IdleAction.END
-    rebind_seconds: float = 60.0
-    """For a copy to become somebody of its own, or it is ended. On a busy host without KVM it takes three."""
-    unbound: bool = False
-    """It is nobody's yet: its identities have no session and no handle. Whose it is says a second spec."""
 
     def identity(self, name: str) -> Identity | None:
         return next((each for each in self.identities if each.name == name), None)
@@ -90,13 +68,23 @@ _SPECS: Final = TypeAdapter(SupervisorSpec)
 
 def dumps(spec: SupervisorSpec) -> bytes:
     """One line of JSON."""
-    return _SPECS.dump_json(spec) + b"\n"
+    return dump(_SPECS, spec)
 
 
 def loads(content: bytes) -> SupervisorSpec:
     """From our own daemon. ValueError when it is not a spec at all."""
+    return load(_SPECS, content)
+
+
+def dump[T](specs: TypeAdapter[T], spec: T) -> bytes:
+    """One line of JSON."""
+    return specs.dump_json(spec) + b"\n"
+
+
+def load[T](specs: TypeAdapter[T], content: bytes) -> T:
+    """ValueError when it is none, which quotes nothing of it: handles are in it."""
     try:
-        return _SPECS.validate_json(content)
-    except ValidationError as error:  # whose own text quotes what it read, and handles are in it
+        return specs.validate_json(content)
+    except ValidationError as error:
         places = (".".join(map(str, each["loc"])) for each in error.errors(include_input=False))
         raise ValueError(f"this is no sandbox's spec: {', '.join(places)}") from None

@@ -6,41 +6,42 @@ supervisors and real daemons beside this."""
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from coatcheck.client.control import ControlError
 from coatcheck.durable import freeze as standing_still
-from coatcheck.durable import saving, sleeping
+from coatcheck.durable import rebirth, saving, sleeping
 from coatcheck.durable.freeze import freeze, thaw
+from coatcheck.durable.rebirth import Rebirth
 from coatcheck.durable.saving import Saver
 from coatcheck.durable.sleeping import Sleeper
+from coatcheck.durable.spec import Saving
+from coatcheck.launcher import agent
 from coatcheck.launcher.channel import ChannelBroken
 from coatcheck.launcher.machine import MachineError
 from coatcheck.launcher.sandbox import Ending, SandboxRefused, SandboxState
-from coatcheck.launcher.supervisor import Supervisor
+from tests.durable.lives import COPY, DurableLife, life
+from tests.durable.scripted import DurableMachine
 from tests.durable.test_saving import kept, left
-from tests.launcher.durable import DurableMachine
-from tests.launcher.scripted import MACHINE
 from tests.launcher.steps import Step, Work, right_before, steps_of, works_of
-from tests.launcher.test_supervisor import Life, life, trust, until
+from tests.launcher.test_supervisor import trust, until
 
 __all__ = ("trust",)
 
-SAVING = (Saver.snapshot, Saver.fork_point, Saver._save, Saver._go_on, freeze, thaw, standing_still._obeyed)
+SAVING = (Saver.snapshot, Saver.fork_point, Saver._save, Saver._go_on, freeze, thaw, agent.obeyed)
 SLEEPING = (Sleeper._sleep, Saver.sleep)
-WAKING = (Sleeper._wake, standing_still.set_clock, thaw)
-REBINDING = (Supervisor._rebind, standing_still.rebind, thaw, standing_still._obeyed)
+WAKING = (Sleeper._wake, agent.set_clock, thaw)
+REBINDING = (Rebirth.prepare, standing_still.rebind, thaw, agent.obeyed)
 KNOWN: tuple[Work, ...] = (*SAVING, *SLEEPING, *WAKING, *REBINDING)
 ELSEWHERE = {
-    "OperationQueue.take", "OperationQueue.start", "OperationQueue.closed",  # tests/durable/test_saving.py
     "Sleeper.sleep", "Sleeper.wake",  # one line, of which all else is here
     "Sleeper._doze",  # asks its daemon before anything is done: tests/system/durable/test_sleeping.py
+    "Rebirth.connect", "Rebirth._trust",  # before anything of it runs: tests/durable/test_freeze.py
+    "forget_sleep",  # a file that stays is removed by the next life
     "Saver.drop",  # nobody waits for it any more
 }  # fmt: skip
-MACHINES = {f"Durable.{name}" for name in ("pause", "resume", "save", "finish", "sleep", "wake", "page_out")}
 FAILURES: dict[str, Callable[[], Exception]] = {
     "the machine": lambda: MachineError("a test", "do something else"),
     "the channel": lambda: ChannelBroken("a test"),
@@ -53,7 +54,7 @@ EXPECTED = (SandboxRefused, MachineError, ChannelBroken, OSError)  # a TimeoutEr
 def test_no_step_is_left_out() -> None:
     """Whatever waits for a guest, a machine or a disk while it is saved or woken is among these."""
     here = {each.__qualname__ for each in KNOWN}
-    assert works_of(saving, sleeping, standing_still) - here - ELSEWHERE - MACHINES == set()
+    assert works_of(saving, sleeping, standing_still, agent, rebirth) - here - ELSEWHERE == set()
 
 
 def raising(failure: str) -> Callable[[], None]:
@@ -64,7 +65,7 @@ def raising(failure: str) -> Callable[[], None]:
     return fail
 
 
-async def is_whole(tmp_path: Path, it: Life) -> None:
+async def is_whole(tmp_path: Path, it: DurableLife) -> None:
     """It runs with all that is in it, or it has ended; nothing that was saved by halves lies about."""
     await until(lambda: it.run.done() or it.supervisor.state is SandboxState.RUNNING)
     if it.supervisor.state is SandboxState.RUNNING:
@@ -89,10 +90,10 @@ async def test_of_a_save(tmp_path: Path, trust: Path, step: Step, failure: str) 
     """It goes on with all that is in it, or it is gone; a snapshot is there as a whole, or not, and the one
     that it was to replace is not lost before that."""
     async with kept(tmp_path, trust, DurableMachine()) as it:
-        await it.supervisor.snapshot("old")
+        await it.durable.snapshot("old")
         with right_before(step, raising(failure)) as reached:
             with contextlib.suppress(*EXPECTED):
-                await it.supervisor.snapshot("new", replaces="old")
+                await it.durable.snapshot("new", replaces="old")
                 assert "snapshots/new" in left(tmp_path)
             assert reached
         await is_whole(tmp_path, it)
@@ -106,7 +107,7 @@ async def test_of_falling_asleep(tmp_path: Path, trust: Path, step: Step, failur
     async with kept(tmp_path, trust, DurableMachine()) as it:
         with it.supervisor.presence(), right_before(step, raising(failure)) as reached:
             with pytest.raises((SandboxRefused, ChannelBroken)):
-                await it.supervisor.sleep()
+                await it.durable.sleep()
             assert reached
         await is_whole(tmp_path, it)
 
@@ -117,14 +118,14 @@ async def test_of_waking(tmp_path: Path, trust: Path, step: Step, failure: str) 
     """It sleeps on and can be woken, or it is awake, or gone."""
     async with kept(tmp_path, trust, DurableMachine()) as it:
         with it.supervisor.presence():
-            await it.supervisor.sleep()
+            await it.durable.sleep()
             with right_before(step, raising(failure)) as reached:
                 with contextlib.suppress(*EXPECTED):
-                    await it.supervisor.wake()
+                    await it.durable.wake()
                 assert reached
             if it.supervisor.state is SandboxState.SLEEPING and not it.supervisor._over.done():
                 assert (tmp_path / "store/asleep").is_dir()
-                await it.supervisor.wake()
+                await it.durable.wake()
             await is_whole(tmp_path, it)
 
 
@@ -133,10 +134,10 @@ async def test_of_waking(tmp_path: Path, trust: Path, step: Step, failure: str) 
 async def test_of_a_rebind(tmp_path: Path, trust: Path, step: Step, failure: str) -> None:
     """It never runs, and nothing of it leads anywhere: a copy that is half somebody is nobody."""
     (tmp_path / "store").mkdir()
-    built = replace(MACHINE, restore=tmp_path / "store/point", generation=2)
+    saving = Saving(restore=tmp_path / "store/point")
     machine = DurableMachine(saved=True)
     with right_before(step, raising(failure)) as reached:
-        async with life(tmp_path, trust, machine, built, store=tmp_path / "store") as it:
+        async with life(tmp_path, trust, machine, COPY, saving, store=tmp_path / "store") as it:
             ending, detail = await it.ended()
             assert reached and ending in (Ending.REBIND_FAILED, Ending.START_FAILED) and detail
             assert SandboxState.RUNNING not in [state for state, *_ in it.reports.said]
@@ -146,11 +147,11 @@ async def test_of_a_rebind(tmp_path: Path, trust: Path, step: Step, failure: str
 # --- the daemon alone ------------------------------------------------------------------------------------
 
 
-def nobody_listens(it: Life) -> None:
+def nobody_listens(it: DurableLife) -> None:
     it.reports.refuses = ControlError("nobody listens", "")
 
 
-async def asked_by_one_that_dies(it: Life, step: Step, ask: Callable[[], Awaitable[object]]) -> None:
+async def asked_by_one_that_dies(it: DurableLife, step: Step, ask: Callable[[], Awaitable[object]]) -> None:
     """Its connection breaks, and no report is heard any more, from right before that step on."""
     asking = asyncio.ensure_future(ask())
 
@@ -160,17 +161,17 @@ async def asked_by_one_that_dies(it: Life, step: Step, ask: Callable[[], Awaitab
 
     with right_before(step, die) as reached:
         await asyncio.wait([asking])
-        await it.supervisor._turns.take(nothing)  # what was begun is done to its end
+        await it.supervisor.operations.take(nothing)  # what was begun is done to its end
         assert reached and asking.cancelled()
 
 
 async def nothing() -> None: ...
 
 
-async def runs_under_the_next(tmp_path: Path, it: Life) -> None:
+async def runs_under_the_next(tmp_path: Path, it: DurableLife) -> None:
     """As if nothing had happened."""
     it.reports.refuses = None
-    await it.supervisor._reporter.report()
+    await it.supervisor.reporter.report()
     assert it.reports.said[-1][0] == SandboxState.RUNNING and it.machine.orders[-1:] in ([], ["thaw"])
     await is_whole(tmp_path, it)
     assert not it.run.done()
@@ -180,8 +181,8 @@ async def runs_under_the_next(tmp_path: Path, it: Life) -> None:
 async def test_of_a_save_whose_daemon_dies(tmp_path: Path, trust: Path, step: Step) -> None:
     """It is finished without anybody, and there as a whole; the one that it replaces is not."""
     async with kept(tmp_path, trust, DurableMachine()) as it:
-        await it.supervisor.snapshot("old")
-        await asked_by_one_that_dies(it, step, lambda: it.supervisor.snapshot("new", replaces="old"))
+        await it.durable.snapshot("old")
+        await asked_by_one_that_dies(it, step, lambda: it.durable.snapshot("new", replaces="old"))
         await runs_under_the_next(tmp_path, it)
         assert left(tmp_path) == ["snapshots/new"]
 
@@ -190,7 +191,7 @@ async def test_of_a_save_whose_daemon_dies(tmp_path: Path, trust: Path, step: St
 async def test_of_a_fork_point_whose_daemon_dies(tmp_path: Path, trust: Path, step: Step) -> None:
     """Nobody is left who would begin from it, or remove it."""
     async with kept(tmp_path, trust, DurableMachine()) as it:
-        await asked_by_one_that_dies(it, step, it.supervisor.fork_point)
+        await asked_by_one_that_dies(it, step, it.durable.fork_point)
         await runs_under_the_next(tmp_path, it)
         await until(lambda: not left(tmp_path))
 
@@ -200,10 +201,10 @@ async def test_of_falling_asleep_whose_daemon_dies(tmp_path: Path, trust: Path, 
     """It sleeps, and wakes for the next one."""
     async with kept(tmp_path, trust, DurableMachine()) as it:
         with it.supervisor.presence():
-            await asked_by_one_that_dies(it, step, it.supervisor.sleep)
+            await asked_by_one_that_dies(it, step, it.durable.sleep)
             assert it.supervisor.state is SandboxState.SLEEPING and (tmp_path / "store/asleep").is_dir()
             it.reports.refuses = None
-            await it.supervisor.wake()
+            await it.durable.wake()
             await runs_under_the_next(tmp_path, it)
 
 
@@ -212,8 +213,8 @@ async def test_of_waking_whose_daemon_dies(tmp_path: Path, trust: Path, step: St
     """It is awake."""
     async with kept(tmp_path, trust, DurableMachine()) as it:
         with it.supervisor.presence():
-            await it.supervisor.sleep()
-            await asked_by_one_that_dies(it, step, it.supervisor.wake)
+            await it.durable.sleep()
+            await asked_by_one_that_dies(it, step, it.durable.wake)
             await runs_under_the_next(tmp_path, it)
             assert not (tmp_path / "store/asleep").exists()
 
@@ -222,11 +223,11 @@ async def test_of_waking_whose_daemon_dies(tmp_path: Path, trust: Path, step: St
 async def test_of_a_rebind_whose_daemon_dies(tmp_path: Path, trust: Path, step: Step) -> None:
     """It becomes who it was told to be, and nobody else; the next daemon hears of it."""
     (tmp_path / "store").mkdir()
-    built = replace(MACHINE, restore=tmp_path / "store/point", generation=2)
+    saving = Saving(restore=tmp_path / "store/point")
     machine = DurableMachine(saved=True)
-    begun: list[Life] = []
+    begun: list[DurableLife] = []
     with right_before(step, lambda: nobody_listens(begun[0])) as reached:
-        async with life(tmp_path, trust, machine, built, store=tmp_path / "store") as it:
+        async with life(tmp_path, trust, machine, COPY, saving, store=tmp_path / "store") as it:
             begun.append(it)
             await it.running()
             assert reached and [each for each in machine.orders if each == "rebind"] == ["rebind"]

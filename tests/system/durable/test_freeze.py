@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
-from coatcheck.durable.freeze import AgentError, freeze, rebind, set_clock, thaw
+from coatcheck.durable.freeze import freeze, rebind, thaw
 from coatcheck.durable.snapshots.manifest import NAME, open_key, write
+from coatcheck.durable.spec import Saving
+from coatcheck.durable.supervisor import DurableSupervisor
+from coatcheck.launcher.agent import AgentError, set_clock
 from coatcheck.launcher.channel import ChannelBroken
 from coatcheck.launcher.frames import Fields, Kind, encode
 from coatcheck.launcher.machine import MachineError
@@ -20,16 +23,15 @@ from coatcheck.launcher.metadata import MetadataService
 from coatcheck.launcher.mux import Event, WasReset
 from coatcheck.launcher.sandbox import Ending, SandboxState
 from coatcheck.launcher.spec import SupervisorSpec
-from coatcheck.launcher.supervisor import Supervisor
 from coatcheck.launcher.trust import digest
+from tests.durable.lives import COPY, DurableLife, durable_spec, life
 from tests.durable.snapshots.test_manifest import MANIFEST
 from tests.launcher.guest.inhabited import AS_ROOT, Inhabited, inhabited, read_until, spoken_with, started
-from tests.launcher.scripted import MACHINE, Reports, ScriptedMachine, identity, spec
-from tests.launcher.test_supervisor import SECONDS, Life, Nobody, life, until
+from tests.launcher.scripted import Reports, ScriptedMachine, identity, spec
+from tests.launcher.test_supervisor import SECONDS, Nobody, until
 
 SNAPSHOT = Path("/nowhere/a-snapshot")
 """These machines load nothing: that one is to be restored is all that a supervisor asks."""
-COPY = replace(MACHINE, restore=SNAPSHOT, generation=2)
 
 
 class SavedAgent(ScriptedMachine):
@@ -68,8 +70,8 @@ def trust(tmp_path: Path) -> Path:
 @contextlib.asynccontextmanager
 async def copy(
     tmp_path: Path, trust: Path, machine: ScriptedMachine, **different: Any
-) -> AsyncIterator[Life]:
-    async with life(tmp_path, trust, machine, COPY, **different) as it:
+) -> AsyncIterator[DurableLife]:
+    async with life(tmp_path, trust, machine, COPY, Saving(restore=SNAPSHOT), **different) as it:
         yield it
 
 
@@ -123,7 +125,7 @@ async def test_a_copy_is_given_new_trust_and_no_trust_that_it_has(
     """Writing the files takes a guest that was just loaded longer than all the rest."""
     key = tmp_path / "key"
     machine = ScriptedMachine(saved=True)
-    built = replace(COPY, restore=tmp_path, snapshot_key=key)
+    saving = Saving(restore=tmp_path, snapshot_key=key)
     identities = (identity(trust), identity(trust, "tool", 1001))
     origin = replace(MANIFEST.origin, trust=digest(identities))
     write(tmp_path, replace(MANIFEST, origin=origin), open_key(key))
@@ -132,12 +134,12 @@ async def test_a_copy_is_given_new_trust_and_no_trust_that_it_has(
     elif changed == "signature":
         saved = tmp_path / NAME
         saved.write_bytes(saved.read_bytes().replace(b'"generation": 3', b'"generation": 4'))
-    told = spec(tmp_path / "own", identities, machine=built)
-    supervisor = Supervisor(told, machine, Reports(), MetadataService(Nobody(), told.id))
+    told = durable_spec(tmp_path / "own", identities, machine=COPY, saving=saving)
+    supervisor = DurableSupervisor(told, machine, Reports(), MetadataService(Nobody(), told.sandbox.id))
     running = asyncio.create_task(supervisor.run())
     async with asyncio.timeout(SECONDS):
-        await supervisor.channel()
-        supervisor.end(Ending.KILLED, "done")
+        await supervisor.sandbox.channel()
+        supervisor.sandbox.end(Ending.KILLED, "done")
         await running
     assert bool(machine.written) is (changed != "nothing")
 

@@ -17,12 +17,13 @@ from coatcheck.durable import elasticity
 from coatcheck.durable.autoscale import Autoscale
 from coatcheck.durable.elastic import Elastic
 from coatcheck.durable.elasticity import Elasticity, Means
+from coatcheck.durable.microvm import DurableMicroVM
 from coatcheck.durable.sizing import NEARLY, Sizing, Use
+from coatcheck.durable.spec import Saving
 from coatcheck.launcher import cgroup
 from coatcheck.launcher.channel import Channel
 from coatcheck.launcher.limits import Limits
 from coatcheck.launcher.machine import MachineError
-from coatcheck.launcher.microvm import MicroVM
 from coatcheck.launcher.resources import Resources, Size
 from tests.durable.test_elasticity import Daemon, nobody
 from tests.launcher import tiny
@@ -40,7 +41,7 @@ SECONDS = 60.0
 
 
 class Grown:
-    def __init__(self, machine: MicroVM, guest: tiny.Guest) -> None:
+    def __init__(self, machine: DurableMicroVM, guest: tiny.Guest) -> None:
         assert machine.sizing is not None
         self.machine, self.guest, self.sizing = machine, guest, machine.sizing
 
@@ -64,7 +65,7 @@ async def elastic(place: Path, image: Path) -> AsyncIterator[Grown]:
     directory.mkdir(mode=0o700)
     plain = wanted(image)
     spec = replace(plain, resources=replace(plain.resources, **asdict(CEILING)), starts_with=FLOOR)
-    machine = MicroVM(spec, directory)
+    machine = DurableMicroVM(spec, Saving(), directory)
     guest = tiny.Guest(await machine.start())
     try:
         assert await guest.line() == "hello"
@@ -185,7 +186,7 @@ async def test_without_a_control_group_threads_are_held_to_cpus(shared: Grown) -
         control=shared.machine._control,
         pid=lambda: shared.machine.pid,
         group=lambda: None,
-        memory=lambda: shared.machine._memory,
+        memory=lambda: shared.machine.vm.memory,
     )
     await sizing.resize(FLOOR)
     assert sizing.cpus_held_by.endswith("(affinity)")

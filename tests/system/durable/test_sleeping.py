@@ -5,7 +5,6 @@ import contextlib
 import hashlib
 import secrets
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,19 @@ import pytest
 
 from coatcheck.client.control import ControlError
 from coatcheck.durable import sleeping
+from coatcheck.durable.api import posts
+from coatcheck.durable.spec import IdleAction, Saving
 from coatcheck.launcher.api import serving
 from coatcheck.launcher.asking import ask_supervisor
 from coatcheck.launcher.channel import ChannelBroken
 from coatcheck.launcher.machine import MachineError
 from coatcheck.launcher.mux import Data, Event
 from coatcheck.launcher.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
-from coatcheck.launcher.spec import IdleAction
+from tests.durable.lives import COPY, life
+from tests.durable.scripted import DurableMachine
 from tests.durable.test_saving import kept, left
-from tests.launcher.durable import DurableMachine
 from tests.launcher.guest.inhabited import AS_ROOT, Inhabited, read_until, started
-from tests.launcher.scripted import MACHINE
-from tests.launcher.test_supervisor import SECONDS, life, trust, until
+from tests.launcher.test_supervisor import SECONDS, trust, until
 
 __all__ = ("trust",)
 
@@ -75,12 +75,12 @@ async def test_with_nothing_to_wait_for_only_what_was_saved_is_left(tmp_path: Pa
     machine = DurableMachine()
     async with kept(tmp_path, trust, machine) as it:
         machine.orders.clear()
-        assert await it.supervisor.sleep() == 0
+        assert await it.durable.sleep() == 0
         assert (await it.ended())[0] is None
         assert machine.orders == ["freeze", "sync"] and machine.did == ["save", "finish", "sleep"]
         assert left(tmp_path) == [] and (tmp_path / "store/asleep").is_dir()
         assert it.reports.said[-1] == ("sleeping", None, "it sleeps")
-        for ask in (it.supervisor.sleep, it.supervisor.wake, it.supervisor.channel):
+        for ask in (it.durable.sleep, it.durable.wake, it.supervisor.channel):
             with pytest.raises(ChannelBroken):
                 await ask()
 
@@ -92,7 +92,7 @@ async def test_an_answer_that_arrives_wakes_it(tmp_path: Path, trust: Path) -> N
         number = await machine.call()
         writer = await outside.question()
         machine.orders.clear()
-        assert await it.supervisor.sleep() == 1 and it.supervisor.state is SandboxState.SLEEPING
+        assert await it.durable.sleep() == 1 and it.supervisor.state is SandboxState.SLEEPING
         await until(lambda: ("sleeping", None, "") in it.reports.said)
         writer.write(b"an answer")
         await until(lambda: machine.brought[number] == b"an answer")
@@ -109,7 +109,7 @@ async def test_an_answer_that_never_comes_is_told_too(tmp_path: Path, trust: Pat
     async with upstream(trust) as outside, kept(tmp_path, trust, machine) as it:
         await machine.call()
         writer = await outside.question()
-        await it.supervisor.sleep()
+        await it.durable.sleep()
         writer.transport.abort()
         await until(lambda: it.supervisor.state is SandboxState.RUNNING)
 
@@ -123,7 +123,7 @@ async def test_who_comes_while_it_falls_asleep_wakes_it(tmp_path: Path, trust: P
         writer = await outside.question()
         channel = await it.supervisor.channel()
         saved = machine.waits_at["save"] = asyncio.Event()
-        falling = asyncio.create_task(it.supervisor.sleep())
+        falling = asyncio.create_task(it.durable.sleep())
         await until(lambda: "save" in machine.did)
         commands = []
         if who == "an answer":
@@ -150,7 +150,7 @@ async def test_what_comes_while_it_sleeps_is_bounded(tmp_path: Path, trust: Path
         numbers = [await machine.call() for _ in range(3)]
         writers = [await outside.question() for _ in numbers]
         machine.fails_at.add("wake")
-        await it.supervisor.sleep()
+        await it.durable.sleep()
         for writer in writers:
             writer.write(bytes(8_000_000))
         await until(lambda: "wake" in machine.did)
@@ -169,7 +169,7 @@ async def test_it_is_not_held_for_ever(tmp_path: Path, trust: Path) -> None:
     async with upstream(trust) as outside, kept(tmp_path, trust, machine, held_seconds=0.2) as it:
         await machine.call()
         writer = await outside.question()
-        assert await it.supervisor.sleep() == 1
+        assert await it.durable.sleep() == 1
         assert (await it.ended())[0] is None and (tmp_path / "store/asleep").is_dir()
         writer.close()
 
@@ -187,9 +187,9 @@ async def test_one_whose_daemon_stops_sleeps_whoever_is_connected_and_whatever_a
         with it.supervisor.presence():
             saved = asyncio.Event()
             if asleep:
-                assert await it.supervisor.sleep() == 1
+                assert await it.durable.sleep() == 1
             machine.waits_at["save"] = saved
-            leaving = asyncio.create_task(it.supervisor.sleep(leaves=True))
+            leaving = asyncio.create_task(it.durable.sleep(leaves=True))
             if not asleep:
                 await until(lambda: "save" in machine.did)
                 writer.write(b"an answer")
@@ -208,7 +208,7 @@ async def test_one_that_is_paused_sleeps_when_its_daemon_stops_and_by_no_other_w
     """Only a guest that runs can be saved: it runs for the moment that takes. Else somebody paused it for a
     reason, as an inspection does."""
     machine = DurableMachine()
-    async with kept(tmp_path, trust, machine) as it, serving(it.supervisor):
+    async with kept(tmp_path, trust, machine) as it, serving(it.supervisor, posts(it.durable)):
         await it.supervisor.pause()
         machine.did.clear()
         directory, body = it.supervisor.spec.directory, {"leaves": leaves}
@@ -227,10 +227,10 @@ async def test_whoever_wants_it_just_as_its_daemon_stops_is_told(tmp_path: Path,
     """In the same turn of the loop: half awake it would be lost."""
     machine = DurableMachine()
     async with kept(tmp_path, trust, machine) as it:
-        leaving = asyncio.create_task(it.supervisor.sleep(leaves=True))
+        leaving = asyncio.create_task(it.durable.sleep(leaves=True))
         await until(lambda: "save" in machine.did)
         with pytest.raises((SandboxRefused, ChannelBroken)):
-            await it.supervisor._turns.take(it.supervisor._sleeper._wake)
+            await it.supervisor.operations.take(it.durable._sleeper._wake)
         await leaving
         assert (await it.ended())[0] is None
         assert (tmp_path / "store/asleep").is_dir() and "wake" not in machine.did
@@ -242,9 +242,10 @@ async def test_whoever_wants_something_of_it_wakes_it(tmp_path: Path, trust: Pat
     machine = DurableMachine()
     async with kept(tmp_path, trust, machine) as it:
         with it.supervisor.presence():
-            await it.supervisor.sleep()
+            await it.durable.sleep()
             async with asyncio.timeout(SECONDS):
-                await asyncio.gather(*(getattr(it.supervisor, by)() for _ in range(3)))
+                who = it.durable if by == "wake" else it.supervisor
+                await asyncio.gather(*(getattr(who, by)() for _ in range(3)))
             assert it.supervisor.state is SandboxState.RUNNING
             assert machine.did == ["save", "finish", "sleep", "wake", "resume"]
             stream = await (await it.supervisor.channel()).open("exec", [("arg", "true")])
@@ -261,10 +262,10 @@ async def test_one_that_cannot_be_woken_sleeps_on(
     async with upstream(trust) as outside, kept(tmp_path, trust, machine) as it:
         number = await machine.call()
         writer = await outside.question()
-        await it.supervisor.sleep()
+        await it.durable.sleep()
         machine.fails_at.add("wake")
         with pytest.raises(SandboxRefused, match="wake did not work") as refused:
-            await it.supervisor.wake()
+            await it.durable.wake()
         assert refused.value.problem is SandboxProblem.NOT_WOKEN
         with pytest.raises(ChannelBroken, match="wake did not work"):
             await it.supervisor.channel()
@@ -282,7 +283,7 @@ async def test_one_that_stands_still_after_its_sleep_is_gone(tmp_path: Path, tru
     machine = DurableMachine()
     async with kept(tmp_path, trust, machine) as it:
         with it.supervisor.presence():
-            await it.supervisor.sleep()
+            await it.durable.sleep()
             machine.fails_at.add(step)
 
             async def die(op: str) -> None:
@@ -291,7 +292,7 @@ async def test_one_that_stands_still_after_its_sleep_is_gone(tmp_path: Path, tru
 
             machine.on_order = die
             with pytest.raises((SandboxRefused, ChannelBroken)):
-                await it.supervisor.wake()
+                await it.durable.wake()
             assert (await it.ended())[0] is Ending.MACHINE_ENDED
 
 
@@ -310,7 +311,7 @@ async def test_what_was_saved_stays_unless_the_sandbox_itself_is_over(
     """A daemon that restarts, or a session whose age is over, ends a supervisor; not one that sleeps."""
     async with kept(tmp_path, trust) as it:
         with it.supervisor.presence():
-            await it.supervisor.sleep()
+            await it.durable.sleep()
             it.supervisor.end(ending, "a test")
             assert (await it.ended())[0] is (None if stays else ending)
             assert (tmp_path / "store/asleep").is_dir() is stays
@@ -358,7 +359,7 @@ async def test_one_that_is_saved_more_often_than_it_would_be_idle_sleeps_all_the
         with contextlib.suppress(SandboxRefused, ChannelBroken):  # it falls asleep, or is gone
             async with asyncio.timeout(SECONDS):
                 while it.supervisor.state is SandboxState.RUNNING:
-                    await it.supervisor.fork_point()
+                    await it.durable.fork_point()
         assert (await it.ended())[0] is None and (tmp_path / "store/asleep").is_dir()
 
 
@@ -368,15 +369,15 @@ async def test_one_that_was_woken_by_another_supervisor_forgets_its_sleep(
     """Once it runs: a later wake must not begin from there again."""
     store = tmp_path / "store"
     (store / "asleep").mkdir(parents=True)
-    built = replace(MACHINE, restore=store / "asleep", generation=2)
-    async with life(tmp_path, trust, DurableMachine(saved=True), built, store=store) as it:
+    saving = Saving(restore=store / "asleep")
+    async with life(tmp_path, trust, DurableMachine(saved=True), COPY, saving, store=store) as it:
         await it.running()
         assert not (store / "asleep").exists()
         it.supervisor.end(Ending.KILLED, "done")
     (store / "asleep").mkdir(parents=True)
     (tmp_path / "second").mkdir()
     silent = DurableMachine(saved=True, replies={"rebind": ()})
-    async with life(tmp_path / "second", trust, silent, built, store=store) as it:
+    async with life(tmp_path / "second", trust, silent, COPY, saving, store=store) as it:
         assert (await it.ended())[0] is Ending.REBIND_FAILED
 
 
@@ -385,10 +386,10 @@ async def test_one_that_could_not_be_woken_sleeps_on(tmp_path: Path, trust: Path
     """There was no room for it, or its host was too busy: it must not be lost by that."""
     store = tmp_path / "store"
     (store / "asleep").mkdir(parents=True)
-    built = replace(MACHINE, restore=store / "asleep", generation=2)
+    saving = Saving(restore=store / "asleep")
     no_room = MachineError("there is no memory for it") if how == "it is not loaded" else None
     machine = DurableMachine(saved=True, fails=no_room, replies={"rebind": ()})
-    async with life(tmp_path, trust, machine, built, store=store) as it:
+    async with life(tmp_path, trust, machine, COPY, saving, store=store) as it:
         ending = (await it.ended())[0]
         assert ending is (Ending.START_FAILED if no_room else Ending.REBIND_FAILED)
     assert (store / "asleep").is_dir()
@@ -440,7 +441,7 @@ async def test_a_program_sleeps_through_its_answer_again_and_again(
             async with await guest.open("/bin/bash", "-c", script) as command:
                 await until(lambda: it.supervisor._channel.result().held)
                 for piece in pieces:
-                    await it.supervisor.sleep()
+                    await it.durable.sleep()
                     may_send.release()
                     digest = hashlib.md5(piece, usedforsecurity=False).hexdigest()
                     said = await read_until(command, b"\n")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from coatcheck.durable.microvm import DurableMicroVM
 from coatcheck.durable.snapshots.directory import Snapshot
-from coatcheck.launcher.microvm import MicroVM
 from tests.launcher import tiny
 from tests.system.durable.snapshots.worlds import ORIGIN, World
 
@@ -19,7 +19,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def parent(world: World) -> AsyncIterator[tuple[MicroVM, tiny.Guest]]:
+async def parent(world: World) -> AsyncIterator[tuple[DurableMicroVM, tiny.Guest]]:
     """It counts, remembers something in memory, and wrote something to its disk."""
     async with world.machine() as (machine, guest):
         assert await guest.line() == "hello"
@@ -30,7 +30,7 @@ async def parent(world: World) -> AsyncIterator[tuple[MicroVM, tiny.Guest]]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def snapshot(world: World, parent: tuple[MicroVM, tiny.Guest]) -> Path:
+async def snapshot(world: World, parent: tuple[DurableMicroVM, tiny.Guest]) -> Path:
     machine, guest = parent
     while int(await guest.ask("counted")) < 50:
         pass

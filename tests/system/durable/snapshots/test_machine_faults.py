@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from coatcheck.decision.session import Isolation
-from coatcheck.durable import device_state
+from coatcheck.durable.microvm import DurableMicroVM
 from coatcheck.durable.snapshots import manifest
 from coatcheck.durable.snapshots.directory import FILES
 from coatcheck.durable.snapshots.manifest import SnapshotError
+from coatcheck.launcher import device_state
 from coatcheck.launcher.emulator import Emulator
 from coatcheck.launcher.machine import MachineError
 from coatcheck.launcher.microvm import MicroVM
@@ -86,15 +87,15 @@ async def test_another_machine_is_refused(world: World, snapshot: Path) -> None:
 
 
 async def test_no_space_leaves_nothing_and_the_guest_goes_on(
-    world: World, snapshot: Path, parent: tuple[MicroVM, tiny.Guest], monkeypatch: pytest.MonkeyPatch
+    world: World, snapshot: Path, parent: tuple[DurableMicroVM, tiny.Guest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Said before it is stopped, or in the middle of it."""
     machine, guest = parent
     before = sorted(world.snapshots.iterdir())
-    machine.bind(replace(world.spec(), reserve_mib=1 << 40))
+    machine.bind(world.spec(), replace(world.saving(), reserve_mib=1 << 40))
     with pytest.raises(SnapshotError, match=f"beside the {1 << 40} MiB that stay free"):
         await machine.save(world.snapshots / "none")
-    machine.bind(world.spec())
+    machine.bind(world.spec(), world.saving())
     assert int(await guest.ask("counted")) > 0
 
     def full(*_: object) -> int:
@@ -110,7 +111,7 @@ async def test_no_space_leaves_nothing_and_the_guest_goes_on(
 
 
 async def test_a_save_that_is_cancelled_leaves_nothing(
-    world: World, snapshot: Path, parent: tuple[MicroVM, tiny.Guest]
+    world: World, snapshot: Path, parent: tuple[DurableMicroVM, tiny.Guest]
 ) -> None:
     """At whatever moment; the guest goes on."""
     machine, guest = parent
@@ -126,17 +127,17 @@ async def test_a_save_that_is_cancelled_leaves_nothing(
         assert int(await guest.ask("counted")) > 0
 
 
-SAVE: tuple[Work, ...] = (MicroVM.save, device_state.save, device_state.version)
+SAVE: tuple[Work, ...] = (DurableMicroVM.save, device_state.save, device_state.version)
 LOAD: tuple[Work, ...] = (
-    MicroVM._load,
-    MicroVM._launch,
+    DurableMicroVM._load,
+    MicroVM.launch,
     Emulator.launch,
     Emulator._prepare,
     Emulator.answer,
     device_state.load,
 )
 ELSEWHERE = {
-    "await in_thread(lambda: files.copy(MEMORY, self._memory, os.fstat(self._memory).st_size))",  # a clone's
+    "await in_thread(lambda: files.copy(MEMORY, memory, os.fstat(memory).st_size))",  # a clone's
     "await in_thread(files.discard)",  # after a failure, as the next
     "raise await self.not_started(error) from error",
     "await asyncio.sleep(_POLL_SECONDS)",  # a QEMU that loads for long
@@ -150,7 +151,7 @@ def of(*works: Work) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("step", steps, ids=str)
 
 
-def killing(machine: MicroVM) -> Callable[[], None]:
+def killing(machine: DurableMicroVM) -> Callable[[], None]:
     """SIGKILL to its QEMU; before there is one, whatever keeps it from being there."""
 
     def happens() -> None:
@@ -184,7 +185,7 @@ async def test_a_qemu_that_dies_while_it_is_loaded_leaves_nothing(
 ) -> None:
     """Right before each step: nothing half alive is left."""
     directory = world.directory()
-    machine = MicroVM(world.spec(snapshot), directory)
+    machine = DurableMicroVM(world.spec(), world.saving(snapshot), directory)
     with right_before(step, killing(machine)) as reached:
         with pytest.raises(MachineError):
             await machine.start()

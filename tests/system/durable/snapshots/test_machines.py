@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from coatcheck.decision.session import Isolation
+from coatcheck.durable.microvm import DurableMicroVM
 from coatcheck.durable.private_memory import own_pages
 from coatcheck.durable.snapshots import manifest
 from coatcheck.durable.snapshots.directory import FILES
 from coatcheck.durable.snapshots.manifest import Manifest, SnapshotError
 from coatcheck.durable.snapshots.memory_image import digests
 from coatcheck.launcher.machine import MachineError, RemainKind
-from coatcheck.launcher.microvm import MicroVM
 from tests.launcher import tiny
 from tests.system.durable.snapshots.worlds import ORIGIN, World
 from tests.system.launcher.test_microvm import read
@@ -28,7 +28,9 @@ pytestmark = [
 # --- saved and gone on with ------------------------------------------------------------------------------
 
 
-async def test_what_ran_goes_on(world: World, snapshot: Path, parent: tuple[MicroVM, tiny.Guest]) -> None:
+async def test_what_ran_goes_on(
+    world: World, snapshot: Path, parent: tuple[DurableMicroVM, tiny.Guest]
+) -> None:
     """Processes, memory and disk are as they were; the one that was copied goes on, too, and sees nothing."""
     async with world.machine(snapshot) as (machine, guest):
         await machine.resume()
@@ -90,7 +92,7 @@ async def test_a_machine_is_saved_while_it_is_paused(world: World, snapshot: Pat
 
 
 async def test_remains_name_every_snapshot(
-    world: World, parent: tuple[MicroVM, tiny.Guest], snapshot: Path
+    world: World, parent: tuple[DurableMicroVM, tiny.Guest], snapshot: Path
 ) -> None:
     """A secret that is only there is there: memory, devices, disk, manifest."""
     machine, _ = parent
@@ -187,7 +189,7 @@ async def test_a_clone_that_gives_its_pages_back_takes_none_from_the_others(
     assert digests(template, size) == before
 
 
-async def kinds(machine: MicroVM) -> set[RemainKind]:
+async def kinds(machine: DurableMicroVM) -> set[RemainKind]:
     await machine.pause()
     found = {each.kind for each in await machine.remains()}
     await machine.resume()
@@ -265,7 +267,7 @@ async def test_a_machine_can_be_stopped_in_its_sleep(world: World, snapshot: Pat
 
 
 async def test_a_paused_machine_gives_back_what_the_host_can_take(
-    world: World, parent: tuple[MicroVM, tiny.Guest]
+    world: World, parent: tuple[DurableMicroVM, tiny.Guest]
 ) -> None:
     """Into swap, where there is some; nothing where there is none. Afterwards it goes on."""
     machine, guest = parent

@@ -6,12 +6,14 @@ import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from coatcheck.durable.microvm import DurableMicroVM
 from coatcheck.durable.snapshots.manifest import Origin
+from coatcheck.durable.spec import Saving
 from coatcheck.launcher.machine import MachineError, MachineSpec
-from coatcheck.launcher.microvm import MicroVM
 from coatcheck.launcher.resources import Size
 from tests.launcher import tiny
 from tests.system.launcher.test_microvm import groups, wanted
@@ -29,16 +31,11 @@ class World:
         self.snapshots.mkdir(mode=0o700)
         self.key = place / "snapshots.key"
 
-    def spec(self, restore: Path | None = None, template: int | None = None) -> MachineSpec:
-        return replace(
-            wanted(self.image),
-            starts_with=Size(192, 1),
-            restore=restore,
-            template=template,
-            snapshot_key=self.key,
-            snapshots=self.snapshots,
-            generation=4,
-        )
+    def spec(self) -> MachineSpec:
+        return replace(wanted(self.image), starts_with=Size(192, 1), generation=4)
+
+    def saving(self, restore: Path | None = None, template: int | None = None) -> Saving:
+        return Saving(restore, template, snapshot_key=self.key, snapshots=self.snapshots)
 
     def directory(self) -> Path:
         made = self.place / secrets.token_hex(8)
@@ -48,10 +45,10 @@ class World:
     @contextlib.asynccontextmanager
     async def machine(
         self, restore: Path | None = None, template: int | None = None
-    ) -> AsyncIterator[tuple[MicroVM, tiny.Guest]]:
+    ) -> AsyncIterator[tuple[DurableMicroVM, tiny.Guest]]:
         """With `restore`, one that stands still."""
         directory = self.directory()
-        machine = MicroVM(self.spec(restore, template), directory)
+        machine = DurableMicroVM(self.spec(), self.saving(restore, template), directory)
         guest = tiny.Guest(await machine.start())
         try:
             yield machine, guest
@@ -66,10 +63,11 @@ class World:
         return Path(shutil.copytree(snapshot, self.snapshots / secrets.token_hex(4)))
 
 
-async def failing(world: World, snapshot: Path, **changes: object) -> str:
+async def failing(world: World, snapshot: Path, template: int | None = None, **changes: Any) -> str:
     """What is said of a snapshot that cannot be restored; nothing is left of the attempt."""
     directory = world.directory()
-    machine = MicroVM(replace(world.spec(snapshot), **changes), directory)  # type: ignore[arg-type]
+    spec, saving = replace(world.spec(), **changes), world.saving(snapshot, template)
+    machine = DurableMicroVM(spec, saving, directory)
     with pytest.raises(MachineError) as caught:
         await machine.start()
     assert list(directory.iterdir()) == []

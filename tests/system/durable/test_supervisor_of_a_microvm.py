@@ -7,7 +7,6 @@ import os
 import secrets
 import signal
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,22 @@ import pytest
 import pytest_asyncio
 
 from coatcheck.decision.session import Isolation
+from coatcheck.durable.microvm import DurableMicroVM
+from coatcheck.durable.spec import Saving
+from coatcheck.durable.supervisor import DurableSupervisor
 from coatcheck.images.build import build
 from coatcheck.images.cache import find
 from coatcheck.images.parts import Source
 from coatcheck.images.problem import ImageError
 from coatcheck.launcher.machine import MachineSpec
 from coatcheck.launcher.metadata import MetadataService
-from coatcheck.launcher.microvm import MicroVM
 from coatcheck.launcher.resources import Resources
 from coatcheck.launcher.sandbox import Backend, Ending, SandboxState
 from coatcheck.launcher.supervisor import Supervisor
 from coatcheck.settings.daemon import Settings
+from tests.durable.lives import durable_spec
 from tests.launcher.guest.inhabited import Inhabited, Output
-from tests.launcher.scripted import Reports, identity, spec
+from tests.launcher.scripted import Reports, identity
 from tests.launcher.test_supervisor import Nobody
 
 pytestmark = [
@@ -88,7 +90,7 @@ class Place:
             each.mkdir(mode=0o700)
         self._point: Path | None = None
 
-    async def point(self, sandbox: Supervisor) -> Path:
+    async def point(self, sandbox: DurableSupervisor) -> Path:
         """Where its forks begin from; taken once."""
         if self._point is None:
             self._point = await sandbox.fork_point()
@@ -97,7 +99,7 @@ class Place:
     @contextlib.asynccontextmanager
     async def life(
         self, restore: Path | None = None, generation: int = 1, **different: Any
-    ) -> AsyncIterator[tuple[Supervisor, Session, Reports, "asyncio.Task[Any]"]]:
+    ) -> AsyncIterator[tuple[DurableSupervisor, Session, Reports, "asyncio.Task[Any]"]]:
         own = self.root / secrets.token_hex(8)
         own.mkdir(mode=0o700)
         directory = own / secrets.token_hex(8)
@@ -106,30 +108,40 @@ class Place:
             *(Isolation.EMULATED, self.image, Resources(192, 1, 32, 64)),
             generation=generation,
             boot_seconds=SECONDS,
-            restore=restore,
-            snapshot_key=self.root / "snapshots.key",
         )
-        told = spec(directory, [identity(own)], machine=built, backend=Backend.MICROVM, store=self.store)
-        told = replace(told, id=f"sbx_{directory.name}", rebind_seconds=SECONDS, **different)
+        saving = Saving(restore, snapshot_key=self.root / "snapshots.key")
+        told = durable_spec(
+            directory,
+            [identity(own)],
+            id=f"sbx_{directory.name}",
+            machine=built,
+            backend=Backend.MICROVM,
+            store=self.store,
+            saving=saving,
+            rebind_seconds=SECONDS,
+            **different,
+        )
         session, reports = Session(), Reports()
-        sandbox = Supervisor(told, MicroVM(built, directory), reports, MetadataService(Nobody(), told.id))
-        session.sandbox = sandbox
+        machine = DurableMicroVM(built, saving, directory)
+        metadata = MetadataService(Nobody(), told.sandbox.id)
+        sandbox = DurableSupervisor(told, machine, reports, metadata)
+        session.sandbox = sandbox.sandbox
         running = asyncio.create_task(sandbox.run())
-        async with await asyncio.start_unix_server(session.serve, told.identities[0].socket):
+        async with await asyncio.start_unix_server(session.serve, told.sandbox.identities[0].socket):
             try:
                 yield sandbox, session, reports, running
             finally:
                 session.open.set()
-                sandbox.end(Ending.KILLED, "the test is over")
+                sandbox.sandbox.end(Ending.KILLED, "the test is over")
                 await running
 
 
-async def usable(sandbox: Supervisor) -> Inhabited:
+async def usable(sandbox: DurableSupervisor) -> Inhabited:
     async with asyncio.timeout(SECONDS):
-        return Inhabited(await sandbox.channel())
+        return Inhabited(await sandbox.sandbox.channel())
 
 
-async def sh(sandbox: Supervisor, script: str) -> Output:
+async def sh(sandbox: DurableSupervisor, script: str) -> Output:
     return await (await usable(sandbox)).sh(script, identity="agent")
 
 
@@ -151,7 +163,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     return Place(tmp_path_factory.mktemp("m"), build(cache, "default", Source(), print))
 
 
-type Parent = tuple[Supervisor, Session]
+type Parent = tuple[DurableSupervisor, Session]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -161,7 +173,7 @@ async def parent(place: Place) -> AsyncIterator[Parent]:
         guest = await usable(sandbox)
         stream = await guest.open("python3", "-c", LOOP, identity="agent")
         await until(lambda: session.calls > 2)
-        with sandbox.presence():
+        with sandbox.sandbox.presence():
             yield sandbox, session
             stream.reset("cancelled")
 
@@ -180,7 +192,7 @@ async def test_forks_of_a_running_agent_go_on_as_others_and_it_goes_on(place: Pl
             assert set(theirs.states) <= {SandboxState.RUNNING, SandboxState.STARTING}
             said = await sh(clone, "uname -n; cat /etc/machine-id /proc/sys/kernel/random/uuid; date +%s")
             seen.append(said.out)
-            assert said.out.split()[0] == clone.spec.id.replace("_", "-").encode()
+            assert said.out.split()[0] == clone.spec.sandbox.id.replace("_", "-").encode()
             assert reports.said[-1][0] == "running"
             chance = (await sh(clone, "od -An -tx1 /tmp/chance")).out
             seen.append(chance)
@@ -197,14 +209,14 @@ async def test_it_sleeps_through_a_slow_answer_and_is_woken_by_it(place: Place, 
     sandbox, session = parent
     session.open.clear()
     await until(lambda: session.waiting)
-    assert isinstance(sandbox.machine, MicroVM)
-    before = sandbox.machine.pid
+    assert isinstance(sandbox.sandbox.machine, DurableMicroVM)
+    before = sandbox.sandbox.machine.pid
     assert await sandbox.sleep() >= 1
-    assert sandbox.machine.pid == 0
+    assert sandbox.sandbox.machine.pid == 0
     await until(lambda: not Path(f"/proc/{before}/exe").exists())
     answers = session.calls
     session.open.set()
-    await until(lambda: sandbox.state is SandboxState.RUNNING)
+    await until(lambda: sandbox.sandbox.state is SandboxState.RUNNING)
     await until(lambda: session.calls > answers + 1)
     said = (await sh(sandbox, "sort /tmp/answers | uniq -c")).out.split()
     assert said[1:] == [b"an", b"answer"]  # none of them was torn
@@ -217,8 +229,8 @@ async def test_a_machine_that_is_killed_while_it_is_saved_is_gone_and_so_is_the_
     point = await place.point(parent[0])
     async with place.life(point, generation=2) as (sandbox, _, reports, running):
         await usable(sandbox)
-        assert isinstance(sandbox.machine, MicroVM)
-        pid = sandbox.machine.pid
+        assert isinstance(sandbox.sandbox.machine, DurableMicroVM)
+        pid = sandbox.sandbox.machine.pid
         saving = asyncio.create_task(sandbox.snapshot("killed"))
         await until(lambda: any(place.store.glob("snapshots/.unfinished-*")) or saving.done())
         os.kill(pid, signal.SIGKILL)

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from coatcheck.durable.microvm import DurableMicroVM
 from coatcheck.durable.snapshots.manifest import Origin
 from coatcheck.launcher.machine import MachineError
 from tests.launcher.scripted import ScriptedMachine
@@ -27,8 +28,9 @@ class Saved:
         self.files.where.mkdir(parents=True)
 
 
-class DurableMachine(ScriptedMachine):
-    """`fails_at`: names of the steps (pause, resume, save, finish, sleep, wake) that raise from now on."""
+class DurableMachine(ScriptedMachine, DurableMicroVM):
+    """No hypervisor is in it. `fails_at`: names of the steps (pause, resume, save, finish, sleep, wake) that
+    raise from now on."""
 
     def __init__(self, **different: Any) -> None:
         super().__init__(**different)
@@ -50,7 +52,7 @@ class DurableMachine(ScriptedMachine):
     async def resume(self) -> None:
         await self._step("resume")
 
-    async def save(self, directory: Path) -> Saved:
+    async def save(self, directory: Path) -> Any:
         saved = Saved(directory)
         try:
             await self._step("save")
@@ -59,7 +61,7 @@ class DurableMachine(ScriptedMachine):
             raise
         return saved
 
-    async def finish(self, saved: Saved, origin: Origin) -> None:
+    async def finish(self, saved: Any, origin: Origin) -> Any:
         try:
             await self._step("finish")
         except BaseException:
@@ -68,7 +70,7 @@ class DurableMachine(ScriptedMachine):
         self.origins.append(origin)
         saved.files.where.rename(saved.directory)
 
-    async def sleep(self, directory: Path, origin: Origin) -> None:
+    async def sleep(self, directory: Path, origin: Origin) -> Any:
         await self.finish(await self.save(directory), origin)
         await self._step("sleep")
 
