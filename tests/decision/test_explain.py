@@ -72,7 +72,7 @@ def test_an_allowed_request_names_its_rule_and_its_credentials() -> None:
         "  -> reads: it is the first that fits\n"
         "     later: it fits, but an earlier rule decides\n"
         "credentials:\n"
-        "  -> api: put in where its handle stands\n"
+        "  -> api: injected in place of its handle\n"
         "     bare: the session was not granted it\n"
         "     elsewhere: it may not be sent here: host\n"
         "     unlisted: 'reads' does not list it\n"
@@ -142,7 +142,7 @@ def test_every_kind_of_misfit_is_told_with_what_would_fit() -> None:
         "     tunnel: it is a tunnel, in which no request is seen\n"
         "  -> fits: it is the first that fits\n"
         "credentials:\n"
-        "  -> plain: put in where its handle stands\n"
+        "  -> plain: injected in place of its handle\n"
         "     tls: it may not be sent here: plain HTTP\n"
         "     posted: it may not be sent here: plain HTTP\n"
     )

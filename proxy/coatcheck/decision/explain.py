@@ -134,5 +134,5 @@ def _credential(
         return CredentialView(credential.name, False, f"it may not be sent here: {what}")
     if credential.name not in granted:
         return CredentialView(credential.name, False, "the session was not granted it")
-    why = "put in where its handle stands" if credential.handle_required else "injected without a handle"
+    why = "injected in place of its handle" if credential.handle_required else "injected without a handle"
     return CredentialView(credential.name, True, why)

@@ -1,4 +1,4 @@
-"""The ways to inject a credential, one a file: how policy spells it, where its handle stands, how it edits a
+"""The ways to inject a credential, one a file: how policy spells it, where its handle is, how it edits a
 request. A new file here with a `WAY` is a new way; nothing else names one. Pure: no I/O, no clock.
 
 May import: sigv4, decision.

@@ -24,7 +24,7 @@ def test_explain_says_which_rule_and_which_credential(policies: Path) -> None:
         lines[0]
         == "POST https://api.openai.com/v1/responses: allowed by 'openai model calls' of policy default"
     )
-    assert "  -> openai: put in where its handle stands" in lines
+    assert "  -> openai: injected in place of its handle" in lines
     assert "     github api, read only: it is for api.github.com" in lines
 
 
