@@ -15,6 +15,32 @@ from coatcheck.decision.message import Destination, Edits, RequestHead
 SHORTEST_SCRUBBED_SECRET: Final = 16
 """Bytes. A shorter one would be redacted from answers where it stands by chance."""
 
+EDITED_BY_PLANES: Final = frozenset(
+    {
+        "accept-encoding",
+        "cache-control",
+        "connection",
+        "content-length",
+        "cookie",
+        "expect",
+        "forwarded",
+        "if-range",
+        "keep-alive",
+        "pragma",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "range",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "user-agent",
+        "via",
+    }
+)
+"""Headers that a plane, or a proxy behind it, drops or writes anew: no signature covers them."""
+
 type Term = str | int | frozenset[str]
 """A property of a way that `policy diff` compares: words, of which none means any; a number of bytes, of
 which more lets more through; or text, of which neither is more than the other."""

@@ -82,21 +82,21 @@ def header_name(text: str) -> str:
     return lower
 
 
-def template(text: str) -> str:
-    """A header's value in which `{secret}` stands for the secret, once."""
+def template(text: str, mark: str = SECRET) -> str:
+    """A header's value in which `mark` stands for what is put in, once."""
     if any(sign in text for sign in "\r\n\0"):
         raise Wrong(
             "a line break in a header's value would begin another header",
-            f'write "Bearer {SECRET}" on one line',
+            f'write "Bearer {mark}" on one line',
         )
     if not (text.isascii() and text.isprintable()) or text != text.strip():
         raise Wrong(
-            "a header's value is printable ASCII without space around it", f'write it like "Bearer {SECRET}"'
+            "a header's value is printable ASCII without space around it", f'write it like "Bearer {mark}"'
         )
-    rest = text.replace(SECRET, "", 1)
-    if SECRET not in text or "{" in rest or "}" in rest:
+    rest = text.replace(mark, "", 1)
+    if mark not in text or "{" in rest or "}" in rest:
         raise Wrong(
-            f"the value needs {SECRET} exactly once and no other braces", f'write it like "Bearer {SECRET}"'
+            f"the value needs {mark} exactly once and no other braces", f'write it like "Bearer {mark}"'
         )
     return text
 

@@ -18,6 +18,7 @@ from coatcheck.request.capacity import Capacity
 from coatcheck.request.handle_use import ancestor_shown, counts_until, foreign, one_revoked
 from coatcheck.request.request_edits import (
     credential_edits,
+    minted_values,
     secret_travels,
     values_to_scrub,
     with_connection_edits,
@@ -79,6 +80,8 @@ class Call:
         self._answer: Answer | None = None
         self._handle_until = math.inf
         """When the first of the handles expires."""
+        self._minted: tuple[str, ...] = ()
+        """Signatures that were made for this request: its answer is searched for them, too."""
         self._travels = True
         """False for SigV4 without a session token: no secret is in the request, so ranges are harmless
         (s3transfer downloads in parts)."""
@@ -193,7 +196,7 @@ class Call:
             self._search = self._body_search()  # what a WebSocket's client says is a body, too (I4)
         if self.session is not None:
             session_id, secrets = self.session.id, self._shared.secrets
-            self._answer = Answer(self.head, session_id, secrets, self._host_gets_secrets)
+            self._answer = Answer(self.head, session_id, secrets, self._host_gets_secrets, self._minted)
         until = counts_until(self.session, self.verdict, self._shared.state.genuine)
         if until is None:
             return Deny(Reason.INTERNAL_ERROR, "a handle that was judged can no longer be read")
@@ -226,11 +229,12 @@ class Call:
             if isinstance(put_in, Deny):
                 return put_in
             credentials = put_in
+            self._minted = minted_values(verdict, credentials)
             self._travels = secret_travels(verdict, self._secrets)
             for value, username in values_to_scrub(verdict, self._secrets):
                 if not self._shared.secrets.add(verdict.session.id, value, username):
                     return Deny(Reason.CAPACITY, "the session was served too many different secrets")
-        scrub = self._shared.secrets.patterns(verdict.session.id) is not None
+        scrub = bool(self._minted) or self._shared.secrets.patterns(verdict.session.id) is not None
         return with_connection_edits(self.head, credentials, injected=self._forbids_ranges(), scrub=scrub)
 
     def buffer(self, count: int) -> Deny | None:

@@ -47,6 +47,12 @@ def values_to_scrub(verdict: Inject, secrets: Mapping[str, Secret]) -> Iterator[
             yield value, credential.inject.basic_username
 
 
+def minted_values(verdict: Inject, edits: Edits) -> tuple[str, ...]:
+    """What the edits hold that was made for this request, and must not come back either."""
+    injectors = [each.credential.inject for each in verdict.injections if each.credential.scrub]
+    return tuple(value for injector in injectors for value in injector.minted(edits))
+
+
 def secret_texts(credential: Credential, secret: Secret) -> tuple[str, ...]:
     """What of a credential's secret nobody may see: it, or the secret parts of a pair; empty when that cannot
     be read."""

@@ -26,12 +26,18 @@ class Answer:
         session_id: str,
         secrets: SessionSecrets,
         host_gets_secrets: Callable[[], bool],
+        minted: tuple[str, ...] = (),
     ) -> None:
-        """`host_gets_secrets`: whether any credential of the session's policy may go to this host."""
+        """`host_gets_secrets`: whether any credential of the session's policy may go to this host. `minted`:
+        what was made for this request alone, such as a signature, and must not come back either."""
         self._head = head
         self._secrets = secrets
         self._session = session_id
         self._host_gets_secrets = host_gets_secrets
+        self._minted = minted
+        self._common: Patterns | None = None
+        self._own: Patterns | None = None
+        """The session's and this request's own together, as long as the session's are `_common`."""
         self._patterns: Patterns | None = None
         self._scrubber: BodyScrubber | None = None
         self._media = ""
@@ -46,7 +52,12 @@ class Answer:
     @property
     def patterns(self) -> Patterns | None:
         """What must not come back, as of now: requests beside this one may have fetched more."""
-        return self._secrets.patterns(self._session)
+        common = self._secrets.patterns(self._session)
+        if not self._minted:
+            return common
+        if self._own is None or common is not self._common:
+            self._common, self._own = common, self._secrets.with_minted(self._session, self._minted)
+        return self._own
 
     def count_hits(self, hits: int) -> None:
         """Masked by somebody who searched for `patterns`."""

@@ -38,6 +38,11 @@ class SessionSecrets:
     def patterns(self, session_id: str) -> Patterns | None:
         return self._patterns.get(session_id)
 
+    def with_minted(self, session_id: str, minted: tuple[str, ...]) -> Patterns:
+        """The session's values and what was made for one request; compiled for its answer only."""
+        values = self.values(session_id)
+        return Patterns.of([*(value for value, _ in values), *minted], {name for _, name in values if name})
+
     def forget(self, session_id: str) -> None:
         self._values.pop(session_id, None)
         self._patterns.pop(session_id, None)

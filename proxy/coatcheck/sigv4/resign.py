@@ -11,6 +11,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from coatcheck.decision.denial import Deny, Reason
+from coatcheck.decision.injection import EDITED_BY_PLANES
 from coatcheck.decision.message import Destination, Edits, Headers, RequestHead
 from coatcheck.decision.search import MARK
 from coatcheck.sigv4.claim import ALGORITHM, TOKEN_HEADER, Claim, read_claim
@@ -25,32 +26,7 @@ PRESIGNED_SECONDS: Final = 60
 """How long a presigned URL lives that we sign: a redirect may show it to the sandbox (S3 answers 307
 with the whole query), so it must not outlive the request by much."""
 
-_NOT_KEPT: Final = frozenset(
-    {
-        "accept-encoding",
-        "cache-control",
-        "connection",
-        "content-length",
-        "cookie",
-        "expect",
-        "forwarded",
-        "if-range",
-        "keep-alive",
-        "pragma",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "range",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "user-agent",
-        "via",
-        "host",  # signed anew, like the token
-        TOKEN_HEADER,
-    }
-)
+_NOT_KEPT: Final = EDITED_BY_PLANES | {"host", TOKEN_HEADER}  # these two are signed anew
 """What planes edit is not signed again. AWS demands only host, content-type and x-amz-*."""
 
 
