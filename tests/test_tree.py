@@ -153,12 +153,10 @@ COVERED_BY = {
     "telemetry/metrics/table.py": "telemetry/metrics/test_metrics.py",
     "request/revalidate.py": "request/test_exchange.py",
     "request/shared.py": "request/test_exchange.py",
-    "client/control_sandboxes.py": "client/test_control.py",
     "durable/starting.py": "system/durable/test_sandboxes.py",
     "durable/unclaimed.py": "system/durable/test_pool.py",
     "cli/sandbox_keeping.py": "system/e2e/test_a_sleeping_sandbox_outlives_its_daemon.py",
     "cli/events.py": "system/control/resources/test_events.py",
-    "client/sandbox/durability.py": "system/e2e/test_three_clones_of_one_agent_finish_three_tasks.py",
     "request/audit_records.py": "request/test_exchange.py",
 }
 

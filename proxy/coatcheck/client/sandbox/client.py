@@ -25,7 +25,6 @@ from aiohttp import (
 )
 
 from coatcheck.client.control import Answer, ControlClient, ControlError
-from coatcheck.client.sandbox.durability import Keeping
 from coatcheck.client.sandbox.process import Finished, Process
 
 CHUNK: Final = 256 * 1024
@@ -141,12 +140,17 @@ class SandboxClient:
         return self._session
 
 
-class Sandbox(Keeping):
+class Sandbox:
     """One sandbox. As a context manager it is ended at the end of the block."""
 
     def __init__(self, client: SandboxClient, shown: Answer) -> None:
-        super().__init__(client.control, shown)
         self._client = client
+        self.shown = shown
+        """As the control API last showed it."""
+
+    @property
+    def id(self) -> str:
+        return str(self.shown["id"])
 
     @property
     def isolation(self) -> str:
@@ -207,6 +211,30 @@ class Sandbox(Keeping):
             await asyncio.sleep(_INSPECTION_POLL)
             said = await asyncio.to_thread(control.inspection, self.id)
         return said
+
+    # --- beyond one life ------------------------------------------------------------------------------
+
+    async def snapshot(self, name: str) -> Answer:
+        """Save it under a name; it stands still for a moment. `{name, created_at, generation, …}`."""
+        return await asyncio.to_thread(self._client.control.take_snapshot, self.id, name)
+
+    async def snapshots(self) -> Sequence[Answer]:
+        """The oldest first."""
+        return await asyncio.to_thread(self._client.control.snapshots, self.id)
+
+    async def remove_snapshot(self, name: str) -> None:
+        await asyncio.to_thread(self._client.control.remove_snapshot, self.id, name)
+
+    async def restore(self, snapshot: str | None = None) -> None:
+        """It goes on from a snapshot (the newest), with new sessions. What it is now is gone."""
+        self.shown = await asyncio.to_thread(self._client.control.restore_sandbox, self.id, snapshot)
+
+    async def sleep(self) -> None:
+        """Saved, and without memory until `wake` or until it is used."""
+        self.shown = await asyncio.to_thread(self._client.control.sleep_sandbox, self.id)
+
+    async def wake(self) -> None:
+        self.shown = await asyncio.to_thread(self._client.control.wake_sandbox, self.id)
 
     # --- commands --------------------------------------------------------------------------------------
 
