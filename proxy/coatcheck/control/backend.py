@@ -75,7 +75,7 @@ class Kept(Protocol):
 
 
 class Keeper(Protocol):
-    """`launcher.keeping.Keeper`. Thread-safe, and reads disks; each raises SandboxRefused."""
+    """`durable.store.SandboxStore`. Thread-safe, and reads disks; each raises SandboxRefused."""
 
     @property
     def limit(self) -> int: ...
