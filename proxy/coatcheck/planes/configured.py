@@ -65,7 +65,7 @@ def upstream_settings(settings: Settings) -> UpstreamSettings:
 
 
 def platform_tokens(settings: Settings) -> PlatformTokens | None:
-    """Who verifies sandboxes' platform tokens. OSError or ValueError when there are no keys at start."""
+    """The verifier of sandboxes' platform tokens. OSError or ValueError when there are no keys at start."""
     if settings.token_jwks_file is None or settings.token_issuer is None or settings.token_audience is None:
         return None
     read_jwks(settings.token_jwks_file)  # later failures refuse tokens, but a daemon does not start so

@@ -1,4 +1,4 @@
-"""Descriptors that sandboxes cannot use up: revoking, recording and asking Vault need some, always."""
+"""Descriptors set apart from sandboxes' use: revoking, recording and asking Vault always need some."""
 
 import resource
 from typing import Final
@@ -10,6 +10,6 @@ again are for sandboxes that have few connections."""
 
 def is_spare(number: int, *, greedy: bool = False) -> bool:
     """Whether descriptor `number`, which was made just now, may be kept for a sandbox. The kernel gives the
-    lowest number that is free, so it tells how many are taken."""
+    lowest free number, so it shows how many are in use."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return limit == resource.RLIM_INFINITY or number < limit - (2 * RESERVED if greedy else RESERVED)

@@ -1,4 +1,4 @@
-"""What sockets are asked for: their name, an end that nobody takes for a clean one, and a last word."""
+"""Ending connections: a reset that no peer takes for a clean end, and a last response that arrives."""
 
 import asyncio
 import socket
@@ -27,16 +27,18 @@ def address_of(name: object) -> tuple[str, int]:
 
 
 LINGER_SECONDS = 1.0
-"""For a last word to arrive; who takes longer does not read it."""
+"""How long a peer may take to read the last response."""
 LINGER_BYTES = 65_536
 
 
-async def answer_and_close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, word: bytes) -> None:
-    """Send `word` and close. What the peer goes on sending is read for a moment: closing over unread bytes
-    resets the connection, and takes the word back (RFC 9112 9.6)."""
+async def answer_and_close(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, response: bytes
+) -> None:
+    """Send `response` and close. What the peer still sends is read for a moment: closing over unread bytes
+    resets the connection, and the peer may lose the response (RFC 9112 9.6)."""
     try:
         async with asyncio.timeout(LINGER_SECONDS):
-            writer.write(word)
+            writer.write(response)
             await writer.drain()
             if writer.can_write_eof():
                 writer.write_eof()

@@ -140,8 +140,8 @@ def jwk(**changed: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("document", "why"),
     [
-        ([], "no JWKS"),
-        ({"keys": {}}, "no JWKS"),
+        ([], "not a JWKS"),
+        ({"keys": {}}, "not a JWKS"),
         ({"keys": [{"kty": "oct", "k": "c2VjcmV0", "kid": "k"}]}, "no RS256"),
         ({"keys": [{"kty": "EC", "crv": "P-384", "kid": "k"}]}, "no RS256"),
         ({"keys": [{"kty": "EC", "crv": "P-256", "kid": "k", "x": "AA", "y": "AA"}]}, "cannot be read"),

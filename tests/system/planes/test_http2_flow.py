@@ -61,7 +61,7 @@ async def test_both_directions_full_at_once_do_not_hold_each_other_up(
     assert len(client.got[stream]) == 4_000_000
 
 
-async def test_0_10_a_receiver_that_does_not_read_stalls_its_own_stream_only(
+async def test_a_receiver_that_does_not_read_stalls_its_own_stream_only(
     client: H2Client, origin: H2Origin, daemon: TestDaemon
 ) -> None:
     """What waits for it in our memory is bounded, and its neighbours' streams flow on."""
@@ -89,7 +89,7 @@ async def test_0_10_a_receiver_that_does_not_read_stalls_its_own_stream_only(
     assert waiting <= 1_048_576
 
 
-async def test_0_10_an_upload_to_an_upstream_that_does_not_read_is_held_back(
+async def test_an_upload_to_an_upstream_that_does_not_read_is_held_back(
     client: H2Client, origin: H2Origin, daemon: TestDaemon
 ) -> None:
     """The client runs out of credit instead of filling our memory; its other streams go on."""
@@ -156,7 +156,7 @@ async def test_a_stream_that_the_client_cancels_is_cancelled_upstream(
     assert not daemon.exchange.calls
 
 
-async def test_1_5_an_upstream_that_goes_away_ends_its_streams_uncleanly(
+async def test_an_upstream_that_goes_away_ends_its_streams_uncleanly(
     client: H2Client, origin: H2Origin
 ) -> None:
     """mitmproxy ends all of them at GOAWAY; none of them may look complete, and the next dials anew."""
@@ -180,7 +180,7 @@ async def test_1_5_an_upstream_that_goes_away_ends_its_streams_uncleanly(
     await eventually(lambda: again in client.ended)
 
 
-async def test_1_5_an_upstream_that_goes_away_while_it_waits_for_credit_ends_its_own_streams_only(
+async def test_an_upstream_that_goes_away_while_it_waits_for_credit_ends_its_own_streams_only(
     client: H2Client, origin: H2Origin
 ) -> None:
     """The credit that it was owed dies with it, and nothing else."""
@@ -207,7 +207,7 @@ async def test_1_5_an_upstream_that_goes_away_while_it_waits_for_credit_ends_its
     assert not client.gone
 
 
-async def test_1_5_rapid_resets_end_the_connection(
+async def test_rapid_resets_end_the_connection(
     client: H2Client, origin: H2Origin, daemon: TestDaemon
 ) -> None:
     """CVE-2023-44487: cancelling costs the client nothing, so it is bounded."""

@@ -1,4 +1,4 @@
-"""notes/mitmproxy 4.4, 0.4 and 0.5: where a name leads, who may be dialled, and under which name."""
+"""Where a name leads, which addresses may be dialled, and under which name (I2)."""
 
 import asyncio
 
@@ -58,7 +58,7 @@ def resolving(daemon: TestDaemon, *answers: list[str]) -> Answers:
         ["2606:2800:21f::1", "fe80::1"],
     ],
 )
-async def test_4_4_one_address_that_must_not_be_reached_refuses_the_name(
+async def test_one_address_that_must_not_be_reached_refuses_the_name(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, answer: list[str]
 ) -> None:
     """Mixed answers are how rebinding works: no address of such a name is dialled."""
@@ -77,7 +77,7 @@ async def test_4_4_one_address_that_must_not_be_reached_refuses_the_name(
     await nothing_is_left(raw_daemon)
 
 
-async def test_4_4_the_address_that_was_screened_is_the_address_that_is_dialled(
+async def test_the_address_that_was_screened_is_the_address_that_is_dialled(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A name that answers differently the second time is not asked a second time."""
@@ -96,7 +96,7 @@ async def test_4_4_the_address_that_was_screened_is_the_address_that_is_dialled(
     assert resolver.asked == ["api.openai.com."]
 
 
-async def test_4_4_a_peer_that_was_not_screened_is_left(
+async def test_a_peer_that_was_not_screened_is_left(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After connecting, the peer's address is looked at again."""
@@ -116,7 +116,7 @@ async def test_4_4_a_peer_that_was_not_screened_is_left(
     assert not any(raw_origin.heads)
 
 
-async def test_4_4_nothing_is_resolved_before_the_request_is_allowed(
+async def test_nothing_is_resolved_before_the_request_is_allowed(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox
 ) -> None:
     """I6: a made-up name is no DNS message to its owner (srt #88)."""
@@ -134,7 +134,7 @@ async def test_4_4_nothing_is_resolved_before_the_request_is_allowed(
     assert resolver.asked == []
 
 
-async def test_4_4_own_listeners_are_no_destination(raw_daemon: TestDaemon, raw_sandbox: Sandbox) -> None:
+async def test_own_listeners_are_no_destination(raw_daemon: TestDaemon, raw_sandbox: Sandbox) -> None:
     """CVE-2025-23217's lesson: not by connect_to, not by an allowlist, under none of their names."""
     assert raw_daemon.plane is not None
     upstream = raw_daemon.plane.upstream
@@ -155,7 +155,7 @@ async def test_4_4_own_listeners_are_no_destination(raw_daemon: TestDaemon, raw_
     assert refused.value.reason is Reason.OWN_SURFACE
 
 
-async def test_4_4_other_loopback_names_of_a_wildcard_listener_are_its_own(raw_daemon: TestDaemon) -> None:
+async def test_other_loopback_names_of_a_wildcard_listener_are_its_own(raw_daemon: TestDaemon) -> None:
     """A listener on 127.0.0.1 is not reached as 127.0.0.2 either when it listens on every address."""
     upstream = Upstream(UpstreamSettings(connect_to={"a.example:443": ("127.0.0.2", 9)}))
     assert raw_daemon.plane is not None
@@ -167,7 +167,7 @@ async def test_4_4_other_loopback_names_of_a_wildcard_listener_are_its_own(raw_d
         await upstream.addresses("a.example", 443)
 
 
-async def test_4_4_a_resolver_that_hangs_or_fails_is_a_refusal(
+async def test_a_resolver_that_hangs_or_fails_is_a_refusal(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox
 ) -> None:
     """With a time-out of its own; an empty answer counts as none."""
@@ -191,7 +191,7 @@ async def test_4_4_a_resolver_that_hangs_or_fails_is_a_refusal(
     await nothing_is_left(raw_daemon)
 
 
-async def test_0_4_upstream_name_is_the_connect_target_not_the_clients_sni(
+async def test_upstream_name_is_the_connect_target_not_the_clients_sni(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin
 ) -> None:
     """Both are one by construction (I7); what TLS proves is the name that policy allowed."""
@@ -201,7 +201,7 @@ async def test_0_4_upstream_name_is_the_connect_target_not_the_clients_sni(
     assert raw_origin.names == ["api.openai.com"]
 
 
-async def test_0_4_an_upstream_that_proves_another_name_gets_nothing(
+async def test_an_upstream_that_proves_another_name_gets_nothing(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin
 ) -> None:
     """A certificate of the right authority for the wrong name does not do (vm0 #19171)."""
@@ -221,7 +221,7 @@ async def test_0_4_an_upstream_that_proves_another_name_gets_nothing(
     await nothing_is_left(raw_daemon)
 
 
-async def test_0_5_keep_alive_survives_the_pinned_address(
+async def test_keep_alive_survives_the_pinned_address(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin
 ) -> None:
     """Server.address stays the name, so that the second request finds the first one's connection."""
@@ -233,7 +233,7 @@ async def test_0_5_keep_alive_survives_the_pinned_address(
     assert raw_origin.accepted == 1
 
 
-async def test_2_3_closed_upstream_connections_are_forgotten(
+async def test_closed_upstream_connections_are_forgotten(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin
 ) -> None:
     """mitmproxy's table of connections only grows within one client connection."""

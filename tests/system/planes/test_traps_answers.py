@@ -1,4 +1,4 @@
-"""notes/mitmproxy 1.4, 1.7 and I3: what a lying, broken or malicious upstream sends, and what comes of it."""
+"""What a lying, broken or malicious upstream sends, and what becomes of it (I3)."""
 
 import asyncio
 import gc
@@ -145,7 +145,7 @@ async def test_what_follows_an_answer_never_reaches_the_next_request(
     await nothing_is_left(raw_daemon)
 
 
-async def test_1_4_h1_trailers_are_dropped_and_crash_nothing(
+async def test_h1_trailers_are_dropped_and_crash_nothing(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin
 ) -> None:
     """mitmproxy raises NotImplementedError at them; RFC 9110 6.5.1 lets a proxy discard them."""
@@ -159,7 +159,7 @@ async def test_1_4_h1_trailers_are_dropped_and_crash_nothing(
     assert len(raw_origin.visits) == 1
 
 
-async def test_1_4_h1_trailers_of_a_request_are_refused(
+async def test_h1_trailers_of_a_request_are_refused(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin
 ) -> None:
     """They might have meant something to the upstream: it gets no end of this message."""
@@ -173,7 +173,7 @@ async def test_1_4_h1_trailers_of_a_request_are_refused(
     assert b"X-Note" not in raw_origin.heads[0]
 
 
-async def test_1_4_an_early_answer_ends_the_upload_and_keeps_the_reason(
+async def test_an_early_answer_ends_the_upload_and_keeps_the_reason(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin
 ) -> None:
     """413 in the middle of an upload reaches the client whole; nothing more of the body leaves."""
@@ -195,7 +195,7 @@ async def test_1_4_an_early_answer_ends_the_upload_and_keeps_the_reason(
 
 
 @pytest.mark.parametrize("stage", ["accept", "head", "nothing"])
-async def test_3_3_an_upstream_that_closes_early_is_answered_502(
+async def test_an_upstream_that_closes_early_is_answered_502(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, stage: str
 ) -> None:
     """Before a byte of an answer the client reads a reason, and the reason is recorded."""
@@ -214,7 +214,7 @@ async def test_3_3_an_upstream_that_closes_early_is_answered_502(
     await nothing_is_left(raw_daemon)
 
 
-async def test_3_3_a_stale_kept_connection_is_tried_once_more_for_reads_only(
+async def test_a_stale_kept_connection_is_tried_once_more_for_reads_only(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin
 ) -> None:
     """mitmproxy #3038: the upstream closes as the next request leaves. GET goes out again, PUT does not."""
@@ -235,7 +235,7 @@ async def test_3_3_a_stale_kept_connection_is_tried_once_more_for_reads_only(
     assert sum(head.count(b"PUT") for head in raw_origin.heads) == 1
 
 
-async def test_1_5_a_websocket_that_breaks_off_is_not_closed_cleanly(
+async def test_a_websocket_that_breaks_off_is_not_closed_cleanly(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin
 ) -> None:
     """An upstream that dies gives the client no Close frame 1000, which would say that all was said."""
@@ -273,10 +273,10 @@ async def test_frames_that_break_the_rules_end_a_websocket_and_are_recorded(
     assert [r["aborted"] for r in raw_daemon.records() if r["type"] == "completion"] == ["protocol_refused"]
 
 
-async def test_2_3_flow_messages_do_not_grow(
+async def test_flow_messages_do_not_grow(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin
 ) -> None:
-    """notes 1.5: mitmproxy keeps every WebSocket message of a flow; ours keeps none."""
+    """mitmproxy keeps every WebSocket message of a flow; ours keeps none."""
     raw_origin.behave = answering(
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         b"Sec-WebSocket-Accept: x\r\n\r\n" + b"\x81\x02hi" * 1000

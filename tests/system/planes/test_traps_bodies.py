@@ -34,7 +34,7 @@ def completions(daemon: TestDaemon) -> list[str | None]:
     ],
 )
 @pytest.mark.parametrize("kept", [False, True])
-async def test_4_1_a_body_without_one_reading_is_cut_and_recorded(
+async def test_a_body_without_one_reading_is_cut_and_recorded(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, body: bytes, kept: bool
 ) -> None:
     """The upstream never sees its end, the client gets no answer, and the record says why: before the head
@@ -53,7 +53,7 @@ async def test_4_1_a_body_without_one_reading_is_cut_and_recorded(
     await nothing_is_left(raw_daemon)
 
 
-async def test_4_1_a_client_that_leaves_in_its_body_is_recorded_as_gone(
+async def test_a_client_that_leaves_in_its_body_is_recorded_as_gone(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin
 ) -> None:
     """An upload that breaks off is no attack, and never becomes a complete one."""
@@ -67,7 +67,7 @@ async def test_4_1_a_client_that_leaves_in_its_body_is_recorded_as_gone(
 
 
 @pytest.mark.parametrize(("method", "kept"), [("GET", False), ("HEAD", False), ("POST", True)])
-async def test_4_1_a_body_that_an_origin_may_not_read_is_its_connections_last(
+async def test_a_body_that_an_origin_may_not_read_is_its_connections_last(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, method: str, kept: bool
 ) -> None:
     """CL.0: an origin that takes the content of a GET for a request must not answer the next one with it."""
@@ -82,7 +82,7 @@ async def test_4_1_a_body_that_an_origin_may_not_read_is_its_connections_last(
 
 
 @pytest.mark.parametrize("option", ["close", "Close", "keep-alive, CLOSE"])
-async def test_4_1_after_close_nothing_is_read(
+async def test_after_close_nothing_is_read(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, option: str
 ) -> None:
     """In whatever case it is written, and whoever says it: the client here, the upstream on the second."""
@@ -104,7 +104,7 @@ async def h2(daemon: TestDaemon, raw: Wire) -> None:
     await raw.start_tls(daemon.trust.ca, "api.github.com", ("h2",))
 
 
-async def test_4_2_a_broken_http2_connection_is_recorded_in_our_words(
+async def test_a_broken_http2_connection_is_recorded_in_our_words(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin
 ) -> None:
     """mitmproxy says goodbye with a text that quotes what was sent, and tells nobody."""
@@ -118,7 +118,7 @@ async def test_4_2_a_broken_http2_connection_is_recorded_in_our_words(
 
 
 @pytest.mark.parametrize("scheme", ["http", "ftp", "https://evil.example/?", ""])
-async def test_4_2_another_scheme_than_the_connections_is_refused(
+async def test_another_scheme_than_the_connections_is_refused(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, scheme: str
 ) -> None:
     """Some HTTP/2 servers build a URL from it; on the way to HTTP/1 it would vanish unseen."""

@@ -1,4 +1,4 @@
-"""notes/mitmproxy 0, 1.2, 1.7 and 4.5: who waits for whom, how long, and what is left afterwards."""
+"""Which side waits for which, how long, and what is left afterwards: mitmproxy bounds none of it."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ GET = b"GET / HTTP/1.1\r\nHost: upstream.example\r\n\r\n"
 # --- 0: the order of things ---------------------------------------------------------------------------
 
 
-async def test_0_2_the_decision_comes_before_a_streamed_body_leaves(
+async def test_the_decision_comes_before_a_streamed_body_leaves(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin
 ) -> None:
     """mitmproxy's `request` hook fires once the upload has left; ours refuses while the body still comes."""
@@ -33,7 +33,7 @@ async def test_0_2_the_decision_comes_before_a_streamed_body_leaves(
     await nothing_is_left(raw_daemon)
 
 
-async def test_0_2_the_secret_is_in_the_head_before_the_body_ends(
+async def test_the_secret_is_in_the_head_before_the_body_ends(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, real_keys: dict[str, str]
 ) -> None:
     """Injection and streaming go together: the head leaves at once, with the secret (OpenSandbox #1465)."""
@@ -47,7 +47,7 @@ async def test_0_2_the_secret_is_in_the_head_before_the_body_ends(
     await nothing_is_left(raw_daemon)
 
 
-async def test_0_3_no_upstream_connection_before_the_decision(
+async def test_no_upstream_connection_before_the_decision(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin
 ) -> None:
     """mitmproxy's default dials at CONNECT. Here a tunnel, its TLS and a refused request dial nothing."""
@@ -61,7 +61,7 @@ async def test_0_3_no_upstream_connection_before_the_decision(
     await nothing_is_left(raw_daemon)
 
 
-async def test_0_7_an_upstream_connection_belongs_to_one_client_connection(
+async def test_an_upstream_connection_belongs_to_one_client_connection(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin
 ) -> None:
     """Two sandboxes share no connection on which one's answer could reach the other."""
@@ -73,7 +73,7 @@ async def test_0_7_an_upstream_connection_belongs_to_one_client_connection(
     assert raw_origin.accepted == 2
 
 
-async def test_0_8_the_leaf_key_is_not_the_authoritys(raw_daemon: TestDaemon) -> None:
+async def test_the_leaf_key_is_not_the_authoritys(raw_daemon: TestDaemon) -> None:
     """mitmproxy signs leaves that carry the authority's own key."""
     from coatcheck.certificates.leaf import LeafIssuer
 
@@ -84,7 +84,7 @@ async def test_0_8_the_leaf_key_is_not_the_authoritys(raw_daemon: TestDaemon) ->
     assert leaf.certificate.public_key() != authority
 
 
-async def test_0_10_a_body_that_waits_for_the_store_is_bounded(
+async def test_a_body_that_waits_for_the_store_is_bounded(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a hook awaits, mitmproxy queues what comes without a bound; ours stops reading."""
@@ -124,7 +124,7 @@ async def _count(visit: Visit, body: int) -> None:
 
 
 @pytest.mark.parametrize("framing", ["Content-Length: 500000", "Transfer-Encoding: chunked"])
-async def test_1_2_refusing_a_streamed_request_does_not_hang(
+async def test_refusing_a_streamed_request_does_not_hang(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, framing: str
 ) -> None:
     """In mitmproxy `response` plus `stream` crashes the layer, and the client waits for ever."""
@@ -140,7 +140,7 @@ async def test_1_2_refusing_a_streamed_request_does_not_hang(
     await nothing_is_left(raw_daemon)
 
 
-async def test_1_2_what_is_thrown_away_of_a_refused_upload_is_bounded(
+async def test_what_is_thrown_away_of_a_refused_upload_is_bounded(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An endless upload after the refusal ends the connection."""
@@ -154,7 +154,7 @@ async def test_1_2_what_is_thrown_away_of_a_refused_upload_is_bounded(
     await nothing_is_left(raw_daemon)
 
 
-async def test_1_2_a_refused_request_charges_and_counts_nothing_twice(
+async def test_a_refused_request_charges_and_counts_nothing_twice(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox
 ) -> None:
     """One refusal, one record: hooks that also fire for rejected requests must not tell twice."""
@@ -164,7 +164,7 @@ async def test_1_2_a_refused_request_charges_and_counts_nothing_twice(
     assert [record["reason"] for record in raw_daemon.decisions()] == ["handle_missing"]
 
 
-async def test_1_3_proxy_headers_do_not_leave(
+async def test_proxy_headers_do_not_leave(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, plain_origin: RawOrigin
 ) -> None:
     """Only mitmproxy's ProxyAuth addon strips them: the sandbox's token would reach the upstream."""
@@ -182,7 +182,7 @@ async def test_1_3_proxy_headers_do_not_leave(
 # --- 1.7: what mitmproxy leaves unlimited -------------------------------------------------------------
 
 
-async def test_1_7_unsafe_options_are_off_and_no_stock_addon_is_loaded(raw_daemon: TestDaemon) -> None:
+async def test_unsafe_options_are_off_and_no_stock_addon_is_loaded(raw_daemon: TestDaemon) -> None:
     """ssl_insecure, ignore_hosts and their kin would fail open; thirty addons would record and rewrite."""
     assert raw_daemon.plane is not None
     options = raw_daemon.plane.options
@@ -199,7 +199,7 @@ async def test_1_7_unsafe_options_are_off_and_no_stock_addon_is_loaded(raw_daemo
 @pytest.mark.parametrize(
     "start", [b"", b"GET / HT", GET[:-2], CONNECT, CONNECT + b"\x16\x03\x01\x02\x00\x01"]
 )
-async def test_1_7_a_head_or_a_hello_that_does_not_end_is_given_up(
+async def test_a_head_or_a_hello_that_does_not_end_is_given_up(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, start: bytes
 ) -> None:
     """Slow headers and half a ClientHello cost one connection for a bounded time."""
@@ -211,7 +211,7 @@ async def test_1_7_a_head_or_a_hello_that_does_not_end_is_given_up(
     await nothing_is_left(raw_daemon)
 
 
-async def test_1_7_an_idle_connection_is_not_kept_for_ever(
+async def test_an_idle_connection_is_not_kept_for_ever(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between requests, too."""
@@ -223,7 +223,7 @@ async def test_1_7_an_idle_connection_is_not_kept_for_ever(
     await nothing_is_left(raw_daemon)
 
 
-async def test_1_7_an_answer_that_does_not_come_is_given_up(
+async def test_an_answer_that_does_not_come_is_given_up(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An upstream that is silent for ANSWER_SECONDS ends the request, uncleanly."""
@@ -236,7 +236,7 @@ async def test_1_7_an_answer_that_does_not_come_is_given_up(
 
 
 @pytest.mark.parametrize("where", ["first", "inside"])
-async def test_1_7_an_endless_head_is_refused(
+async def test_an_endless_head_is_refused(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, where: str
 ) -> None:
     """mitmproxy: "FIXME: protect against header size DoS"."""
@@ -255,7 +255,7 @@ async def test_1_7_an_endless_head_is_refused(
     await nothing_is_left(raw_daemon)
 
 
-async def test_1_7_a_flood_of_fields_is_refused(
+async def test_a_flood_of_fields_is_refused(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin
 ) -> None:
     """Below the size limit, above the number that servers take."""
@@ -265,7 +265,7 @@ async def test_1_7_a_flood_of_fields_is_refused(
     assert raw_origin.saw_nothing
 
 
-async def test_1_7_requests_sent_ahead_are_bounded(
+async def test_requests_sent_ahead_are_bounded(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin
 ) -> None:
     """Pipelining during a long answer filled mitmproxy's buffer for as long as the answer lasted."""
@@ -278,7 +278,7 @@ async def test_1_7_requests_sent_ahead_are_bounded(
     await nothing_is_left(raw_daemon)
 
 
-async def test_1_7_a_few_requests_sent_ahead_are_answered_in_order(
+async def test_a_few_requests_sent_ahead_are_answered_in_order(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin
 ) -> None:
     """RFC 9112 9.3.2, each with a decision of its own."""
@@ -292,7 +292,7 @@ async def test_1_7_a_few_requests_sent_ahead_are_answered_in_order(
     assert raw_origin.accepted == 1
 
 
-async def test_1_7_connections_above_the_limit_are_answered_503(
+async def test_connections_above_the_limit_are_answered_503(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One sandbox cannot take all of them, and when it lets go the next one is served."""
@@ -319,7 +319,7 @@ async def test_1_7_connections_above_the_limit_are_answered_503(
 # --- 4.5: a slow store --------------------------------------------------------------------------------
 
 
-async def test_4_5_a_slow_store_does_not_stall_others(
+async def test_a_slow_store_does_not_stall_others(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While ten requests wait for one credential, fifty others pass on the same loop."""
@@ -374,7 +374,7 @@ STAGES = [
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("how", ["reset", "close"])
-async def test_4_5_a_client_that_leaves_at_any_stage_leaves_nothing(
+async def test_a_client_that_leaves_at_any_stage_leaves_nothing(
     raw_daemon: TestDaemon,
     raw_sandbox: Sandbox,
     raw_origin: RawOrigin,

@@ -1,4 +1,4 @@
-"""notes/mitmproxy 4.3 and 0.1: mitmproxy goes on when an addon raises. Here every step is made to raise."""
+"""mitmproxy goes on when an addon raises. Here every step is made to raise (I3)."""
 
 import asyncio
 import gc
@@ -67,10 +67,10 @@ async def answer(raw: Wire) -> bytes:
         VerdictHook,
     ],
 )
-async def test_4_3_an_exception_in_a_hook_fails_closed(
+async def test_an_exception_in_a_hook_fails_closed(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, hook: type
 ) -> None:
-    """notes 0.1, 4.3: whichever hook raises, nothing of the request leaves, and the daemon lives on."""
+    """Whichever hook raises, nothing of the request leaves, and the daemon lives on."""
     assert raw_daemon.plane is not None
     real = raw_daemon.plane.shared.hooks[hook]
     raw_daemon.plane.shared.hooks[hook] = (real[0], boom)  # type: ignore[assignment]
@@ -107,7 +107,7 @@ async def test_a_request_that_fails_before_its_wait_begins_leaves_no_coroutine_b
     assert [str(each.message) for each in seen if "never awaited" in str(each.message)] == []
 
 
-async def test_4_3_a_decision_that_is_missing_fails_closed(
+async def test_a_decision_that_is_missing_fails_closed(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nothing decides there is no verdict, and the absence of a verdict is Deny."""
@@ -150,7 +150,7 @@ BEFORE_THE_FIRST_BYTE = [
 
 
 @pytest.mark.parametrize("step", BEFORE_THE_FIRST_BYTE)
-async def test_4_3_an_exception_before_the_first_byte_refuses(
+async def test_an_exception_before_the_first_byte_refuses(
     raw_daemon: TestDaemon,
     raw_sandbox: Sandbox,
     raw_origin: RawOrigin,
@@ -185,14 +185,14 @@ AFTER_THE_FIRST_BYTE = [
 
 
 @pytest.mark.parametrize("step", AFTER_THE_FIRST_BYTE)
-async def test_4_3_an_exception_after_the_first_byte_ends_uncleanly(
+async def test_an_exception_after_the_first_byte_ends_uncleanly(
     raw_daemon: TestDaemon,
     raw_sandbox: Sandbox,
     raw_origin: RawOrigin,
     monkeypatch: pytest.MonkeyPatch,
     step: str,
 ) -> None:
-    """I3: after it, no side is given a clean end of message (notes 1.4: later chunks would flow on)."""
+    """I3: after it, no side is given a clean end of message (in mitmproxy later chunks would flow on)."""
     raw_origin.behave = _read_all_and_answer
     monkeypatch.setattr(step, boom)
     out = await attempt(raw_daemon, raw_sandbox)
@@ -212,7 +212,7 @@ async def _read_all_and_answer(visit: Visit, head: bytes) -> None:
     await visit.send(CHUNKED)
 
 
-async def test_4_3_an_upload_that_raises_gives_the_upstream_no_end(
+async def test_an_upload_that_raises_gives_the_upstream_no_end(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A chunked upload that is broken off lacks its last chunk: no upstream acts on half of it."""
@@ -242,7 +242,7 @@ async def test_4_3_an_upload_that_raises_gives_the_upstream_no_end(
     assert raw_origin.heads[0].endswith(b"\r\n\r\n3\r\nabc\r\n")
 
 
-async def test_4_3_cancelling_a_hook_lets_nothing_leave(
+async def test_cancelling_a_hook_lets_nothing_leave(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CancelledError is no Exception: the store's wait is cancelled, and the request must not go on."""
@@ -259,7 +259,7 @@ async def test_4_3_cancelling_a_hook_lets_nothing_leave(
     await nothing_is_left(raw_daemon)
 
 
-async def test_4_3_the_audit_log_that_cannot_be_written_refuses(
+async def test_the_audit_log_that_cannot_be_written_refuses(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I8: what cannot be recorded does not leave."""
@@ -268,7 +268,7 @@ async def test_4_3_the_audit_log_that_cannot_be_written_refuses(
     assert raw_origin.saw_nothing
 
 
-async def test_4_3_the_store_that_fails_refuses(
+async def test_the_store_that_fails_refuses(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Expected or not, no answer of the store means 503, and the handle is not forwarded in its place."""
@@ -281,7 +281,7 @@ async def test_4_3_the_store_that_fails_refuses(
     assert raw_origin.saw_nothing
 
 
-async def test_4_3_the_body_hook_that_raises_refuses(
+async def test_the_body_hook_that_raises_refuses(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hook `request` runs only where the credential stands in a body; raising there refuses, too."""
@@ -301,7 +301,7 @@ async def test_4_3_the_body_hook_that_raises_refuses(
 
 
 @pytest.mark.parametrize("side", ["client", "server"])
-async def test_4_3_a_websocket_relay_that_raises_ends_both_sides(
+async def test_a_websocket_relay_that_raises_ends_both_sides(
     raw_daemon: TestDaemon,
     raw_sandbox: Sandbox,
     raw_origin: RawOrigin,

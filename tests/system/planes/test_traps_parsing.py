@@ -1,4 +1,4 @@
-"""notes/mitmproxy 4.1 and 4.2: heads that two parsers could read differently never leave (I7)."""
+"""Heads that two parsers could read differently never leave (I7)."""
 
 import ssl
 
@@ -117,7 +117,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("attack", REFUSED)
-async def test_4_2_one_reading(
+async def test_one_reading(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, attack: str
 ) -> None:
     """Refused with a status of ours or cut off, recorded, and no upstream connection was even tried."""
@@ -135,7 +135,7 @@ async def test_4_2_one_reading(
     await nothing_is_left(raw_daemon)
 
 
-async def test_4_2_the_harmless_form_of_the_same_request_passes(
+async def test_the_harmless_form_of_the_same_request_passes(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin
 ) -> None:
     """The table above refuses for what each entry says, not because nothing passes at all."""
@@ -173,7 +173,7 @@ async def test_4_2_the_harmless_form_of_the_same_request_passes(
         b"CONNECT evil.example:443 HTTP/1.1",
     ],
 )
-async def test_4_2_connect_names_one_allowed_host_and_port(
+async def test_connect_names_one_allowed_host_and_port(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, line: bytes
 ) -> None:
     """A tunnel is opened for nothing else, and what was refused is answered, not tunnelled."""
@@ -185,7 +185,7 @@ async def test_4_2_connect_names_one_allowed_host_and_port(
 
 
 @pytest.mark.parametrize("port", [53, 5353])
-async def test_1_5_connect_port_53_is_no_dns_layer(
+async def test_connect_port_53_is_no_dns_layer(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, port: int
 ) -> None:
     """mitmproxy makes any connection to these ports a DNS relay that no request hook sees."""
@@ -203,7 +203,7 @@ async def test_1_5_connect_port_53_is_no_dns_layer(
 
 
 @pytest.mark.parametrize("name", [None, "127.0.0.1", "other.example", "api.openai.com.evil.example"])
-async def test_4_2_a_server_name_other_than_the_target_ends_before_the_handshake(
+async def test_a_server_name_other_than_the_target_ends_before_the_handshake(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, name: str | None
 ) -> None:
     """SNI absent, an address, or another name: no certificate is shown and nothing is dialled."""
@@ -217,7 +217,7 @@ async def test_4_2_a_server_name_other_than_the_target_ends_before_the_handshake
     await nothing_is_left(raw_daemon)
 
 
-async def test_4_2_every_request_of_a_kept_connection_is_bound_to_its_tunnel(
+async def test_every_request_of_a_kept_connection_is_bound_to_its_tunnel(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin
 ) -> None:
     """The second request on one connection is judged like the first (microsandbox #784)."""
@@ -230,7 +230,7 @@ async def test_4_2_every_request_of_a_kept_connection_is_bound_to_its_tunnel(
     assert len(raw_origin.heads) == 1 and raw_origin.heads[0].count(b"GET") == 1
 
 
-async def test_4_1_a_smuggled_request_is_judged_by_itself(
+async def test_a_smuggled_request_is_judged_by_itself(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin
 ) -> None:
     """CVE-2021-39214's shape: what follows a body is a new request, with its own verdict and handle."""

@@ -17,7 +17,7 @@ from coatcheck.telemetry.metrics.metrics import DnsOutcome
 logger = logging.getLogger(__name__)
 
 RATE = Rate(count=100, period=1.0, burst=400)
-"""Questions of one source: a package manager asks for dozens at once, nobody for hundreds a second."""
+"""Questions of one source: a package manager asks dozens at once, no client hundreds a second."""
 SOURCES = 4096
 """Whose rate is remembered; beyond it the one that asked longest ago starts anew."""
 MAX_STREAMS = 64
@@ -34,7 +34,7 @@ class Resolver:
     """Answers questions, from wherever they come. Belongs to the plane's loop."""
 
     def __init__(self, count: Count) -> None:
-        """`count` is told of each question: what became of it, and its type in letters ("" if unknown)."""
+        """`count` is called with each question's outcome and its type in letters ("" if unknown)."""
         self._count = count
         self.rates: Rates[str] = Rates(RATE, SOURCES)
         self._streams: dict[str, int] = {}

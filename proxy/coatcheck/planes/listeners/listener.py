@@ -1,4 +1,4 @@
-"""Listening sockets, and what each proves about who connects (DESIGN 1, origin).
+"""Listening sockets, and what each proves about the client that connects (its origins).
 
 A session's own listener proves the session by itself. Shared listeners prove a client certificate, a
 platform token, or a source address on an interface where addresses cannot be spoofed.
@@ -56,10 +56,10 @@ MAX_PACED = 20_000
 RESERVED = 512
 """Of all connections, for sandboxes that have FEW: eight that take what they can would lock out the rest."""
 FEW = 4
-"""Enough to go on working while others are greedy."""
+"""Enough to keep working while others take what they can."""
 
 type Evidence = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[OriginalDestination | None]]
-"""Says where a connection was going; None where it was meant for us. Raises NotRedirected."""
+"""Finds out where a connection was going; None where it was meant for us. Raises NotRedirected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,8 @@ class SharedListener:
     tls: ssl.SSLContext | None = None
     """A server context that demands and verifies client certificates (origin class mtls)."""
     transparent: bool = False
-    """Connections come here by a redirect: their clients know of no proxy, and nobody may come directly."""
+    """Connections come here by a redirect: their clients know of no proxy, and connecting directly is
+    refused."""
     share_port: bool = False
     """Other daemons of this user may listen there as well; the kernel spreads connections over them."""
 
@@ -234,7 +235,8 @@ class Listeners:
         origins: tuple[Origin, ...],
         evidence: Evidence,
     ) -> None:
-        # On a shared listener who it is may only be known later: then one source address is one sandbox.
+        # On a shared listener the sandbox may only be known later: until then one source address counts as
+        # one.
         key = origins[0].value if origins else f"{listener}|{writer.get_extra_info('peername')[0]}"
         taken = self._counts.get(key, 0)
         room = MAX_CONNECTIONS - self._open - (RESERVED if taken >= FEW else 0)
@@ -287,7 +289,8 @@ class Listeners:
     async def _end(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: EgressConnection | None
     ) -> None:
-        """Nothing of a connection stays, however it ended; whoever was told why may read it first."""
+        """Close the client's side, however the connection ended; a client that was told why may read it
+        first."""
         if connection is not None and connection.link.ending.told:
             await answer_and_close(reader, writer, b"")
         elif not writer.is_closing():
@@ -303,7 +306,7 @@ async def _from_kernel(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
 
 
 def _origins(listener: SharedListener, writer: asyncio.StreamWriter) -> tuple[Origin, ...]:
-    """What this connection proves before it says a word."""
+    """What this connection proves before its first byte."""
     origins: list[Origin] = []
     tls = writer.get_extra_info("ssl_object")
     certificate = tls.getpeercert(binary_form=True) if tls is not None else None

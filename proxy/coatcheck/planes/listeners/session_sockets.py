@@ -1,4 +1,4 @@
-"""A session's own listening sockets, and their paths: what they prove, no other sandbox can show."""
+"""A session's own listening sockets, and their paths. A connection on one proves the session."""
 
 import asyncio
 import os
@@ -55,8 +55,8 @@ class SessionSockets:
 
 
 def directory_of(runtime: Path) -> Path:
-    """Where the sockets are: ours alone, so that no other user can come to them. Whoever runs a sandbox
-    hands its sockets in (a bind mount needs no way through the path)."""
+    """Where the sockets are: ours alone, so that no other user can reach them. They are mounted into
+    the sandbox (a bind mount needs no access to the directories above it)."""
     directory = runtime / "sessions"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory.chmod(0o700)

@@ -1,4 +1,4 @@
-"""What we change in mitmproxy itself, process-wide: all of it stands here, each with its reason."""
+"""Everything that we change in mitmproxy itself, process-wide, each with its reason."""
 
 from mitmproxy import http
 from mitmproxy.proxy.layers.http import _http1, _http2

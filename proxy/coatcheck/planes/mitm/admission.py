@@ -1,6 +1,6 @@
 """Asks for the verdicts on one connection's requests, and remembers what was allowed and what was refused.
 
-The decisions are `exchange`'s. What is found out here comes before them: who asks, and where a request goes.
+The decisions are `exchange`'s. Two facts are established here first: who asks, and where a request goes.
 """
 
 from mitmproxy import http
@@ -70,7 +70,7 @@ class Admission:
         return None
 
     def _no_certificate(self, target: tuple[str, int]) -> Deny | None:
-        """Inside the tunnel a client without a certificate to trust could not be told anything."""
+        """Without a certificate no refusal could be sent inside the tunnel, so CONNECT itself is refused."""
         try:
             self._shared.signing_ca.tls(self.peer, refused=self.refusal is not None).prepare(target[0])
         except CertificateError as error:
@@ -87,7 +87,7 @@ class Admission:
         self._deadlines.head_is_read()
         route = self.route
         if self.peer.original is not None and self.refusal is not None:
-            flow.call = self.refusal  # a transparent connection: its TLS was completed to say so
+            flow.call = self.refusal  # a transparent connection: its TLS was completed to send it
             return None
         if route.tunnel is None and self.peer.original is None:
             self._present(flow.request)
@@ -188,8 +188,8 @@ class Admission:
         return any(call.permitted() is not None for call in calls) or idle_tunnel
 
     def lapsed(self) -> Reason | None:
-        """Why a committed request is permitted no more. A lease that lapses is not announced: without this
-        look, streams that carry no chunk would live on."""
+        """Why a committed request is permitted no more. Nothing announces that a lease has lapsed: without
+        this check, streams that carry no chunk would live on."""
         for call in tuple(self.calls):
             denial = call.permitted() if call.committed else None
             if denial is not None:

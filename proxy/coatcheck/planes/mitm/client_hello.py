@@ -1,10 +1,10 @@
-"""Whether a ClientHello is whole yet, before anything parses it: bounded in bytes, records and time (I9).
-And whom it names, in one reading (I7).
+"""Is a ClientHello complete? Asked before it is parsed, and bounded in bytes, records and time (I9). Which
+host does it name? Read in one way only (I7).
 
-mitmproxy's reader starts anew with each byte that arrives and waits for as many as the hello says that it
-has, up to 16 MiB (RFC 8446 4: 24 bits); in one-byte records and one-byte segments that is a minute of CPU.
-It passes over server names that it does not like, on to the next one, which a server may not do: a hello
-that goes on unopened would be judged by one name and routed by another.
+mitmproxy's reader starts again with each byte that arrives and waits for as many bytes as the hello
+announces, up to 16 MiB (RFC 8446 4: 24 bits); in one-byte records and one-byte segments that is a minute of
+CPU. It skips server names that it does not like and takes the next one, which a server may not do: a hello
+that is forwarded unopened would be judged by one name and routed by another.
 """
 
 from mitmproxy.tls import ClientHello
@@ -54,7 +54,7 @@ def _check_record(head: bytes | bytearray) -> None:
 
 
 def server_name(hello: ClientHello) -> str | None:
-    """The canonical host that the hello names, None where it names nobody. Raises HostRefused for more than
+    """The canonical host that the hello names, None where it names none. Raises HostRefused for more than
     one name, for what is no host, and for what surrounds them."""
     named = [bytes(body) for kind, body in hello.extensions if kind == _SERVER_NAME]
     if not named:

@@ -300,8 +300,8 @@ class EgressConnection(server.ConnectionHandler):
     # --- endings ------------------------------------------------------------------------------------
 
     def fail(self, denial: Deny) -> None:
-        """End everything because something of ours failed, or took too long. A client that can still be told
-        is told why; once something has left, neither side gets a clean end (I3)."""
+        """End everything because our side failed, or something took too long. A client that can still read it
+        gets the reason; once something has left, neither side gets a clean end (I3)."""
         link = self.link
         if link.ending.over or self.client not in self.transports:
             return

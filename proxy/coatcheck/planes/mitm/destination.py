@@ -33,7 +33,7 @@ class Route:
 
 
 def tunnel_target(request: http.Request) -> tuple[str, int] | Deny:
-    """CONNECT's target; its port must be there (RFC 9110 9.3.6), and a Host header must say the same."""
+    """CONNECT's target; its port must be there (RFC 9110 9.3.6), and a Host header must name the same."""
     malformed = check_connect(request_head(request, end_stream=True))
     if malformed is not None:
         return malformed
@@ -146,9 +146,9 @@ def _reverse(
 
 
 _PAGES = ("origin", "sec-fetch-site")
-"""What a page cannot leave out where it changes something, or at all. `fetch` of node says Sec-Fetch-Mode."""
+"""Headers that a page in a browser cannot leave out. (Node's `fetch` sends Sec-Fetch-Mode.)"""
 _OURS = re.compile(r"[0-9.]+|[0-9a-f:.]*:[0-9a-f:.]*|[^.]+|(.*\.)?(localhost|internal)")
-"""An address, or a name that no stranger can have: of one label, or below what is nobody's (RFC 6761; ICANN
+"""An address, or a name that no stranger can register: of one label, or in a reserved domain (RFC 6761; ICANN
 reserves `internal`, as in host.docker.internal)."""
 
 

@@ -1,4 +1,4 @@
-"""What the client of a connection that failed is told, where it can still read it (I3)."""
+"""The last response to the client of a connection that failed, where it can still read one (I3)."""
 
 from h2.errors import ErrorCodes
 from mitmproxy import http

@@ -33,8 +33,8 @@ class VerdictHook(commands.StartHook):
 
 
 class EnterTunnel(commands.Command):
-    """CONNECT was allowed and answered. From the next event on the layers that read it stand aside: what is
-    in the tunnel would pass through their parsers again, byte for byte, for nothing."""
+    """CONNECT was allowed and answered. From the next event on the layers that read it are passed over:
+    the tunnel's bytes would only go through their parsers unchanged."""
 
     def __init__(self, context: Context) -> None:
         self.context = context

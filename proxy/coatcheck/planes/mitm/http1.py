@@ -1,8 +1,8 @@
 """HTTP/1 parsers that accept one form of a message, and never hold more of it than a bound (I7, I9).
 
-mitmproxy's accept bare line feeds and odd separators, hold heads, chunk headers, trailers and pipelined
-requests without a bound, and crash on trailers (notes/mitmproxy 1.4, 1.7, 4.2). What they refuse, they
-answer without telling anybody; here it is recorded.
+mitmproxy's parsers accept bare line feeds and odd separators, hold heads, chunk headers, trailers and
+pipelined requests without a bound, and crash on trailers. They answer what they refuse without a record; here
+every refusal is recorded.
 """
 
 import re
@@ -30,7 +30,7 @@ type Generator = layer.CommandGenerator[None]
 
 _REQUEST_LINE = re.compile(rb"[!-~]+ [!-~\x80-\xff]+ HTTP/1\.[01]")
 """One space each, nothing below 0x21: mitmproxy splits at any white space, servers at the first space.
-HTTP/2.0 in it would make mitmproxy read the host elsewhere than the upstream does (notes 4.2)."""
+HTTP/2.0 in it would make mitmproxy read the host elsewhere than the upstream does."""
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] [1-9][0-9][0-9](?: [^\r\n]*)?\r?\n")
 """int() would take `+200` and `2_00` for a status."""
 _CONTROLS = bytes(code for code in (*range(0x20), 0x7F) if code not in b"\t\r\n")
@@ -124,7 +124,7 @@ class _Bounded(Http1Connection):
             yield from super()._handle_event(event)
 
     _end: events.ConnectionClosed | None = None
-    """The connection's, while something from before it is in hand."""
+    """The connection's end, held back until what came before it is handled."""
 
     _last = False
     """The message asked for the connection's end. Remembered, as headers are edited on their way."""
@@ -174,7 +174,7 @@ class _Bounded(Http1Connection):
                 return
             assert isinstance(part, h11.EndOfMessage)
             if part.headers and from_client:
-                # A response's are dropped (RFC 9110 6.5.1); a request's might have meant something.
+                # A response's are dropped (RFC 9110 6.5.1); a request's could matter to the upstream.
                 trailers = http.Headers([(bytes(name), bytes(value)) for name, value in part.headers])
                 yield mitm_http.ReceiveHttp(mitm_http.RequestTrailers(self.stream_id, trailers))
             yield from self._end_of_message(from_client)
@@ -331,12 +331,12 @@ class BoundedHttp1Client(_Bounded, Http1Client):
                 yield from self._fail()
                 return
         for command in super().read_headers(event):
-            heard = command.event if isinstance(command, mitm_http.ReceiveHttp) else None
-            if isinstance(heard, mitm_http.ResponseHeaders):
-                response = heard.response
+            received = command.event if isinstance(command, mitm_http.ReceiveHttp) else None
+            if isinstance(received, mitm_http.ResponseHeaders):
+                response = received.response
                 self._last = self._alone or _says_close(response)
             yield command
-        # `==`, not `is`: bound methods are made anew at each look.
+        # `==`, not `is`: each access makes a new bound method.
         if self.state == self.read_headers and len(self.buf) > MAX_HEADER_BYTES:
             yield from self._fail()
 

@@ -1,9 +1,9 @@
 """HTTP/2 on both sides with flow control that reaches from one end to the other (I9).
 
-mitmproxy opens every window to 2 GiB, takes in what a fast peer sends and keeps it for a slow one
-(notes/mitmproxy 1.5). Here a peer gets credit for what it sent only once the other side has room, so a
-slow receiver stalls its own stream. Reading goes on meanwhile: were it paused, the credit that the other
-direction waits for would not be read, and two full directions would hold each other up for ever.
+mitmproxy opens every window to 2 GiB, takes in what a fast peer sends and keeps it for a slow one. Here a
+peer gets credit for what it sent only once the other side has room, so a slow receiver stalls its own stream.
+Reading goes on meanwhile: were it paused, the credit that the other direction waits for would not be read,
+and two full directions would hold each other up for ever.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ class Credit(events.Event):
 
 
 class _Frames(FrameBuffer):
-    """Hands out FRAMES at most each time it is gone through; `more` says whether some may be left."""
+    """Yields at most FRAMES each time it is iterated over; `more` is set when some may be left."""
 
     more = False
     _left = 0
@@ -62,7 +62,7 @@ class _Frames(FrameBuffer):
 
 
 class WindowedConnection(BufferedH2Connection):
-    """Gives credit for received data only when `has_room(stream_id)`; what it owes stands in `owed`."""
+    """Gives credit for received data only when `has_room(stream_id)`; the rest is in `owed`."""
 
     def __init__(self, config: H2Configuration, has_room: Callable[[int], bool]) -> None:
         super().__init__(config)
@@ -104,7 +104,7 @@ class WindowedConnection(BufferedH2Connection):
                 pieces.append(event)
         return pieces
 
-    def settle(self) -> None:
+    def give_owed_credit(self) -> None:
         """Give the credit that there is room for now. That of closed streams counts for the connection."""
         for stream_id in tuple(self.owed):
             if self._has_room(stream_id):
@@ -115,12 +115,12 @@ class _Windowed(Http2Connection):
     h2_conn: WindowedConnection
     _link: Link
     _end: events.ConnectionClosed | None = None
-    """The connection's, while something from before it is in hand."""
+    """The connection's end, held back until what came before it is handled."""
 
     @override
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
         if isinstance(event, Credit):
-            self.h2_conn.settle()
+            self.h2_conn.give_owed_credit()
             data = self.h2_conn.data_to_send()
             if data:
                 yield commands.SendData(self.conn, data)
@@ -177,7 +177,7 @@ class BoundedHttp2Server(_Windowed, Http2Server):
     def protocol_error(
         self, message: str, error_code: int = h2.errors.ErrorCodes.PROTOCOL_ERROR
     ) -> layer.CommandGenerator[None]:
-        """Recorded, and answered in no words of the library's, which quote what was received."""
+        """Record it, and answer without the library's text, which quotes what was received."""
         self._link.admission.refuse_connection(
             Deny(Reason.FRAMING_REFUSED, "HTTP/2 that breaks its protocol")
         )

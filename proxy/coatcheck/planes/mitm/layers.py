@@ -1,4 +1,4 @@
-"""mitmproxy's HTTP layer, told to use our streams and our bounded parsers."""
+"""mitmproxy's HTTP layer, made to use our streams and our bounded parsers."""
 
 import logging
 from typing import cast, override
@@ -159,8 +159,9 @@ class EgressHttpLayer(mitm_http.HttpLayer):
 
 
 def next_layer(context: Context, data: bytes, link: Link) -> layer.Layer | Reason | None:
-    """The only layers there are: HTTP, and TLS with HTTP in it. A Reason says why none fits; None asks
-    for more bytes. Nothing ever becomes a raw TCP, UDP or DNS layer, as mitmproxy makes of CONNECT x:53."""
+    """The only layers there are: HTTP, and TLS with HTTP in it. Returns a Reason when none fits, and None
+    when more bytes are needed. Nothing ever becomes a raw TCP, UDP or DNS layer, as mitmproxy makes of
+    CONNECT x:53."""
     if not data:
         return None
     admission = link.admission

@@ -23,7 +23,7 @@ class Outbox:
         self._pieces.append(piece)
 
     def depart(self, call: Call) -> None:
-        """The request's head is among what is sent upstream next; once written, `call.left` says so."""
+        """The request's head is sent upstream next; once it is written, `call.left` is set."""
         self._leaving.append(call)
 
     @property

@@ -108,7 +108,7 @@ class MitmPlane:
 
     @property
     def failures(self) -> int:
-        """Connections or requests refused because something of ours failed (fail-closed count)."""
+        """Connections or requests refused because of a failure of our own."""
         return self.shared.failures
 
     def register(self, connection: EgressConnection) -> None:
@@ -188,7 +188,7 @@ class MitmPlane:
         self._link(data.context.client.id).handshakes.start_server(data)
 
     def request(self, flow: EgressFlow) -> Waiting:
-        """The whole body of a request whose credential stands in it."""
+        """Ask for the verdict on a whole body, for a request whose credential is injected into it."""
         call = flow.call
         if call is None or call.need is None:
             return None

@@ -1,4 +1,4 @@
-"""How a Deny looks to the sandbox: JSON that an agent understands, and nothing of mitmproxy's own texts."""
+"""A Deny as the sandbox sees it: JSON that an agent understands, and none of mitmproxy's own texts."""
 
 import json
 
@@ -8,7 +8,7 @@ from mitmproxy.net.http import http1
 from coatcheck.decision.denial import EXPLANATIONS, Deny, Reason
 
 FAILED = Deny(Reason.INTERNAL_ERROR, "something of ours failed")
-"""What is told where nothing better is known."""
+"""The denial where no better reason is known."""
 
 
 def refusal_body(denial: Deny, request_id: str) -> bytes:

@@ -2,8 +2,8 @@
 
 Its key lives in memory only. What one sandbox trusts, no other sandbox's leaf passes; and when the session
 ends, nothing is left that could sign for it. After a restart the daemon has no such key any more: a session
-that lived on gets a new CA, in the same files. Processes that read them anew go on; those that hold the old
-CA refuse our certificates, so that they fail closed.
+that is still alive gets a new CA, in the same files. Processes that read the files again keep working; those
+that hold the old CA refuse our certificates, which fails closed.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class SessionCas:
     """The live sessions' CAs. Belongs to the plane's loop; `trust` may be asked from any thread."""
 
     def __init__(self, directory: Path, lifetime: timedelta) -> None:
-        """`directory` gets one subdirectory a session, for whoever runs its sandbox to hand in."""
+        """`directory` gets one subdirectory a session, to be mounted into its sandbox."""
         self._directory = directory
         self._lifetime = lifetime
         self._open: dict[str, tuple[ClientTls, TrustFiles]] = {}
@@ -36,7 +36,7 @@ class SessionCas:
     async def open(self, session_id: str) -> None:
         """Make the session's CA and write its trust files. OSError when they cannot be written."""
         authority = Authority.ephemeral(f"Coatcheck {session_id}", self._lifetime)
-        # Writing a Java trust store takes a tenth of a second, which is long for everybody else's requests.
+        # Writing a Java trust store takes a tenth of a second, which would delay all other requests.
         try:
             files = await asyncio.to_thread(self._write, session_id, authority.pem)
         except CertificateError as error:

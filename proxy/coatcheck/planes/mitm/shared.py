@@ -34,7 +34,7 @@ class Shared:
         self.queue = asyncio.Lock()
         """Connections with more work than one time slice wait for each other here (`time_slice`)."""
         self.failures = 0
-        """Connections or requests refused because something of ours failed."""
+        """Connections or requests refused because of a failure of our own."""
 
     def failed_closed(self) -> None:
         self.failures += 1

@@ -1,11 +1,11 @@
 """One request and its answer, between mitmproxy's HTTP parsers: deny first, inject last, scrub always.
 
-`EgressStream` is the only place where bytes of a request leave and bytes of an answer come back. It asks
-`exchange.Call` for every verdict and does nothing else of its own:
+All bytes of a request leave through `EgressStream`, and all bytes of an answer come back through it. It asks
+`Call` for every verdict and decides nothing itself:
 
-    head in -> hook `requestheaders` -> refuse, or open the upstream -> `call.commit` (last look, secrets
-    put in) -> head out -> body chunks through `call.upload` -> answer's head through `call.respond` ->
-    body chunks through `call.download` -> end, or abort without a clean end
+    head in -> hook `requestheaders` -> refuse, or open the upstream -> `call.commit` (revalidates, injects
+    secrets) -> head out -> body chunks through `call.upload` -> answer's head through `call.respond` -> body
+    chunks through `call.download` -> end, or abort without a clean end
 """
 
 import asyncio
@@ -145,7 +145,7 @@ class EgressStream(mitm_http.HttpStream):
         yield EnterTunnel(self.context)
 
     def _open_upstream(self, *, end_stream: bool, body: bytes = b"") -> layer.CommandGenerator[bool]:
-        """Connect, look once more, put the secrets in, send the head. False when refused."""
+        """Connect, revalidate, inject the secrets, send the head. False when refused."""
         assert self.call is not None
         request_done = end_stream or bool(self.call.body_limit)
         address = (self.flow.request.host, self.flow.request.port)
@@ -157,7 +157,7 @@ class EgressStream(mitm_http.HttpStream):
             yield from self._refuse(self.link.upstreams.denial(), request_done=request_done)
             return False
         self.context.server = self.flow.server_conn = connection
-        # The last look: no await and no yield lies between it and the first upstream byte (I5).
+        # The last check: no await and no yield lies between it and the first upstream byte (I5).
         committed = self.call.commit(body)
         if isinstance(committed, Deny):
             yield from self._refuse(committed, request_done=request_done)
@@ -183,7 +183,8 @@ class EgressStream(mitm_http.HttpStream):
 
     @override
     def state_consume_request_body(self, event: events.Event) -> Generator:
-        """The whole body first: bodies that a credential is put into, and requests without one."""
+        """Collect the whole body: of requests with a credential in the body, and of requests without a
+        body."""
         assert self.call is not None
         if isinstance(event, RequestData):
             if (full := self.call.buffer(len(event.data))) is not None:
@@ -311,14 +312,15 @@ class EgressStream(mitm_http.HttpStream):
 
     def _finish(self) -> Generator:
         assert self.call is not None
-        # Told once the answer is out: the client need not wait for the record.
+        # Recorded once the answer is out: the client need not wait for it.
         asyncio.get_running_loop().call_soon(self.call.complete, None)
         self.flow.live = False
         if self.client_state == self.state_done:
             yield mitm_http.DropStream(self.stream_id)
             yield mitm_http.SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
             return
-        # An early answer (say 413): its end goes out, as the client may wait for it; nothing more goes up.
+        # An early answer (say 413): its end goes out, as the client may wait for it; nothing more is
+        # uploaded.
         self.server_state = self.state_errored
         self.client_state = self.state_discard
         yield mitm_http.SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
@@ -331,7 +333,7 @@ class EgressStream(mitm_http.HttpStream):
         request_id = self.link.admission.refused(self.flow, self.call, denial)
         response = self.flow.response = refusal(denial, request_id)
         client = self.context.client
-        # Of a daemon that goes: the client's next connection is another one's, where there is one.
+        # While draining: the client's next connection goes to another daemon, where there is one.
         if client.alpn != b"h2" and (not request_done or denial.reason is Reason.DRAINING):
             response.headers["connection"] = "close"
         content = b"" if self.flow.request.method == "HEAD" else response.raw_content or b""

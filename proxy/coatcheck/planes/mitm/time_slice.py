@@ -1,8 +1,8 @@
-"""Turns: how long what one read brought may keep everybody else of the plane waiting (I5, I9).
+"""Time slices: how long the data of one read may keep the plane's event loop busy (I5, I9).
 
-A read of 64 KiB holds 30,000 empty WebSocket frames, or 10,000 chunks of one byte: seconds of work in which
-nothing else runs on the plane's loop, revocations included. So whoever takes small pieces looks at the time
-between them, and leaves the rest for a later turn.
+A read of 64 KiB can hold 30,000 empty WebSocket frames, or 10,000 chunks of one byte: seconds of work in
+which nothing else runs on the plane's loop, revocations included. So a layer that takes small pieces checks
+the time between them, and leaves the rest for a later slice.
 """
 
 import asyncio
@@ -11,20 +11,20 @@ import time
 
 from mitmproxy.proxy import events, layer
 
-TURN_SECONDS = 0.002
+SLICE_SECONDS = 0.002
 """A read of an honest peer is a handful of pieces, and takes less."""
 
 
 class Resume(events.Event):
-    """`unfinished`: the layers that were left with pieces in hand, to go on."""
+    """Continue: `unfinished` are the layers that still have pieces to handle."""
 
     def __init__(self, unfinished: frozenset[layer.Layer]) -> None:
         self.unfinished = unfinished
 
 
 class TimeSlice:
-    """Of one connection. `queue` is the plane's: of all connections that have more in hand one goes on at a
-    time, so that a turn of the loop does not get longer with their number."""
+    """Belongs to one connection. `queue` is the plane's: of all connections with unfinished work one
+    continues at a time, so that the loop's delay does not grow with their number."""
 
     def __init__(self, queue: asyncio.Lock) -> None:
         self.queue = queue
@@ -32,10 +32,11 @@ class TimeSlice:
         self._unfinished: set[layer.Layer] = set()
 
     def begin(self) -> None:
-        self._ends = time.monotonic() + TURN_SECONDS
+        self._ends = time.monotonic() + SLICE_SECONDS
 
     def is_over(self, who: layer.Layer) -> bool:
-        """Whether `who` must leave its next piece for `Resume`, which it will get."""
+        """Whether the slice is used up: then `who` leaves its next piece for the `Resume` that it will
+        get."""
         if time.monotonic() < self._ends:
             return False
         self._unfinished.add(who)
@@ -47,6 +48,6 @@ class TimeSlice:
         return who in self._unfinished
 
     def take_unfinished(self) -> Resume | None:
-        """What is next, if something was left."""
+        """The event that continues what was left, if anything was."""
         unfinished, self._unfinished = frozenset(self._unfinished), set()
         return Resume(unfinished) if unfinished else None

@@ -1,7 +1,7 @@
 """TLS on both sides: one prepared context a host towards clients, verified names towards upstreams.
 
 Why not mitmproxy's TlsConfig: it builds each client handshake's certificate anew, takes the upstream's
-name and ALPN from the client's hello, and never resumes upstream sessions (notes/mitmproxy 3.2).
+name and ALPN from the client's hello, and never resumes upstream sessions.
 """
 
 import time
@@ -67,7 +67,7 @@ class ClientTls:
         self._contexts: OrderedDict[str, tuple[Leaf, SSL.Context]] = OrderedDict()
 
     def small(self) -> "ClientTls":
-        """Another one of the same CA, for names that are refused: with little room, which is all theirs."""
+        """Another one of the same CA, with a small cache of its own: for names that are refused."""
         return ClientTls(LeafIssuer(self._issuer.authority, max_entries=REFUSED), REFUSED)
 
     def prepare(self, host: str) -> None:
@@ -75,8 +75,8 @@ class ClientTls:
         self._issuer.issue(host)
 
     def connection(self, host: str, *, http2: bool) -> SSL.Connection:
-        """A server-side connection for `host`, which policy has allowed, or which is to be told that it is
-        refused. Raises CertificateError."""
+        """A server-side connection for `host`, which policy allows, or whose refusal is sent over
+        TLS. Raises CertificateError."""
         leaf = self._issuer.issue(host)
         cached = self._contexts.get(host)
         if cached is None or cached[0] is not leaf:

@@ -1,7 +1,6 @@
-"""mitmproxy's TLS layers, asking OpenSSL only for what it has: each needless question is an exception.
+"""mitmproxy's TLS layers, which ask OpenSSL only for what it has: each needless question costs an exception.
 
-The stock layers read until OpenSSL says that it wants more, four times a request; here its memory BIOs
-are looked at first.
+The stock layers read until OpenSSL wants more, four times a request; here its memory BIOs are checked first.
 """
 
 from collections.abc import Generator
@@ -75,7 +74,7 @@ class EgressServerTls(_Frugal, tls.ServerTLSLayer):
 
     @override
     def receive_close(self) -> layer.CommandGenerator[None]:
-        """An end that TLS does not vouch for, anybody on the way can make (RFC 8446 6.1): `conn.error`."""
+        """Anyone on the network path can forge an end without close_notify (RFC 8446 6.1): it is an error."""
         if not self.tls.get_shutdown() & SSL.RECEIVED_SHUTDOWN:
             self.conn.error = "closed without close_notify"
         yield from super().receive_close()

@@ -71,7 +71,7 @@ def set_response_headers(
     response.data.reason = _PHRASES.get(response.status_code, b"")
     if response.status_code == 101:
         return
-    response.headers.pop("connection", None)  # it spoke of the upstream's (planes/http1 heard it)
+    response.headers.pop("connection", None)  # it was about the upstream's connection (`http1` has read it)
     if plan.framing is Framing.CHUNKED:
         response.headers.pop("content-length", None)
     if to_h2 or to_http10:

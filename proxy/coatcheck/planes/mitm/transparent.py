@@ -1,9 +1,8 @@
-"""The first bytes of a redirected connection, whose client knows of no proxy: where is it going?
+"""The first bytes of a redirected connection, whose client knows of no proxy, show where it is going.
 
-A ClientHello says so by its server name, plain HTTP by its Host. From there on it is a tunnel as after a
-CONNECT that was allowed: the same policy, equalities, certificates and limits. What is refused is told in
-the client's own words: TLS is completed with a certificate for the name that was asked for, and each request
-in it gets the refusal.
+A ClientHello has a server name, plain HTTP a Host. From there on the connection is a tunnel as after an
+allowed CONNECT: the same policy, equalities, certificates and limits. A refusal is sent in the client's own
+protocol: TLS is completed with a certificate for the requested name, and each request in it is refused.
 """
 
 from typing import override
@@ -29,7 +28,7 @@ type Generator = layer.CommandGenerator[None]
 HANDSHAKE = 0x16
 """The first byte of a ClientHello's record (RFC 8446 5.1)."""
 _ALERT = b"\x15\x03\x03\x00\x02\x02"
-"""A fatal alert; what it says follows (RFC 8446 6)."""
+"""A fatal alert; its description follows (RFC 8446 6)."""
 _DECODE_ERROR, _UNRECOGNIZED_NAME = b"\x32", b"\x70"
 
 
@@ -39,7 +38,7 @@ def first_layer(context: Context, link: Link) -> layer.Layer:
 
 
 class Redirected(layer.Layer):
-    """Collects the first bytes, decides by them, and gives way to the layer that fits."""
+    """Collects the first bytes and hands over to the layer that fits them."""
 
     def __init__(self, context: Context, link: Link) -> None:
         super().__init__(context)
@@ -60,7 +59,7 @@ class Redirected(layer.Layer):
             yield from self._read_hello()
         elif 0x41 <= first <= 0x5A or 0x61 <= first <= 0x7A:
             # The Host comes with the head; `destination` takes it from there.
-            yield from self._give_way(EgressHttpLayer(self.context, HTTPMode.transparent, self._link))
+            yield from self._hand_over(EgressHttpLayer(self.context, HTTPMode.transparent, self._link))
         else:
             denial = Deny(Reason.PROTOCOL_REFUSED, "a redirected connection that is neither TLS nor HTTP")
             request_id = self._link.admission.refuse_connection(denial)
@@ -91,11 +90,11 @@ class Redirected(layer.Layer):
             admission.route.tunnel = (name, original.port)
             admission.open_tunnel(admission.route.tunnel)
         if admission.opaque is not None:
-            yield from self._give_way(OpaqueTunnel(self.context, self._link, admission.opaque))
+            yield from self._hand_over(OpaqueTunnel(self.context, self._link, admission.opaque))
         else:
-            yield from self._give_way(EgressClientTls(self.context))
+            yield from self._hand_over(EgressClientTls(self.context))
 
-    def _give_way(self, to: layer.Layer) -> Generator:
+    def _hand_over(self, to: layer.Layer) -> Generator:
         # As mitmproxy's NextLayer does: this layer is passed over from now on.
         self.handle_event = self._handle_event = to.handle_event  # type: ignore[method-assign]
         self._link.deadlines.await_head()

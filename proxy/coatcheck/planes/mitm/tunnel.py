@@ -1,7 +1,7 @@
-"""TLS that is let through unopened, for clients that pin certificates (`tunnel: true` on a rule).
+"""TLS that is forwarded unopened, for clients that pin certificates (`tunnel: true` on a rule).
 
-Nothing in it can be judged: no path, no handle, no answer. So the name in its hello must be the CONNECT
-target, no credential is ever put in, bytes are counted and limited, and the policy's linter warns.
+Nothing in it can be checked: no path, no handle, no answer. So the name in its hello must be the CONNECT
+target, no credential is ever injected, bytes are counted and limited, and the policy's linter warns.
 """
 
 from typing import override
@@ -19,7 +19,7 @@ from coatcheck.request.call import Call
 type Generator = layer.CommandGenerator[None]
 
 ENCRYPTED_CLIENT_HELLO = 0xFE0D
-"""With it the name that is seen is not the name that is meant (RFC 9849)."""
+"""With this extension the visible name is not the name of the server (RFC 9849)."""
 
 
 class OpaqueTunnel(layer.Layer):

@@ -1,7 +1,7 @@
 """WebSocket messages on allowed routes: relayed fragment by fragment, scrubbed towards the sandbox.
 
 Not mitmproxy's WebsocketLayer: that one buffers whole messages without a bound, keeps every message,
-and relays ping payloads and close reasons unseen (notes/mitmproxy 1.5). Extensions are not negotiated
+and relays ping payloads and close reasons unread. Extensions are not negotiated
 (the request loses `Sec-WebSocket-Extensions`), so no frame is compressed and none can be a bomb.
 """
 
@@ -40,10 +40,10 @@ class MessageFilter:
         denial = self._call.received(len(data))
         if denial is not None:
             return denial
-        self._look_for_more()
+        self._update_patterns()
         return self._scrubber.feed(data) if self._scrubber else data
 
-    def _look_for_more(self) -> None:
+    def _update_patterns(self) -> None:
         """The session may have been served another secret since the message began."""
         patterns = self._call.answer.patterns
         if patterns is None or patterns is self._patterns:
@@ -81,7 +81,7 @@ class EgressWebsocket(layer.Layer):
         super().__init__(context)
         self._turn = turn
         self._ends: list[events.ConnectionClosed] = []
-        """The connections', while frames from before them are in hand."""
+        """Ends of connections, held back until the frames from before them are handled."""
         self._flow = flow
         self._call = call
         self._client = _Side(wsproto.ConnectionType.SERVER, context.client)
@@ -103,7 +103,7 @@ class EgressWebsocket(layer.Layer):
             self._ends.append(event)
             return
         if isinstance(event, events.ConnectionClosed):
-            # Without a Close frame: passing one on would say that all was said (I3, RFC 6455 7.1.5).
+            # No Close frame is forwarded: it would be a clean end (I3, RFC 6455 7.1.5).
             yield from self._end(Reason.CLIENT_GONE if from_client else Reason.UPSTREAM_RESPONSE_REFUSED)
             return
         yield from self._read(self._client if from_client else self._server, event.data)
@@ -115,7 +115,7 @@ class EgressWebsocket(layer.Layer):
             source.ws.receive_data(data)
             for received in source.ws.events():
                 if isinstance(received, CloseConnection) and source.ws.state is ConnectionState.OPEN:
-                    raise ProtocolError("wsproto's word for a frame that breaks the rules, not the peer's")
+                    raise ProtocolError("wsproto reports a frame that breaks the rules in this way")
                 sent = self._relay(received, source, from_client)
                 if isinstance(sent, Deny):
                     yield from self._end(sent.reason)

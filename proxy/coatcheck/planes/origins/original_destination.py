@@ -1,6 +1,7 @@
-"""Where a connection was going before it came to us: what the kernel or our own mux says of it.
+"""Where a connection was going before it came to us, according to the kernel or to our own mux.
 
-Evidence only. The name that the client says is what is judged and dialled (I2); this must not contradict it.
+This is evidence only. The name that the client sends is checked and dialled (I2); this must not contradict
+it.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ def from_kernel(sock: Any) -> OriginalDestination:
     """What a REDIRECT rule changed (nftables, iptables, ip6tables). NotRedirected when none did.
 
     Without a rule the kernel's connection tracking either knows nothing of the connection or names the
-    address that we listen on: then somebody came to the listener itself.
+    address that we listen on: then the client connected to the listener itself.
     """
     try:
         if sock.family == socket.AF_INET6:
@@ -74,7 +75,7 @@ async def from_proxy_header(reader: asyncio.StreamReader) -> OriginalDestination
 
 
 def _layout(head: bytes) -> tuple[struct.Struct, int]:
-    """How the 16 bytes say that the rest is laid out. No options (TLV): our mux writes none."""
+    """The layout of the rest, from the first 16 bytes. No options (TLV) are accepted: our mux writes none."""
     length = int.from_bytes(head[14:16])
     layout = _ADDRESSES.get(head[13])
     if not head.startswith(_SIGNATURE) or head[12] != _PROXY:

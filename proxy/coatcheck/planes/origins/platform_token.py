@@ -1,4 +1,4 @@
-"""Origin class `token`: a platform's signed word for which pod is talking (Kubernetes projected tokens).
+"""Origin class `token`: a platform's signed proof of which pod connects (Kubernetes projected tokens).
 
 The token is bound to our audience and to its pod's UID, so that it proves one sandbox to us and nothing to
 anybody else; a token for several audiences could be replayed to us by the others, and is refused.
@@ -123,7 +123,7 @@ class PlatformTokens:
 
     def _read_keys(self) -> None:
         """Read the file again when it changed. A key that is gone takes its tokens with it, and a file that
-        cannot be read takes all: whoever could break it must not keep an old key alive."""
+        cannot be read takes all: breaking it must not keep an old key alive."""
         try:
             status = self._file.stat()
             stamp: object = (status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode)

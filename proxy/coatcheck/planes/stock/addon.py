@@ -51,7 +51,7 @@ class _Link:
         self.allowed: set[tuple[str, int]] = set()
         """Where its requests may go; a tunnel's target alone allows no connection yet."""
         self.screened: dict[str, frozenset[str]] = {}
-        """By id of an upstream connection: addresses that it may turn out to lead to."""
+        """By id of an upstream connection: the addresses that it may lead to."""
 
 
 class StockAddon:
@@ -246,7 +246,7 @@ class StockAddon:
             self._session.exchange.late_refusal(call, denial)
 
     def _commit(self, flow: http.HTTPFlow, forwarding: Forwarding, body: bytes) -> None:
-        """The last look, and the secrets put in: mitmproxy connects only after this (see NOT_HELD, I5)."""
+        """Revalidate and inject the secrets: mitmproxy connects only after this (see NOT_HELD, I5)."""
         assert self._session is not None
         call = forwarding.call
         edits = call.commit(body)

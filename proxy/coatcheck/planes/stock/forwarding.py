@@ -1,8 +1,8 @@
 """One request on its way through a stock mitmproxy: its body up, its answer down, and the way it ends.
 
 mitmproxy calls the two stream functions outside of any protection: where one raises, it drops the chunk and
-goes on with the next. So whatever goes wrong latches: nothing passes any more, and both connections are
-reset, so that nobody takes what has passed for the whole.
+continues with the next. So any failure is final: nothing passes any more, and both connections are reset, so
+that neither side takes what has passed for the whole.
 """
 
 import logging
@@ -24,7 +24,7 @@ class Forwarding:
     def __init__(self, flow: http.HTTPFlow, call: Call) -> None:
         self.call = call
         self.buffered = False
-        """Its body is being collected, because a credential may stand in it."""
+        """Its body is being collected, because a credential may be injected into it."""
         self._client = flow.client_conn.id
         self._request = flow.request
         self._original: tuple[Any, bytes] | None = None

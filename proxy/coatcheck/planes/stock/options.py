@@ -76,7 +76,7 @@ I2: mitmproxy resolves names once more. An address that must not be reached may 
 I3: what passes before this script has loaded is not refused by it.
 I4: the only origin is a proxy password (class bearer), which can be stolen together with a handle.
     Credentials whose policy does not list bearer under `origins` are refused.
-I5: there is no control API: to revoke, stop mitmdump. A secret stands in its request while mitmproxy
+I5: there is no control API: to revoke, stop mitmdump. A secret is in its request while mitmproxy
     connects; it is not put in right before the first byte.
 I7: certificates are mitmproxy's (leaves share the CA's key), and so are TLS versions and ciphers.
 I9: header blocks, connections, waiting requests and buffers for slow receivers have no limit of ours.
@@ -86,7 +86,7 @@ Refused, not carried: WebSocket, HTTP/2, unopened tunnels, reverse mode, bodies 
 
 
 def unmet(options: Mapping[str, Any], scripts: Sequence[str], script: Path) -> list[str]:
-    """What stands against starting, one line each. `script` is the only script there may be."""
+    """The reasons not to start, one line each. `script` is the only script there may be."""
     found = []
     for term in TERMS:
         if term.option in options and term.holds(options[term.option]):

@@ -1,4 +1,4 @@
-"""An upstream that takes our connection and then is silent: its TLS handshake has a deadline."""
+"""A deadline for the TLS handshake of an upstream that accepts the connection and is then silent."""
 
 import asyncio
 from collections.abc import MutableMapping
@@ -11,13 +11,14 @@ from coatcheck.decision.denial import Reason
 from coatcheck.planes.upstream.parent_proxy import UpstreamRefused
 
 SECONDS: Final = 10.0
-"""As for a connection. Without it a request would wait as long as models may think (ANSWER_SECONDS)."""
+"""The same as for a connection. Without it a request would wait for ANSWER_SECONDS."""
 
 
 def limit_handshake(
     connection: Connection, io: ConnectionIO, failures: MutableMapping[Connection, UpstreamRefused]
 ) -> asyncio.TimerHandle:
-    """Give `connection` up unless its TLS stands in time; then `failures` says why. Cancel it at its end."""
+    """Abort `connection` unless its handshake completes in time, and put the reason into `failures`. The
+    returned timer must be cancelled when the connection ends."""
 
     def give_up() -> None:
         if connection.tls and connection.timestamp_tls_setup is None and io.writer is not None:

@@ -1,4 +1,4 @@
-"""Looking names up: by the servers that the settings name, or by the system's, whichever those are by now."""
+"""Resolving names with the name servers of the settings, or with the system's current ones."""
 
 import os
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class NameServers:
         return await self.resolver().lookup_ip(host)
 
     def resolver(self) -> DnsResolver:
-        """Of now: a file's state is looked at, which is quick."""
+        """The current one; asks the file system whether `resolv.conf` changed."""
         if self._servers is None and (now := self._stamp()) != self._seen:
             self._seen, self._resolver = now, self._make()
         return self._resolver

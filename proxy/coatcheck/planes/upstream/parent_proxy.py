@@ -61,7 +61,7 @@ async def open_tunnel(
     if not 200 <= status < 300:
         raise _unusable(_why(status))
     if reader._buffer:  # type: ignore[attr-defined]
-        # Nobody speaks before we do, in TLS or HTTP: these bytes would be read as the upstream's.
+        # In TLS and HTTP the client speaks first: these bytes would be read as the upstream's.
         raise _unusable("it sent bytes of its own into the tunnel")
 
 
@@ -79,7 +79,7 @@ def _why(status: int) -> str:
     if status == 407:
         return "it refused our credentials (407): check COATCHECK_PARENT_PROXY_CREDENTIALS"
     if status in (403, 451):
-        return f"it does not allow this destination ({status}): ask whoever runs it"
+        return f"it does not allow this destination ({status}): ask its operator"
     return f"it answered CONNECT with {status}"
 
 

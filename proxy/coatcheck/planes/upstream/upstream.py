@@ -1,8 +1,8 @@
 """Dialling out: resolve the policy's name ourselves, screen every address, dial what was screened (I2).
 
-mitmproxy would resolve again inside `asyncio.open_connection`, after any check (notes/mitmproxy 4.4);
-here the address that was screened is the address that is dialled, and the peer is looked at again
-once connected. `Server.address` stays the *name*, so that upstream keep-alive works.
+mitmproxy would resolve again inside `asyncio.open_connection`, after any check; here the address that was
+screened is the address that is dialled, and the peer's address is checked again once connected.
+`Server.address` stays the *name*, so that upstream keep-alive works.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class UpstreamSettings:
     """Empty: the system's."""
     parent: ParentProxy | None = None
     """All connections leave through it, but for those in `connect_to`: then names are not resolved here,
-    and the addresses behind them are screened by the parent or by nobody."""
+    and the parent must screen the addresses behind them."""
     resolve_timeout: float = 5.0
     connect_timeout: float = 10.0
 
@@ -71,7 +71,7 @@ class Upstream:
             raise UpstreamRefused(Reason.ADDRESS_REFUSED, f"{host} resolves to {address}: {why}")
 
     def _refuse_own(self, address: str, port: int) -> None:
-        """Our listeners are no destination, whatever an allowlist says (CVE-2025-23217's lesson)."""
+        """Our own listeners are never a destination, whatever an allowlist says (see CVE-2025-23217)."""
         for own, own_port in self.own_listeners:
             if own_port == port and own in (address, "0.0.0.0", "::", ""):  # noqa: S104
                 raise UpstreamRefused(Reason.OWN_SURFACE, f"{address}:{port} is a listener of this proxy")

@@ -78,9 +78,7 @@ async def test_one_stream_is_refused_while_others_go_on(client: H2Client, origin
     assert len(origin.peers) == 1 and len(origin.peers[0].requests) == 2
 
 
-async def test_1_5_extended_connect_is_refused(
-    client: H2Client, origin: H2Origin, daemon: TestDaemon
-) -> None:
+async def test_extended_connect_is_refused(client: H2Client, origin: H2Origin, daemon: TestDaemon) -> None:
     """RFC 8441 would be a pipe that nobody reads."""
     stream = client.h2.get_next_available_stream_id()
     client.h2.config.validate_outbound_headers = False
@@ -100,7 +98,7 @@ async def test_1_5_extended_connect_is_refused(
 async def test_http2_clients_reach_upstreams_that_speak_http1(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin
 ) -> None:
-    """notes 0.7: a stream each has a connection of its own; the head is one that HTTP/1 reads in one way."""
+    """Each stream has a connection of its own; the head is one that HTTP/1 reads in one way."""
     async with http_client(raw_daemon, raw_sandbox, http2=True) as http:
         urls = [f"https://api.github.com/{number}" for number in range(4)]
         answers = await asyncio.gather(*(http.post(url, content=b"x" * 100_000) for url in urls))

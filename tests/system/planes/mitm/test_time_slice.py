@@ -37,7 +37,7 @@ class Queue(asyncio.Lock):
 def queue(raw_daemon: TestDaemon, monkeypatch: pytest.MonkeyPatch) -> Queue:
     """A turn is one piece: what happens then does not depend on how fast this machine is."""
     assert raw_daemon.plane is not None
-    monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(turns, "SLICE_SECONDS", 0.0)
     raw_daemon.plane.shared.queue = counting = Queue()
     return counting
 
