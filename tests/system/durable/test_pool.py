@@ -47,8 +47,21 @@ def ready(where: Place) -> list[Unclaimed]:
 
 
 async def filled(where: Place, count: int = SIZE) -> list[Unclaimed]:
-    await asyncio.to_thread(until, lambda: len(ready(where)) == count, 4 * SECONDS)
+    """The machines of the pool, when there are `count` and nothing is left of those before them."""
+
+    def settled() -> bool:
+        found = ready(where)
+        held = sum(each.shape.resources.memory_mib for each in found)
+        return len(found) == count and pool_of(where).memory_mib == held
+
+    await asyncio.to_thread(until, settled, 4 * SECONDS)
     return ready(where)
+
+
+def gone(directory: Path, processes: set[int]) -> None:
+    """Waits in a thread of its own: it is the daemon's loop, the test's own, that clears away."""
+    with nothing_left(directory) as theirs:
+        theirs |= processes
 
 
 def changes(where: Place, sandbox: str) -> list[tuple[str, str]]:
@@ -162,10 +175,10 @@ async def test_one_that_is_nobodys_holds_no_handle_and_no_secret(where: Place, c
 async def test_what_is_too_old_is_replaced(where: Place) -> None:
     """Nobody gets it once it is, also before it was replaced."""
     old, young = await filled(where)
-    with nothing_left(old.directory) as processes:
-        processes |= family(old.process.pid)
-        old.born -= where.daemon.settings.warm_pool_age
-        await asyncio.to_thread(until, lambda: old.process.poll() is not None)
+    processes = family(old.process.pid)
+    old.born -= where.daemon.settings.warm_pool_age
+    await asyncio.to_thread(until, lambda: old.process.poll() is not None)
+    await asyncio.to_thread(gone, old.directory, processes)
     assert young in await filled(where) and old not in ready(where)
 
 
@@ -259,8 +272,7 @@ async def test_a_claim_that_fails_becomes_a_boot_and_leaves_no_session(
         assert sandbox.id != one.id
         assert (await sandbox.run(["echo", "here"])).stdout == b"here\n"
         assert live_sessions(where) - sessions == {*sandbox.shown["sessions"].values()}
-        with nothing_left(one.directory) as processes:
-            processes.add(one.process.pid)
+        await asyncio.to_thread(gone, one.directory, {one.process.pid})
         if told := [change for change, _ in changes(where, one.id)]:  # it was somebody's already
             assert told == ["created", "ended"]
             await asyncio.to_thread(until, lambda: where.control().sandbox(one.id)["state"] == "ended")
@@ -395,6 +407,5 @@ async def test_a_daemon_that_stops_ends_them_also_one_that_begins_just_then(
             await client.create(wait=False, **WANTED)
         assert not live_sessions(there)
     for directory in taken:
-        with nothing_left(directory) as gone:
-            gone |= processes
+        await asyncio.to_thread(gone, directory, processes)
     assert not there.daemon.sandboxes.pool._ending

@@ -423,12 +423,14 @@ async def test_a_program_sleeps_through_its_answer_again_and_again(
 
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
-        for piece in pieces:
-            await may_send.acquire()
-            writer.write(piece)
-        writer.close()
+        asked.set()
+        with contextlib.closing(writer):  # also after a failure: its server waits for it
+            for piece in pieces:
+                async with asyncio.timeout(SECONDS):
+                    await may_send.acquire()
+                writer.write(piece)
 
-    may_send = asyncio.Semaphore(0)
+    asked, may_send = asyncio.Event(), asyncio.Semaphore(0)
     async with (
         await asyncio.start_unix_server(slow, trust / "agent"),
         kept(tmp_path, trust, Agent(agent_program)) as it,
@@ -439,7 +441,10 @@ async def test_a_program_sleeps_through_its_answer_again_and_again(
         )
         with it.supervisor.presence():
             async with await guest.open("/bin/bash", "-c", script) as command:
-                await until(lambda: it.supervisor._channel.result().held)
+                async with asyncio.timeout(SECONDS):
+                    await (
+                        asked.wait()
+                    )  # one that is frozen between its connection and its question never asks
                 for piece in pieces:
                     await it.durable.sleep()
                     may_send.release()
