@@ -50,6 +50,8 @@ COVERED_BY = {
     "control/forwarding.py": "system/control/resources/test_sandboxes.py",
     "control/resources/sandbox_models.py": "system/control/test_openapi.py",
     "control/sandbox_opening.py": "system/control/resources/test_sandboxes.py",
+    "control/resources/sandbox_returning.py": "system/control/resources/test_sandbox_snapshots.py",
+    "durable/snapshotting.py": "system/control/resources/test_sandbox_snapshots.py",
     "control/resources/sandbox_streams.py": "system/client/sandbox/test_client.py",
     "durable/elastic.py": "durable/test_scaling.py",
     "decision/denial.py": "decision/test_verdict.py",

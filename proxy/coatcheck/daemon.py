@@ -229,7 +229,6 @@ class Daemon:
             if ended - given_back >= GIVE_BACK_ENDED or second % GIVE_BACK_SWEEPS == 0:
                 given_back = ended
                 await self._chore(lambda: asyncio.to_thread(give_back_memory))
-            await self._chore(lambda: asyncio.to_thread(self.sandboxes.sweep))
             await self._chore(self._look_after)
             if (shadow := self.exchange.shadow) is not None:
                 await self._chore(functools.partial(asyncio.to_thread, shadow.look))

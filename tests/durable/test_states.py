@@ -68,8 +68,8 @@ def test_only_one_place_changes_a_state() -> None:
 class Left:
     """Its directory in the state, and a daemon that has just begun."""
 
-    def __init__(self, directory: Path, where: str) -> None:
-        settings = Settings(state_dir=directory, runtime_dir=directory / "run")
+    def __init__(self, directory: Path, where: str, **different: int) -> None:
+        settings = Settings(state_dir=directory, runtime_dir=directory / "run", **different)  # type: ignore[arg-type]
         before = keeper(directory)
         begin(before, "ses_1")
         place = before.place(ID)
@@ -113,6 +113,21 @@ def test_a_return_that_fails_leaves_it_as_it_was(left: Left) -> None:
     assert left.state == before and not left.sandboxes.admitted() and not left.changes
 
 
+def test_one_that_may_not_come_back_is_told_as_refused(tmp_path: Path) -> None:
+    """By its id; not when somebody else brings it back at the same time: it is there then."""
+    left = Left(tmp_path, ASLEEP, max_sandboxes=1)
+    admitted = left.sandboxes.admit(WANTED)
+    with pytest.raises(SandboxRefused, match="runs 1 sandboxes already"):
+        left.sandboxes.admit(WANTED, ID)
+    (told,) = left.events
+    assert (told.change, told.sandbox, told.ending) == ("refused", ID, SandboxProblem.TOO_MANY_SANDBOXES)
+    left.sandboxes.withdraw(admitted)
+    left.sandboxes.admit(WANTED, ID)
+    with pytest.raises(SandboxRefused, match="somebody brings it back just now"):
+        left.sandboxes.admit(WANTED, ID)
+    assert len(left.events) == 1
+
+
 def test_one_that_is_killed_while_it_is_brought_back_stays_dead(left: Left) -> None:
     """Its sessions were being opened; what was saved of it is gone, and nothing starts."""
     admitted = left.sandboxes.admit(WANTED, ID)
@@ -122,7 +137,7 @@ def test_one_that_is_killed_while_it_is_brought_back_stays_dead(left: Left) -> N
         left.sandboxes.start(admitted, people("ses_2"), RestorePoint(str(left.saved), 1, (), ID))
     assert refused.value.problem is SandboxProblem.SANDBOX_ENDED
     left.sandboxes.withdraw(admitted)
-    assert left.state == "ended" and left.changes == ["ended"]
+    assert left.state == "ended" and left.changes == ["ended", "refused"]
 
 
 def test_one_that_is_killed_while_its_supervisor_starts_stays_dead(
@@ -143,7 +158,7 @@ def test_one_that_is_killed_while_its_supervisor_starts_stays_dead(
         left.start()
     assert begun[0].wait(10) != 0
     left.sandboxes.settle(ID)
-    assert left.state == "ended" and left.changes == ["ended"]
+    assert left.state == "ended" and left.changes == ["ended", "refused"]
     assert not left.saved.exists() and not left.sandboxes.directory(ID).exists()
 
 

@@ -1,29 +1,14 @@
 """What the control API needs of the daemon, and what it makes of it. No plane is known here."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, Protocol
 
 from coatcheck.certificates.authority import Authority
 from coatcheck.certificates.trust import TrustFiles
-from coatcheck.durable.durability import Durability, RestorePoint, Saved
-from coatcheck.durable.elastic import Initiator
-from coatcheck.durable.sandbox import (
-    Admitted,
-    Sandbox,
-    SandboxIdentity,
-    WantedSandbox,
-)
+from coatcheck.durable.sandboxes import Sandboxes
 from coatcheck.inspection.inspector import Inspector
-from coatcheck.launcher.resources import Size
-from coatcheck.launcher.sandbox import Backend as SandboxBackend
-from coatcheck.launcher.sandbox import (
-    Choice,
-    Ending,
-    SandboxState,
-)
 from coatcheck.policy.in_force import PoliciesInForce
 from coatcheck.policy.shadow import Shadow
 from coatcheck.request.approvals import Approvals
@@ -34,7 +19,7 @@ from coatcheck.state.database import Status
 from coatcheck.state.errors import Problem, StateError
 from coatcheck.state.state import State
 from coatcheck.telemetry.audit.log import AuditLog
-from coatcheck.telemetry.events import Event, SandboxChange, SandboxEvent
+from coatcheck.telemetry.events import Event, SandboxEvent
 from coatcheck.telemetry.metrics.metrics import CONTENT_TYPE, Metrics
 from coatcheck.telemetry.recent import Recent
 from coatcheck.telemetry.sandbox_feed import SandboxFeed
@@ -62,113 +47,6 @@ class SessionListeners(Protocol):
 class Addresses(Protocol):
     @property
     def transparent(self) -> tuple[tuple[str, int], ...]: ...
-
-
-class Kept(Protocol):
-    """A sandbox's record."""
-
-    @property
-    def wanted(self) -> WantedSandbox: ...
-
-    @property
-    def generation(self) -> int: ...
-
-
-class Keeper(Protocol):
-    """`durable.store.SandboxStore`. Thread-safe, and reads disks; each raises SandboxRefused."""
-
-    @property
-    def limit(self) -> int: ...
-
-    def record(self, sandbox_id: str) -> Kept | None: ...
-
-    def next_generation(self, sandbox_id: str, back: RestorePoint | None) -> int: ...
-
-    def recovering(self, sandbox_id: str, now: float) -> None: ...
-
-    def recoveries(self, sandbox_id: str) -> tuple[float, ...]: ...
-
-    def interrupt(self, sandbox_id: str) -> None: ...
-
-    def interrupted(self) -> tuple[str, ...]: ...
-
-    def snapshots(self, sandbox_id: str) -> tuple[Saved, ...]: ...
-
-    def remove(self, sandbox_id: str, name: str) -> None: ...
-
-    def making_room(
-        self, sandbox_id: str, keeping: Durability
-    ) -> AbstractContextManager[tuple[str, ...]]: ...
-
-    def using(self, saved: Path) -> AbstractContextManager[None]:
-        """At once, in any thread."""
-
-    def saved(self, sandbox_id: str, name: str | None) -> Path: ...
-
-    def comeback(self, sandbox_id: str, directory: Path) -> RestorePoint: ...
-
-    def shared(self, back: RestorePoint) -> AbstractContextManager[RestorePoint]: ...
-
-    def drop(self, fork_point: Path) -> None: ...
-
-
-class Sandboxes(Protocol):
-    """`durable.sandboxes.Sandboxes`. Thread-safe; each raises decision.sandbox.SandboxRefused."""
-
-    @property
-    def kept(self) -> Keeper: ...
-
-    def get(self, sandbox_id: str) -> Sandbox | None: ...
-
-    def all(self) -> tuple[Sandbox, ...]: ...
-
-    def directory(self, sandbox_id: str) -> Path: ...
-
-    def choose(self, backend: SandboxBackend | None, image: str | None) -> Choice:
-        """May measure for seconds."""
-
-    def admit(self, wanted: WantedSandbox, sandbox_id: str | None = None) -> Admitted: ...
-
-    def withdraw(self, admitted: Admitted) -> None: ...
-
-    def start_no_more(self) -> None: ...
-
-    def start(
-        self,
-        admitted: Admitted,
-        identities: Sequence[SandboxIdentity],
-        back: RestorePoint | None = None,
-        *,
-        boots: bool = False,
-    ) -> Sandbox:
-        """ClaimFailed, unless it `boots`."""
-
-    def is_down(self, sandbox_id: str) -> bool: ...
-
-    def noted(self, sandbox_id: str, change: SandboxChange, detail: str) -> None: ...
-
-    def give_up(self, sandbox_id: str, detail: str, why: Ending) -> None: ...
-
-    def reported(
-        self, sandbox_id: str, state: SandboxState, ending: Ending | None, detail: str
-    ) -> Sandbox | None: ...
-
-    def kill(self, sandbox_id: str, ending: Ending, detail: str) -> None: ...
-
-    def scale(self, sandbox_id: str, memory_mib: int | None, cpus: int | None) -> Size: ...
-
-    def resized(self, sandbox_id: str, size: Size, by: Initiator) -> Sandbox | None: ...
-
-    def ask(
-        self,
-        sandbox_id: str,
-        method: str,
-        target: str,
-        body: Mapping[str, object] | None = None,
-        seconds: float = 20.0,
-    ) -> object: ...
-
-    def settle(self, sandbox_id: str) -> Sandbox | None: ...
 
 
 class Daemon(Protocol):

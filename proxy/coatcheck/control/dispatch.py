@@ -14,7 +14,6 @@ from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import Response, StreamResponse
 from pydantic import BaseModel
 
-from coatcheck.control import sandbox_returning
 from coatcheck.control.caller import Caller
 from coatcheck.control.context import Context
 from coatcheck.control.forwarding import Passages
@@ -37,7 +36,7 @@ from coatcheck.control.page import links
 from coatcheck.control.page.browser import PREFIX, is_page
 from coatcheck.control.page.site import OPERATIONS as OF_THE_PAGE
 from coatcheck.control.page.site import OnBehalf, Site
-from coatcheck.control.problem import ControlProblem, Refusal
+from coatcheck.control.problem import ControlProblem, Refusal, problem_of
 from coatcheck.control.reading import read_body, read_query
 from coatcheck.control.request_guards import check_request, check_upgrade, check_websocket
 from coatcheck.control.resources import (
@@ -48,12 +47,15 @@ from coatcheck.control.resources import (
     inspection,
     policies,
     revocations,
+    sandbox_returning,
     sandbox_sizes,
     sandbox_streams,
     sandboxes,
     sessions,
 )
 from coatcheck.control.resources import sandbox_snapshots as sandbox_keeping
+from coatcheck.launcher.sandbox import SandboxRefused
+from coatcheck.state.errors import StateError
 
 logger = logging.getLogger(__name__)
 
@@ -159,7 +161,8 @@ class Dispatcher:
                 check_websocket(request, operation.websocket)
                 return await self._carry(request, answer, caller)
             return _answered(operation, answer)
-        except ControlProblem as problem:
+        except (ControlProblem, SandboxRefused, StateError) as error:
+            problem = problem_of(error)
             self._report(operation, caller, problem)
             return refused(problem, self._allowed(request.raw_path.removeprefix(PREFIX)))
         except ConnectionError:

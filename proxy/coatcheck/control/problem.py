@@ -92,9 +92,15 @@ def unknown_session(session_id: str) -> ControlProblem:
     )
 
 
-def from_sandbox(error: SandboxRefused) -> ControlProblem:
-    """A sandbox's refusal as an answer."""
-    return ControlProblem(error.problem, error.message, error.hint)
+def problem_of(error: ControlProblem | SandboxRefused | StateError) -> ControlProblem:
+    """Any refusal as an answer."""
+    match error:
+        case SandboxRefused():
+            return ControlProblem(error.problem, error.message, error.hint)
+        case StateError():
+            return from_state(error)
+        case _:
+            return error
 
 
 def unknown_sandbox(sandbox_id: str) -> ControlProblem:

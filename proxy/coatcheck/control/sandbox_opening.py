@@ -2,9 +2,7 @@
 are opened for it, and only then is anything started. Whatever fails takes back what was done before it."""
 
 import asyncio
-import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -15,33 +13,32 @@ from coatcheck.control import models
 from coatcheck.control.caller import Caller
 from coatcheck.control.context import Context
 from coatcheck.control.opening import Opened, open_session
-from coatcheck.control.problem import ControlProblem, from_sandbox
+from coatcheck.control.problem import ControlProblem, Refusal
 from coatcheck.control.resources.sandbox_models import NewSandbox
 from coatcheck.control.resources.sessions import forbidden
 from coatcheck.control.views import minted_view
 from coatcheck.decision.message import OriginClass
-from coatcheck.decision.policy import Policy
+from coatcheck.decision.session import Isolation
 from coatcheck.durable.autoscale import Autoscale
-from coatcheck.durable.durability import Durability, RestorePoint
+from coatcheck.durable.durability import Durability
 from coatcheck.durable.elastic import Growth
+from coatcheck.durable.incarnations import Incarnations, Maker, WantedIdentity
 from coatcheck.durable.lifecycle import Asked, Contradiction, Settled, settle
 from coatcheck.durable.sandbox import (
     Admitted,
-    ClaimFailed,
     Sandbox,
     SandboxIdentity,
     WantedSandbox,
     WantedVolume,
 )
+from coatcheck.durable.snapshotting import held_back
 from coatcheck.launcher.sandbox import (
     Backend,
     Choice,
     SandboxProblem,
-    SandboxRefused,
     trust_inside,
 )
 from coatcheck.state.errors import Problem
-from coatcheck.telemetry.events import SandboxChange, SandboxEvent
 
 PROXY_INSIDE: Final = "http://127.0.0.1:3128"
 """Where the guest's agent listens for programs that know of proxies."""
@@ -54,10 +51,7 @@ AFTERLIFE_SECONDS: Final = 120
 async def open_sandbox(context: Context, wanted: NewSandbox, caller: Caller) -> Sandbox:
     """A sandbox that is starting. ControlProblem, with nothing left of it, when it cannot be had."""
     sandboxes = context.backend.sandboxes
-    try:
-        choice = await asyncio.to_thread(sandboxes.choose, wanted.backend, wanted.image)
-    except SandboxRefused as error:
-        raise from_sandbox(error) from None
+    choice = await asyncio.to_thread(sandboxes.choose, wanted.backend, wanted.image)
     lacks = caller.may_give(wanted.tenant, wanted.policy, choice.isolation, OriginClass.SOCKET)
     if lacks is not None:
         problem = forbidden(lacks)
@@ -89,21 +83,32 @@ async def open_sandbox(context: Context, wanted: NewSandbox, caller: Caller) -> 
         savable=savable,
         growth=_growth(wanted),
     )
-    people = [
-        OpenedIdentity(each.name, each.credentials, lease_seconds=wanted.lease_seconds)
+    identities = [
+        WantedIdentity(each.name, each.credentials, lease_seconds=wanted.lease_seconds)
         for each in wanted.identities
     ]
-    return await begin(context, await admit(context, asked), people, None)
+    return await incarnations(context).make(asked, identities)
 
 
-async def admit(context: Context, wanted: WantedSandbox, sandbox_id: str | None = None) -> Admitted:
-    """Room for it, or ControlProblem. `sandbox_id`: of one that is to come back."""
-    try:
-        return await asyncio.to_thread(context.backend.sandboxes.admit, wanted, sandbox_id)
-    except SandboxRefused as error:
-        if error.problem is not SandboxProblem.SANDBOX_BUSY:  # somebody has it, so nothing was refused
-            _tell_refused(context, wanted, sandbox_id, error)
-        raise from_sandbox(error) from None
+def incarnations(context: Context) -> Incarnations:
+    """With sessions of this API."""
+    backend = context.backend
+    return Incarnations(backend.sandboxes, backend.state, partial(open_identity, context), context.take)
+
+
+def maker(context: Context, caller: Caller) -> Maker:
+    """Held to the caller's grants, against what this machine gives."""
+
+    def check(wanted: WantedSandbox, isolation: Isolation) -> None:
+        if context.backend.draining:
+            raise ControlProblem(
+                Refusal.DRAINING, "the daemon is shutting down", "Try again when it is back."
+            )
+        lacks = caller.may_give(wanted.tenant, wanted.policy, isolation, OriginClass.SOCKET)
+        if lacks is not None:
+            raise forbidden(lacks)
+
+    return Maker(caller.name, check)
 
 
 def _settled(wanted: NewSandbox) -> Settled:
@@ -148,72 +153,6 @@ def _longest(context: Context, wanted: NewSandbox) -> dict[str, int]:
     return {"time": max(1, min(context.backend.longest_run, age))}
 
 
-def _tell_refused(
-    context: Context, wanted: WantedSandbox, sandbox_id: str | None, why: SandboxRefused
-) -> None:
-    """To whoever follows what happens: somebody could not have one."""
-    context.backend.sandbox_changed(
-        SandboxEvent(
-            at=time.time(),
-            change=SandboxChange.REFUSED,
-            sandbox=sandbox_id or "",
-            sessions=(),
-            tenant=wanted.tenant,
-            subject=wanted.subject,
-            policy=wanted.policy,
-            caller=wanted.opened_by,
-            backend=wanted.choice.backend,
-            isolation=wanted.choice.isolation,
-            ending=why.problem,
-            detail=why.message,
-        )
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedIdentity:
-    """Somebody inside, and the session that is to be opened for them."""
-
-    name: str
-    credentials: Sequence[str] | None
-    """None: all of the policy, or of the parent."""
-    parent: str | None = None
-    """The session whose handles its processes hold."""
-    lease_seconds: float | None = None
-
-
-async def begin(
-    context: Context,
-    admitted: Admitted,
-    people: Sequence[OpenedIdentity],
-    back: RestorePoint | None,
-    *,
-    boots: bool = False,
-) -> Sandbox:
-    """A life of an admitted sandbox, with sessions of its own; of the last one's maker. ControlProblem, with
-    nothing left of it, when that cannot be. Unless it `boots`, the warm pool may have it."""
-    sandboxes, maker = context.backend.sandboxes, admitted.wanted.opened_by
-    opened: list[SandboxIdentity] = []
-    try:
-        generation = await asyncio.to_thread(sandboxes.kept.next_generation, admitted.id, back)
-        for each in people:
-            identity = await _identity(context, admitted, each, generation)
-            opened.append(identity)  # at once: what fails next must find it
-        return await asyncio.to_thread(lambda: sandboxes.start(admitted, opened, back, boots=boots))
-    except BaseException as error:
-        if not isinstance(error, ClaimFailed):
-            sandboxes.withdraw(admitted)
-        for made in opened:
-            await context.take(partial(context.backend.state.end, made.session, maker))
-        if isinstance(error, SandboxRefused):
-            _tell_refused(context, admitted.wanted, admitted.id, error)
-            raise from_sandbox(error) from None
-        if not isinstance(error, ClaimFailed):
-            raise
-    # Nothing that was given to the one that failed is given to another: new sessions, new handles.
-    return await begin(context, admitted, people, back, boots=True)
-
-
 def _growth(wanted: NewSandbox) -> Growth | None:
     """None: it has one size. ControlProblem for an autoscaler that has nowhere to go."""
     if wanted.max_memory_mib is None and wanted.max_cpus is None:
@@ -227,13 +166,6 @@ def _growth(wanted: NewSandbox) -> Growth | None:
     rule = wanted.autoscale
     autoscale = Autoscale(**rule.model_dump()) if rule is not None else None
     return Growth(wanted.max_memory_mib, wanted.max_cpus, wanted.scaling, autoscale)
-
-
-def held_back(policy: Policy | None, granted: Iterable[Collection[str] | None]) -> list[str]:
-    """Credentials whose handles policy lets in no snapshot, of those that are granted (None: all)."""
-    found = policy.credentials.values() if policy is not None else ()
-    never = {each.name for each in found if not each.inherit}
-    return sorted({name for names in granted for name in (never if names is None else never & set(names))})
 
 
 def _limits(wanted: NewSandbox) -> dict[str, int]:
@@ -250,8 +182,8 @@ def _limits(wanted: NewSandbox) -> dict[str, int]:
     return {name: amount for name, amount in asked.items() if amount is not None}
 
 
-async def _identity(
-    context: Context, admitted: Admitted, person: OpenedIdentity, generation: int
+async def open_identity(
+    context: Context, admitted: Admitted, person: WantedIdentity, generation: int
 ) -> SandboxIdentity:
     """A session of its own, that only this identity's connections belong to."""
     most = context.backend.state.settings.max_age

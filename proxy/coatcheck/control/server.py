@@ -11,6 +11,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -24,9 +25,7 @@ from coatcheck.control.listener import Listener, answer_bytes
 from coatcheck.control.page.openid_login import OpenIdLogins
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.request_guards import LOOPBACK
-from coatcheck.control.sandbox_periodic import PeriodicSnapshots
-from coatcheck.control.sandbox_recovery import Recovery
-from coatcheck.control.sandbox_stopping import Waking, put_to_sleep
+from coatcheck.control.sandbox_opening import incarnations, maker
 from coatcheck.control.sockets import (
     BACKLOG,
     ControlSocketError,
@@ -35,6 +34,10 @@ from coatcheck.control.sockets import (
     load_certificates,
     tls_context,
 )
+from coatcheck.durable.incarnations import Maker
+from coatcheck.durable.reconcile import Reconciler
+from coatcheck.durable.snapshotting import save
+from coatcheck.durable.stopping import put_to_sleep
 from coatcheck.settings.daemon import Settings
 from coatcheck.settings.page import OidcClient
 
@@ -124,7 +127,8 @@ class ControlServer:
     async def put_to_sleep(self) -> None:
         """As the daemon ends: what is to outlive it sleeps, or ends with the reason. On the plane's loop."""
         if self._context is not None and self._loop is not None:
-            work = put_to_sleep(self._context, self._settings.sandbox_sleep_seconds)
+            seconds = self._settings.sandbox_sleep_seconds
+            work = put_to_sleep(self._daemon.sandboxes, self._daemon.state, self._context.take, seconds)
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def stop(self) -> None:
@@ -157,12 +161,7 @@ class ControlServer:
             doors.append(Listener(self._unix[0], self._dispatcher.handle, self._admit))
         tasks = [asyncio.create_task(door.keep_open()) for door in doors]
         tasks.append(asyncio.create_task(bridge.keep_beating()))
-        dispatcher = self._dispatcher
-        tasks.append(asyncio.create_task(PeriodicSnapshots(context).run()))
-        if self._settings.recover_sandboxes:
-            recovery = Recovery(context, lambda name: dispatcher.grants.of_name(name))
-            waking = Waking(context, lambda name: dispatcher.grants.of_name(name))
-            tasks += [asyncio.create_task(recovery.run()), asyncio.create_task(waking.run())]
+        tasks.append(asyncio.create_task(self._reconciler(context, self._dispatcher).run()))
         self._started.set()
         try:
             await self._ending.wait()
@@ -174,6 +173,23 @@ class ControlServer:
             for door in doors:
                 await door.close()
             context.close()
+
+    def _reconciler(self, context: Context, dispatcher: Dispatcher) -> Reconciler:
+        """It opens sessions as handlers do, so it runs beside them."""
+
+        def maker_named(name: str) -> Maker | None:
+            caller = dispatcher.grants.of_name(name)
+            return maker(context, caller) if caller is not None else None
+
+        sandboxes, state = self._daemon.sandboxes, self._daemon.state
+        return Reconciler(
+            sandboxes,
+            incarnations(context),
+            partial(save, sandboxes, state),
+            maker_named,
+            lambda: context.backend.serving,
+            brings_back=self._settings.recover_sandboxes,
+        )
 
     def _admit(self, connection: socket.socket) -> bytes | None:
         """On the Unix socket only callers are listened to; a sandbox's user is told so, and not parsed."""

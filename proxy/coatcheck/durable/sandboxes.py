@@ -25,7 +25,7 @@ from coatcheck.durable.elastic import Initiator
 from coatcheck.durable.pool import Pool
 from coatcheck.durable.sandbox import Admitted, ClaimFailed, Sandbox, SandboxIdentity, WantedSandbox
 from coatcheck.durable.spawning import is_gone
-from coatcheck.durable.starting import claim, event_of, first_event, sandbox_of, start
+from coatcheck.durable.starting import claim, event_of, first_event, refusal_of, sandbox_of, start
 from coatcheck.durable.states import Entry, Event, State
 from coatcheck.durable.store import SandboxStore
 from coatcheck.durable.unclaimed import ClaimError, Unclaimed
@@ -132,6 +132,14 @@ class Sandboxes:
     def admit(self, wanted: WantedSandbox, sandbox_id: str | None = None) -> Admitted:
         """Room for it, or SandboxRefused. `withdraw` it if nothing comes of it. `sandbox_id`: of one that
         sleeps or has ended, and is to come back."""
+        try:
+            return self._admit(wanted, sandbox_id)
+        except SandboxRefused as error:
+            if error.problem is not SandboxProblem.SANDBOX_BUSY:  # somebody has it, so nothing was refused
+                self._tell(refusal_of(wanted, sandbox_id or "", error))
+            raise
+
+    def _admit(self, wanted: WantedSandbox, sandbox_id: str | None) -> Admitted:
         limits, elastic = decide(wanted, ceilings(self._settings))
         with self._lock:
             entry = self._entries.get(sandbox_id) if sandbox_id is not None else None
@@ -212,8 +220,12 @@ class Sandboxes:
         """Start its supervisor. SandboxRefused, with nothing left of it, when that cannot be. `back`: what it
         begins from instead of a boot. Unless it `boots`, the warm pool may have it: under the id that it has
         there, and running when this returns, or ClaimFailed."""
-        with self.starting():
-            return self._start(admitted, identities, back, boots=boots)
+        try:
+            with self.starting():
+                return self._start(admitted, identities, back, boots=boots)
+        except SandboxRefused as error:
+            self._tell(refusal_of(admitted.wanted, admitted.id, error))
+            raise
 
     def _start(
         self,
@@ -467,12 +479,6 @@ class Sandboxes:
         for session in self.ownerless(listeners):
             self._end_session(session, "it was opened for a sandbox, and there is none")
         self.pool.begin()
-
-    def sweep(self) -> None:
-        """Once a second: whose supervisor is gone is over, and what it left is removed."""
-        for sandbox in self.all():
-            if sandbox.state is not SandboxState.ENDED:
-                self.settle(sandbox.id)
 
     def settle(self, sandbox_id: str) -> Sandbox | None:
         """The sandbox as it is now, after a look at its supervisor."""

@@ -13,6 +13,7 @@ from coatcheck.durable.sandbox import (
     Admitted,
     Sandbox,
     SandboxIdentity,
+    WantedSandbox,
 )
 from coatcheck.durable.spawning import (
     spawn,
@@ -146,4 +147,22 @@ def event_of(sandbox: Sandbox, change: SandboxChange, detail: str) -> SandboxEve
         isolation=sandbox.isolation,
         ending=sandbox.ending or "",
         detail=detail,
+    )
+
+
+def refusal_of(wanted: WantedSandbox, sandbox_id: str, why: SandboxRefused) -> SandboxEvent:
+    """For those that follow what happens: somebody could not have one. `sandbox_id`: "" of a new one."""
+    return SandboxEvent(
+        at=time.time(),
+        change=SandboxChange.REFUSED,
+        sandbox=sandbox_id,
+        sessions=(),
+        tenant=wanted.tenant,
+        subject=wanted.subject,
+        policy=wanted.policy,
+        caller=wanted.opened_by,
+        backend=wanted.choice.backend,
+        isolation=wanted.choice.isolation,
+        ending=why.problem,
+        detail=why.message,
     )

@@ -13,36 +13,43 @@ import sys
 from collections.abc import Mapping
 from importlib import import_module
 
-from coatcheck.control import opening, sandbox_opening, sandbox_returning
-from coatcheck.control.resources import sandbox_snapshots as sandbox_keeping
-from coatcheck.durable import spawning, starting
+from coatcheck.control import opening, sandbox_opening
+from coatcheck.control.resources import sandbox_returning, sandbox_snapshots
+from coatcheck.durable import snapshotting, spawning, starting
+from coatcheck.durable.incarnations import Incarnations
 from coatcheck.durable.store import SandboxStore
 from coatcheck.platform.process_memory import die_with_parent
 from tests.launcher.steps import Step, Work, calls_of, right_before, steps_of
 
-SAVE: tuple[Work, ...] = (sandbox_keeping.take, sandbox_keeping.save)
+SAVE: tuple[Work, ...] = (sandbox_snapshots.take, snapshotting.save)
 FORK: tuple[Work, ...] = (
     sandbox_returning.fork,
-    sandbox_returning._clones,
-    sandbox_returning._admit,
-    sandbox_opening.begin,
-    sandbox_opening._identity,
+    Incarnations.fork,
+    Incarnations._clones,
+    Incarnations._admit,
+    Incarnations._begin,
+    Incarnations._start,
+    sandbox_opening.open_identity,
 )
 OPENING: tuple[Work, ...] = (opening.open_session, opening._url)
-RESTORE: tuple[Work, ...] = (sandbox_returning.restore, sandbox_returning.bring_back)
+RESTORE: tuple[Work, ...] = (
+    sandbox_returning.restore,
+    Incarnations.restore,
+    Incarnations.begin_again,
+)
 AT_ONCE: tuple[Work, ...] = (starting.start, spawning.spawn)
 """In one go, in a thread."""
 AFTER_A_FAILURE = {
-    "await context.take(partial(context.backend.state.end, made.session, maker))",
+    "await self._take(partial(self._state.end, made.session, maker))",
     "await context.take(lambda: state.end(session.id, caller))",
 }
 ELSEWHERE = {
     *AFTER_A_FAILURE,
-    "saved = await told(lambda: sandboxes.kept.saved(sandbox.id, asked.snapshot))",  # of a named snapshot
-    "return await begin(context, admitted, people, back, boots=True)",  # of the warm pool
+    "saved = await asyncio.to_thread(self._kept.saved, sandbox.id, name)",  # of a named snapshot
+    "return await self._start(admitted, identities, back, boots=True)",  # of the warm pool
     "await context.give(lambda: context.backend.state.note_listener(session.id, port))",  # of no sandbox
     "open_private_directory(volumes(settings))",  # it has none
-    "await told(partial(kept.remove, sandbox.id, each))",  # nobody lowered a limit
+    "await asyncio.to_thread(partial(kept.remove, sandbox.id, each))",  # nobody lowered a limit
     "new = kept.record(sandbox.id) is None",  # nothing was done since the step before, as with the next two
     "spec = spec_of(sandbox, admitted, identities, settings, directory, lock)",
     "spec = kept.spec(spec, record, back)",

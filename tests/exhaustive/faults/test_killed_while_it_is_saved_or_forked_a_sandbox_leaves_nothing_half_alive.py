@@ -28,10 +28,10 @@ pytestmark = [
 ]
 SECONDS = 120.0
 ELSEWHERE = {
-    "saved = await told(lambda: sandboxes.kept.saved(sandbox.id, asked.snapshot))",  # of a named snapshot
-    "await context.take(partial(context.backend.state.end, made.session, maker))",  # after a failure
-    "await asyncio.to_thread(sandboxes.kept.drop, point)",  # as the next daemon does
-    "return await begin(context, admitted, people, back, boots=True)",  # of the warm pool
+    "saved = await asyncio.to_thread(self._kept.saved, sandbox.id, name)",  # of a named snapshot
+    "await self._take(partial(self._state.end, made.session, maker))",  # after a failure
+    "await asyncio.to_thread(self._kept.drop, point)",  # as the next daemon does
+    "return await self._start(admitted, identities, back, boots=True)",  # of the warm pool
 }
 
 
@@ -82,7 +82,7 @@ async def test_a_fork_that_fails_at_a_step_leaves_none_of_its_copies(world: Worl
         lambda: all(state(where, each) != "starting" for each in others),
         SECONDS,
     )
-    if "await running(context, each)" in step.text:
+    if "await self.running(each)" in step.text:
         for other in others:
             found = await world.client.get(other)
             if found.shown["state"] == "running":

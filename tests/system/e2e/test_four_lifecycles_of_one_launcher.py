@@ -1,7 +1,8 @@
 """Ephemeral, hybrid, shared and long-running sandboxes: one launcher, four policies, real guests."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ import pytest
 import pytest_asyncio
 
 from coatcheck.client.sandbox import Sandbox, SandboxClient
-from coatcheck.control import sandbox_periodic
-from coatcheck.control.sandbox_periodic import PeriodicSnapshots
-from coatcheck.durable import recovery
+from coatcheck.durable import reconcile, recovery
+from coatcheck.durable.durability import Saved
 from coatcheck.launcher.asking import supervisor_pid
+from coatcheck.launcher.sandbox import SandboxState
 from tests.sandboxes import WANTED, Place, image_cache, place
 from tests.upstreams import UpstreamTls
 
@@ -145,14 +146,17 @@ async def test_a_long_running_one_comes_back_by_itself_until_it_is_a_crash_loop(
 ) -> None:
     """From the snapshot that was taken by itself: the same program, new sessions, the same time limit. One
     that dies again is given up; then somebody's word brings it back."""
-    look, may_look = PeriodicSnapshots._look, asyncio.Event()
+    sandboxes, may_look = where.daemon.sandboxes, threading.Event()
+    snapshots = sandboxes.kept.snapshots
 
-    async def wait_and_look(self: PeriodicSnapshots, sandbox: Any) -> None:
-        if may_look.is_set():
-            await look(self, sandbox)
+    def wait_and_look(sandbox_id: str) -> Sequence[Saved]:
+        found = sandboxes.get(sandbox_id)
+        if found is not None and found.state is SandboxState.RUNNING:
+            may_look.wait(60)
+        return snapshots(sandbox_id)
 
-    monkeypatch.setattr(PeriodicSnapshots, "_look", wait_and_look)
-    monkeypatch.setattr(sandbox_periodic, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(sandboxes.kept, "snapshots", wait_and_look)
+    monkeypatch.setattr(reconcile, "FIRST_SECONDS", 0.0)
     monkeypatch.setattr(recovery, "ATTEMPTS", 1)
     sandbox = await made(client, "long-running")
     program, _ = await counting(sandbox)

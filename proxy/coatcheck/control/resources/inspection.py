@@ -11,7 +11,6 @@ from typing import Any
 
 from pydantic import Field
 
-from coatcheck.control.backend import Sandboxes
 from coatcheck.control.caller import Action
 from coatcheck.control.context import Context
 from coatcheck.control.models import Answered
@@ -19,6 +18,7 @@ from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.problem import ControlProblem, Reason, Refusal
 from coatcheck.control.resources.sandboxes import UNKNOWN, find
 from coatcheck.control.resources.sessions import caller_of
+from coatcheck.durable.sandboxes import Sandboxes
 from coatcheck.inspection.inspector import AlreadyRunning, Inspection
 from coatcheck.launcher.sandbox import SandboxProblem, SandboxState
 

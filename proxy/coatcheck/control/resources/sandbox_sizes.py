@@ -6,7 +6,7 @@ from typing import Final, cast
 from coatcheck.control.caller import Action, Role
 from coatcheck.control.context import Context
 from coatcheck.control.operation import Answer, Ask, Operation
-from coatcheck.control.problem import ControlProblem, Reason, from_sandbox
+from coatcheck.control.problem import ControlProblem, Reason
 from coatcheck.control.resources import sandbox_models as models
 from coatcheck.control.resources.sandboxes import USING, find, use, view
 from coatcheck.control.resources.sessions import caller_of, forbidden
@@ -28,10 +28,7 @@ async def scale(context: Context, ask: Ask) -> Answer:
     sandbox = use(context, ask)
     asked = cast(models.Scale, ask.body)
     sandboxes = context.backend.sandboxes
-    try:
-        size = await asyncio.to_thread(sandboxes.scale, sandbox.id, asked.memory_mib, asked.cpus)
-    except SandboxRefused as error:
-        raise from_sandbox(error) from None
+    size = await asyncio.to_thread(sandboxes.scale, sandbox.id, asked.memory_mib, asked.cpus)
     now = sandboxes.get(sandbox.id) or sandbox
     return models.Scaled(sandbox=view(now), memory_mib=size.memory_mib, cpus=size.cpus)
 
@@ -50,7 +47,7 @@ async def count(context: Context, ask: Ask) -> Answer:
         sandboxes.noted(
             sandbox.id, SandboxChange.REFUSED, f"{size.memory_mib} MiB by {said.by}: {error.message}"
         )
-        raise from_sandbox(error) from None
+        raise
     if now is None:
         raise ControlProblem(
             SandboxProblem.SANDBOX_ENDED, "the sandbox has ended", "Nothing of it can be resized."

@@ -1,31 +1,24 @@
 """/v1/sandboxes/{sandbox}/snapshots, sleep: what is saved of a sandbox that runs."""
 
 import asyncio
-from collections.abc import Callable
-from functools import partial
 from http import HTTPStatus
 from typing import Final, cast
 
 from coatcheck.control.caller import Action, Role
 from coatcheck.control.context import Context
 from coatcheck.control.operation import Answer, Ask, Operation
-from coatcheck.control.problem import ControlProblem, Reason, from_sandbox
+from coatcheck.control.problem import ControlProblem, Reason
 from coatcheck.control.resources import sandbox_models as models
 from coatcheck.control.resources.sandboxes import UNKNOWN, USING, find, use, view
 from coatcheck.control.resources.sessions import caller_of, forbidden
-from coatcheck.control.sandbox_opening import held_back
 from coatcheck.durable.durability import PERIODIC, Saved
-from coatcheck.durable.sandbox import Sandbox
+from coatcheck.durable.incarnations import SAVE_SECONDS
+from coatcheck.durable.snapshotting import check_savable, save
 from coatcheck.launcher.sandbox import (
     SandboxProblem,
-    SandboxRefused,
     SandboxState,
 )
 from coatcheck.state.errors import Problem
-from coatcheck.telemetry.events import SandboxChange
-
-SAVE_SECONDS: Final = 240.0
-"""For memory to be written: 16 GiB at 100 MB/s, and half as long again."""
 
 SAVING: Final[frozenset[Reason]] = USING | {
     SandboxProblem.NOT_STARTED,
@@ -33,51 +26,6 @@ SAVING: Final[frozenset[Reason]] = USING | {
     SandboxProblem.NOT_SAVED,
     SandboxProblem.SANDBOX_BUSY,
 }
-
-
-async def told[T](work: Callable[[], T]) -> T:
-    """What `work` answers, in a thread. ControlProblem for its refusal."""
-    try:
-        return await asyncio.to_thread(work)
-    except SandboxRefused as error:
-        raise from_sandbox(error) from None
-
-
-# --- saving ------------------------------------------------------------------------------------------------
-
-
-def check_savable(context: Context, sandbox: Sandbox) -> None:
-    """Policy may have changed since it was made: what it says now counts."""
-    state = context.backend.state
-    policy = state.policies.get(sandbox.policy)
-    sessions = [state.sessions.by_id.get(each) for each in sandbox.sessions.values()]
-    never = held_back(policy, [each.credentials for each in sessions if each is not None])
-    if never:
-        raise ControlProblem(
-            SandboxProblem.UNSAVABLE,
-            f"it holds handles that must not be in a snapshot: of {', '.join(never)} (inherit: false)",
-            "Make a sandbox without these credentials, or have the policy's owner let them be inherited.",
-        )
-
-
-async def save(context: Context, sandbox: Sandbox, name: str) -> None:
-    """It is saved as `name` when this returns; the oldest periodic snapshots make room where they may.
-    ControlProblem."""
-    check_savable(context, sandbox)
-    sandboxes = context.backend.sandboxes
-    kept = sandboxes.kept
-    room = kept.making_room(sandbox.id, sandbox.keeping)
-    replaced = await told(room.__enter__)
-    try:
-        asked = {"name": name, "replaces": next(iter(replaced), None), "limit": kept.limit}
-        await told(lambda: sandboxes.ask(sandbox.id, "POST", "/snapshot", asked, SAVE_SECONDS))
-        sandboxes.noted(sandbox.id, SandboxChange.SNAPSHOT, name)
-        for each in replaced[1:]:  # as many as may be were fewer than before
-            await told(partial(kept.remove, sandbox.id, each))
-        for each in replaced:
-            sandboxes.noted(sandbox.id, SandboxChange.SNAPSHOT_REMOVED, f"{each}: {name} has its place")
-    finally:
-        room.__exit__(None, None, None)
 
 
 async def take(context: Context, ask: Ask) -> Answer:
@@ -94,8 +42,8 @@ async def take(context: Context, ask: Ask) -> Answer:
         raise ControlProblem(
             SandboxProblem.NOT_RUNNING, "it sleeps, and is saved already", "Wake it, or fork it as it is."
         )
-    await save(context, sandbox, name)
-    found = await told(lambda: sandboxes.kept.snapshots(sandbox.id))
+    await save(sandboxes, context.backend.state, sandbox, name)
+    found = await asyncio.to_thread(sandboxes.kept.snapshots, sandbox.id)
     for each in found:
         if each.name == name:
             return HTTPStatus.CREATED, models.SnapshotShown(snapshot=_view(each))
@@ -108,14 +56,14 @@ async def list_all(context: Context, ask: Ask) -> Answer:
     sandbox = find(context, ask)
     kept = context.backend.sandboxes.kept
     return models.SnapshotList(
-        snapshots=[_view(each) for each in await told(lambda: kept.snapshots(sandbox.id))]
+        snapshots=[_view(each) for each in await asyncio.to_thread(kept.snapshots, sandbox.id)]
     )
 
 
 async def remove(context: Context, ask: Ask) -> Answer:
     sandbox = find(context, ask)
     kept, name = context.backend.sandboxes.kept, ask.path["snapshot"]
-    await told(lambda: kept.remove(sandbox.id, name))
+    await asyncio.to_thread(kept.remove, sandbox.id, name)
     return await list_all(context, ask)
 
 
@@ -123,8 +71,8 @@ async def sleep(context: Context, ask: Ask) -> Answer:
     sandbox = use(context, ask)
     sandboxes = context.backend.sandboxes
     if sandbox.state is not SandboxState.SLEEPING:
-        check_savable(context, sandbox)
-        await told(lambda: sandboxes.ask(sandbox.id, "POST", "/sleep", {}, SAVE_SECONDS))
+        check_savable(context.backend.state, sandbox)
+        await asyncio.to_thread(sandboxes.ask, sandbox.id, "POST", "/sleep", {}, SAVE_SECONDS)
         sandboxes.reported(sandbox.id, SandboxState.SLEEPING, None, "")
     return models.SandboxShown(sandbox=view(sandboxes.settle(sandbox.id) or sandbox))
 
@@ -134,7 +82,7 @@ async def may_save(context: Context, ask: Ask) -> Answer:
     sandbox = find(context, ask)
     if caller_of(ask).role is not Role.OWNER:
         raise forbidden("this: only the daemon's own supervisors ask it")
-    check_savable(context, sandbox)
+    check_savable(context.backend.state, sandbox)
     return models.SandboxShown(sandbox=view(sandbox))
 
 

@@ -13,9 +13,11 @@ from coatcheck.control.context import Context
 from coatcheck.control.operation import Answer, Ask, Operation, Passage, Unread
 from coatcheck.control.problem import Reason
 from coatcheck.control.resources import sandbox_models as models
+from coatcheck.control.resources.sandbox_returning import RETURNING
 from coatcheck.control.resources.sandboxes import USING, use
 from coatcheck.control.resources.sessions import caller_of
-from coatcheck.control.sandbox_returning import BACK_SECONDS, RETURNING, awake, running
+from coatcheck.control.sandbox_opening import incarnations, maker
+from coatcheck.durable.incarnations import BACK_SECONDS
 from coatcheck.launcher.sandbox import SandboxProblem
 
 _INSIDE: Final[frozenset[Reason]] = (USING | RETURNING) | {
@@ -63,7 +65,8 @@ async def _passage(context: Context, ask: Ask, target: str) -> Passage:
     """Whoever uses one that sleeps wakes it: by its supervisor, or here if it has none."""
     sandbox = use(context, ask)
     if context.backend.sandboxes.is_down(sandbox.id):
-        sandbox = await running(context, await awake(context, sandbox, caller_of(ask)))
+        lives = incarnations(context)
+        sandbox = await lives.running(await lives.wake(sandbox, maker(context, caller_of(ask))))
     return Passage(sandbox.id, context.backend.sandboxes.directory(sandbox.id), target)
 
 

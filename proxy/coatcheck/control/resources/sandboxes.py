@@ -9,25 +9,21 @@ from typing import Final, cast
 from coatcheck.control.caller import Action, Caller, Role
 from coatcheck.control.context import Context
 from coatcheck.control.operation import Answer, Ask, Operation
-from coatcheck.control.problem import ControlProblem, Reason, Refusal, from_sandbox, unknown_sandbox
+from coatcheck.control.problem import ControlProblem, Reason, Refusal, unknown_sandbox
 from coatcheck.control.resources import sandbox_models as models
 from coatcheck.control.resources.sessions import GIVING, caller_of, check_gift, forbidden
 from coatcheck.control.sandbox_opening import open_sandbox
 from coatcheck.decision.message import OriginClass
+from coatcheck.durable.incarnations import GONE_SECONDS, POLL_SECONDS
 from coatcheck.durable.lifecycle import Recover
 from coatcheck.durable.sandbox import Sandbox
 from coatcheck.launcher.sandbox import (
     Ending,
     SandboxProblem,
-    SandboxRefused,
     SandboxState,
 )
 from coatcheck.state.errors import Problem
 
-POLL_SECONDS: Final = 0.05
-"""How often a sandbox that somebody waits for is looked at."""
-GONE_SECONDS: Final = 20.0
-"""How long an answer to a kill waits for the sandbox to be gone; its sessions are over before that."""
 UNKNOWN: Final[frozenset[Reason]] = frozenset({SandboxProblem.UNKNOWN_SANDBOX})
 USING: Final[frozenset[Reason]] = UNKNOWN | {SandboxProblem.SANDBOX_ENDED, SandboxProblem.NOT_RUNNING}
 
@@ -154,11 +150,8 @@ async def resume(context: Context, ask: Ask) -> Answer:
 async def _change(context: Context, ask: Ask, target: str, state: SandboxState) -> Answer:
     sandbox = use(context, ask)
     sandboxes = context.backend.sandboxes
-    try:
-        await asyncio.to_thread(sandboxes.ask, sandbox.id, "POST", target)
-    except SandboxRefused as error:
-        raise from_sandbox(error) from None
-    now = sandboxes.reported(sandbox.id, state, None, "")
+    await asyncio.to_thread(sandboxes.ask, sandbox.id, "POST", target)
+    now = sandboxes.reported(sandbox.id, state)
     return models.SandboxShown(sandbox=view(now or sandbox))
 
 

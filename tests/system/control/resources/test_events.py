@@ -5,20 +5,14 @@ import errno
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from coatcheck.client.control import ControlError
-from coatcheck.control.problem import ControlProblem
-from coatcheck.control.sandbox_opening import admit
 from coatcheck.durable import starting
-from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
-from coatcheck.telemetry.events import SandboxEvent
 from tests.cli.transcript import coatcheck
-from tests.durable.test_store import WANTED as KEPT
 from tests.sandboxes import WANTED, Place, place, sandbox_in
 from tests.upstreams import UpstreamTls
 
@@ -94,26 +88,6 @@ async def test_one_that_cannot_be_started_is_told_as_refused(
     assert (created["change"], told["change"], told["ending"]) == ("created", "refused", "not_started")
     assert told["sandbox"] == created["sandbox"] and "no more processes" in told["detail"]
     assert not where.control().list(status="live")
-
-
-@pytest.mark.parametrize("problem", [SandboxProblem.TOO_MANY_SANDBOXES, SandboxProblem.SANDBOX_BUSY])
-async def test_one_that_may_not_come_back_is_told_as_refused(problem: SandboxProblem) -> None:
-    """By its id; not when somebody else brings it back at the same time: it is there then."""
-    told: list[SandboxEvent] = []
-
-    def refuse(*rest: object) -> None:
-        raise SandboxRefused(problem, "not now", "Wait.")
-
-    backend = SimpleNamespace(sandboxes=SimpleNamespace(admit=refuse), sandbox_changed=told.append)
-    context: Any = SimpleNamespace(backend=backend)
-    with pytest.raises(ControlProblem, match="not now"):
-        await admit(context, KEPT, "sbx_0123456789abcdef")
-    if problem is SandboxProblem.SANDBOX_BUSY:
-        assert not told
-    else:
-        assert [(e.change, e.sandbox, e.ending) for e in told] == [
-            ("refused", "sbx_0123456789abcdef", problem)
-        ]
 
 
 async def test_the_command_writes_a_line_for_each(where: Place) -> None:

@@ -12,9 +12,9 @@ import pytest
 import pytest_asyncio
 
 from coatcheck.client.control import ControlError
-from coatcheck.control.resources.sandbox_snapshots import save
 from coatcheck.control.sandbox_opening import AFTERLIFE_SECONDS
 from coatcheck.durable.durability import Durability
+from coatcheck.durable.snapshotting import save
 from coatcheck.durable.store import SNAPSHOTS
 from coatcheck.launcher.limits import Limits
 from tests.durable.test_store import begin, keeper, sandbox
@@ -110,11 +110,12 @@ async def test_where_fewer_may_be_by_now_the_oldest_periodic_ones_go_and_each_is
         saved(kept, place / "new", 5)
         kept.remove(sandbox, "auto-1")
 
-    sandboxes = SimpleNamespace(kept=kept, ask=ask, noted=lambda _, change, what: told.append((change, what)))
-    state = SimpleNamespace(policies={}, sessions=SimpleNamespace(by_id={}))
-    context: Any = SimpleNamespace(backend=SimpleNamespace(sandboxes=sandboxes, state=state))
+    sandboxes: Any = SimpleNamespace(
+        kept=kept, ask=ask, noted=lambda _, change, what: told.append((change, what))
+    )
+    state: Any = SimpleNamespace(policies={}, sessions=SimpleNamespace(by_id={}))
     with kept.using(place / "auto-0"):
-        await save(context, one, "new")
+        await save(sandboxes, state, one, "new")
     assert [each.name for each in kept.snapshots(one.id)] == ["auto-0", "auto-4", "new"]
     assert told == [
         ("snapshot", "new"),

@@ -1,4 +1,4 @@
-"""Who is put to sleep when a daemon stops, who ends and why, and whom the next one wakes. Real ones:
+"""Which sandboxes are put to sleep when a daemon stops, and which end and why. Real ones:
 tests/system/e2e/test_a_daemon_that_stops_puts_to_sleep_what_is_to_come_back.py."""
 
 import asyncio
@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from coatcheck.control import sandbox_stopping
-from coatcheck.control.problem import ControlProblem
-from coatcheck.control.sandbox_stopping import Waking, put_to_sleep
+from coatcheck.durable import stopping
 from coatcheck.durable.durability import Durability
 from coatcheck.durable.sandbox import Sandbox
+from coatcheck.durable.stopping import put_to_sleep
 from coatcheck.launcher.sandbox import (
     SandboxProblem,
     SandboxRefused,
@@ -41,14 +40,12 @@ class World:
         self.asked: list[str] = []
         self.killed: dict[str, str] = {}
         self.told: list[tuple[str, str, str]] = []
-        self.woken: list[tuple[str, str]] = []
         self.fails: dict[str, Exception] = {}
         self.no_more = False
         self.unsavable = False
         self.now = 1_000.0
         self.on_ask: Callable[[float], None] = lambda seconds: None
-        self.maker: str | None = "launcher"
-        kept = SimpleNamespace(interrupt=self.interrupted.append, interrupted=lambda: tuple(self.there))
+        kept = SimpleNamespace(interrupt=self.interrupted.append)
         sandboxes = SimpleNamespace(
             all=lambda: tuple(self.there.values()),
             get=self.there.get,
@@ -60,19 +57,21 @@ class World:
             noted=lambda name, change, detail: self.told.append((name, change, detail)),
             kept=kept,
         )
-        self.context: Any = SimpleNamespace(backend=SimpleNamespace(sandboxes=sandboxes), take=self._take)
-        monkeypatch.setattr(sandbox_stopping, "check_savable", self._check)
-        monkeypatch.setattr(sandbox_stopping, "awake", self._awake)
-        monkeypatch.setattr(sandbox_stopping, "time", SimpleNamespace(monotonic=lambda: self.now))
-        monkeypatch.setattr(sandbox_stopping, "PAUSES", (0.0, 0.01, 0.02))
+        self.sandboxes: Any = sandboxes
+        monkeypatch.setattr(stopping, "check_savable", self._check)
+        monkeypatch.setattr(stopping, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    async def stops(self, seconds: float) -> None:
+        state: Any = None  # asked by `check_savable` only
+        await put_to_sleep(self.sandboxes, state, self._take, seconds)
 
     async def _take(self, work: Callable[[], None]) -> None:
         work()
 
-    def _check(self, context: Any, sandbox: Sandbox) -> None:
+    def _check(self, state: Any, sandbox: Sandbox) -> None:
         if self.unsavable:
-            raise ControlProblem(SandboxProblem.UNSAVABLE, "it holds handles", "")
-        if isinstance(error := self.fails.get(sandbox.id), ControlProblem):
+            raise SandboxRefused(SandboxProblem.UNSAVABLE, "it holds handles", "")
+        if (error := self.fails.get(sandbox.id)) is not None and error is not SILENT:
             raise error
 
     def _ask(self, name: str, method: str, target: str, body: dict[str, bool], seconds: float) -> None:
@@ -82,14 +81,6 @@ class World:
         if name in self.fails:
             raise self.fails[name]
 
-    async def _awake(self, context: Any, sandbox: Sandbox, maker: Any) -> None:
-        self.woken.append((sandbox.id, maker))
-        if sandbox.id in self.fails:
-            raise self.fails[sandbox.id]
-
-    async def wakes(self) -> None:
-        await Waking(self.context, lambda name: self.maker).run()  # type: ignore[arg-type,return-value]
-
 
 async def test_what_is_to_come_back_sleeps_and_the_rest_is_left_to_end(
     monkeypatch: pytest.MonkeyPatch,
@@ -98,7 +89,7 @@ async def test_what_is_to_come_back_sleeps_and_the_rest_is_left_to_end(
     sleeps, nobody = Durability(sleeps=True), Durability(every_seconds=60.0)
     world = World(monkeypatch, runs(ONE), runs(TWO, sleeps), runs(THREE, nobody), runs(FOUR))
     world.down.add(FOUR)
-    await put_to_sleep(world.context, 10.0)
+    await world.stops(10.0)
     assert world.asked == [ONE, TWO] and not world.killed
     assert sorted(world.interrupted) == [ONE, TWO]
 
@@ -108,7 +99,7 @@ async def test_one_that_somebody_paused_sleeps_until_somebody_wants_it(
 ) -> None:
     """The next daemon must not let it run on by itself."""
     world = World(monkeypatch, runs(ONE, state=SandboxState.PAUSED))
-    await put_to_sleep(world.context, 10.0)
+    await world.stops(10.0)
     assert world.asked == [ONE] and world.interrupted == []
 
 
@@ -116,7 +107,7 @@ async def test_one_that_somebody_paused_sleeps_until_somebody_wants_it(
     ("error", "why"),
     [
         (SILENT, "it does not answer"),
-        (ControlProblem(SandboxProblem.UNSAVABLE, "it holds handles of api (inherit: false)", ""), "inherit"),
+        (SandboxRefused(SandboxProblem.UNSAVABLE, "it holds handles of api (inherit: false)", ""), "inherit"),
     ],
 )
 async def test_what_cannot_sleep_ends_and_says_why(
@@ -125,7 +116,7 @@ async def test_what_cannot_sleep_ends_and_says_why(
     """Also what policy lets nobody save by now; and that of one is no harm to the next."""
     world = World(monkeypatch, runs(ONE), runs(TWO))
     world.fails[ONE] = error
-    await put_to_sleep(world.context, 10.0)
+    await world.stops(10.0)
     assert world.killed.keys() == {ONE} and world.interrupted == [TWO]
     assert world.killed[ONE].startswith(
         "daemon_gone: the daemon was stopped, and it could not be put to sleep"
@@ -146,7 +137,7 @@ async def test_the_time_is_for_all_of_them_together(monkeypatch: pytest.MonkeyPa
         raise SILENT
 
     world.on_ask = too_slowly
-    await put_to_sleep(world.context, 7.0)
+    await world.stops(7.0)
     assert sorted(world.asked) == [ONE, TWO] and given == [7.0, 7.0]
     assert world.killed.keys() == {ONE, TWO, THREE, FOUR} and not world.interrupted
     assert all("there was no time left of 7 s" in each for each in world.killed.values())
@@ -158,7 +149,7 @@ async def test_one_that_sleeps_already_is_only_left_by_its_supervisor(
     """What policy says by now is about saving, and it was saved; what it waited for will not come."""
     world = World(monkeypatch, runs(ONE, state=SandboxState.SLEEPING))
     world.unsavable = True
-    await put_to_sleep(world.context, 10.0)
+    await world.stops(10.0)
     assert world.asked == [ONE] and world.interrupted == [ONE] and not world.killed
 
 
@@ -172,7 +163,7 @@ async def test_an_operator_who_cannot_wait_is_not_waited_for(monkeypatch: pytest
         goes_on.wait(60)
 
     world.on_ask = hang
-    stopping = asyncio.create_task(put_to_sleep(world.context, 60.0))
+    stopping = asyncio.create_task(world.stops(60.0))
     for _ in range(2):
         assert await asyncio.to_thread(begun.acquire, timeout=60)
     stopping.cancel()
@@ -180,36 +171,3 @@ async def test_an_operator_who_cannot_wait_is_not_waited_for(monkeypatch: pytest
         await stopping
     goes_on.set()
     assert sorted(world.asked) == [ONE, TWO] and not world.interrupted and not world.killed
-
-
-async def test_those_that_ran_run_again_in_their_makers_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is not asleep any more was woken, or removed, by somebody."""
-    asleep = SandboxState.SLEEPING
-    world = World(monkeypatch, runs(ONE, state=asleep), runs(TWO), runs(THREE, state=asleep))
-    await world.wakes()
-    assert world.woken == [(ONE, "launcher"), (THREE, "launcher")] and not world.told
-
-
-@pytest.mark.parametrize("why", ["no room", "a mistake", "no maker"])
-async def test_one_that_does_not_wake_is_tried_again_and_then_sleeps_on(
-    monkeypatch: pytest.MonkeyPatch, why: str
-) -> None:
-    """Three times, and then it is said; the others have not waited for it."""
-    asleep = SandboxState.SLEEPING
-    world = World(monkeypatch, runs(ONE, state=asleep), runs(TWO, state=asleep))
-    if why == "no maker":
-        world.maker = None
-    elif why == "no room":
-        world.fails[ONE] = ControlProblem(SandboxProblem.NO_ROOM, "there is no room", "Wait.")
-    else:
-        world.fails[ONE] = RuntimeError("a mistake")
-    await world.wakes()
-    said = {
-        "no room": "there is no room. Wait.",
-        "a mistake": "RuntimeError",
-        "no maker": "there is no caller",
-    }
-    assert world.told[0][:2] == (ONE, "given_up") and said[why] in world.told[0][2]
-    if why != "no maker":
-        assert [name for name, _ in world.woken] == [ONE, TWO, ONE, ONE]
-        assert len(world.told) == 1

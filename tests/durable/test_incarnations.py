@@ -10,18 +10,21 @@ from typing import Any
 
 import pytest
 
-from coatcheck.control import sandbox_returning
-from coatcheck.control.problem import ControlProblem
-from coatcheck.control.sandbox_returning import _people, awake, revoked
 from coatcheck.durable.durability import Durability, Incarnation, Lifecycle, RestorePoint
+from coatcheck.durable.incarnations import Incarnations, Maker
 from coatcheck.durable.sandbox import Sandbox
-from coatcheck.launcher.sandbox import SandboxProblem, SandboxState
+from coatcheck.durable.store import SNAPSHOTS
+from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused, SandboxState
 from coatcheck.state import Problem, State
 from coatcheck.state.database import Status
+from coatcheck.state.errors import StateError
 from tests.durable.test_recovery import DEAD
+from tests.durable.test_states import ID, Left
+from tests.durable.test_store import WANTED as KEPT
 from tests.state.house import WANTED, House
 
 BOTH = frozenset({"anthropic", "github"})
+MAKER = Maker("launcher", lambda wanted, isolation: None)
 SHARED = Durability(lifecycle=Lifecycle.SHARED, recovers=True)
 
 
@@ -44,7 +47,16 @@ class Lives:
         self.state = state
         self.keeping = keeping
         self.lives: list[Incarnation] = []
-        self.context: Any = SimpleNamespace(backend=SimpleNamespace(state=state))
+        sandboxes: Any = SimpleNamespace(
+            is_down=lambda _: True, kept=SimpleNamespace(saved=lambda *_: Path("newest"))
+        )
+        self.incarnations = Incarnations(sandboxes, state, self.opens, self.take)
+
+    async def opens(self, *about: object) -> Any:
+        raise AssertionError("no session is opened here")
+
+    async def take(self, work: Callable[[], object]) -> object:
+        return work()
 
     def begin(self) -> dict[str, str]:
         """The ids of its sessions, by whose they are."""
@@ -68,7 +80,7 @@ class Lives:
         wanted: Any = SimpleNamespace(keeping=self.keeping, policy=WANTED.policy)
         return {
             each.name: list(each.credentials) if each.credentials is not None else None
-            for each in _people(self.context, comeback, wanted)
+            for each in self.incarnations.identities(comeback, wanted)
         }
 
     @property
@@ -93,9 +105,9 @@ def test_going_back_to_before_a_revocation_does_not_undo_it(state: State) -> Non
     state.revoke(second["tool"], "operator")
     lives.end()
     assert lives.back() == {"agent": sorted(BOTH), "tool": []}
-    assert not revoked(lives.context, lives.sandbox)
+    assert not lives.incarnations.is_revoked(lives.sandbox)
     state.revoke(second["agent"], "operator")  # after its end
-    assert revoked(lives.context, lives.sandbox)
+    assert lives.incarnations.is_revoked(lives.sandbox)
 
 
 def test_a_credential_that_was_taken_in_a_later_life_stays_taken(state: State) -> None:
@@ -126,10 +138,10 @@ def test_a_state_that_was_lost_brings_nobody_back(state: State) -> None:
     lives = Lives(state, Durability(recovers=True))
     lives.begin()
     lives.lives[0] = replace(lives.lives[0], sessions={"agent": "ses_of_another_state"})
-    with pytest.raises(ControlProblem) as caught:
+    with pytest.raises(StateError) as caught:
         lives.back()
     assert caught.value.reason is Problem.UNKNOWN_SESSION
-    assert revoked(lives.context, lives.sandbox)
+    assert lives.incarnations.is_revoked(lives.sandbox)
 
 
 async def test_one_that_was_revoked_in_its_sleep_is_not_woken_by_using_it(state: State) -> None:
@@ -138,10 +150,9 @@ async def test_one_that_was_revoked_in_its_sleep_is_not_woken_by_using_it(state:
     sessions = lives.begin()
     lives.end()
     state.revoke(sessions["tool"], "operator")
-    lives.context.backend.sandboxes = SimpleNamespace(is_down=lambda _: True)
-    with pytest.raises(ControlProblem) as caught:
-        await awake(lives.context, replace(lives.sandbox, state=SandboxState.SLEEPING), SimpleNamespace())  # type: ignore[arg-type]
-    assert caught.value.reason is SandboxProblem.NOT_WOKEN
+    with pytest.raises(SandboxRefused) as caught:
+        await lives.incarnations.wake(replace(lives.sandbox, state=SandboxState.SLEEPING), MAKER)
+    assert caught.value.problem is SandboxProblem.NOT_WOKEN
     assert "coatcheck sandbox restore sbx_1" in caught.value.hint
 
 
@@ -167,22 +178,28 @@ async def test_one_that_is_revoked_while_it_is_woken_is_revoked(
     lives.end()
     asleep = replace(lives.sandbox, state=SandboxState.SLEEPING)
 
-    async def bring_back(*about: object) -> Sandbox:
+    async def begin_again(*about: object) -> Sandbox:
         if meanwhile:
             state.revoke(before["agent"], "operator")
         return replace(asleep, state=SandboxState.STARTING, sessions=lives.begin())
 
-    async def take(work: Callable[[], object]) -> object:
-        return work()
-
-    monkeypatch.setattr(sandbox_returning, "bring_back", bring_back)
-    kept = SimpleNamespace(saved=lambda *_: Path("newest"))
-    lives.context.backend.sandboxes, lives.context.take = (
-        SimpleNamespace(is_down=lambda _: True, kept=kept),
-        take,
-    )
-    caller: Any = SimpleNamespace(name="launcher")
-    back = await awake(lives.context, asleep, caller)
+    monkeypatch.setattr(lives.incarnations, "begin_again", begin_again)
+    back = await lives.incarnations.wake(asleep, MAKER)
     statuses = {name: state.status(each) for name, each in back.sessions.items()}
     assert {name for name, status in statuses.items() if status is Status.REVOKED} == revoked_then
     assert {status for name, status in statuses.items() if name not in revoked_then} <= {Status.LIVE}
+
+
+async def test_one_that_cannot_be_begun_may_be_tried_again(
+    state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever fails after there was room for it gives that up: the next one is not told that it is busy."""
+    left = Left(tmp_path, SNAPSHOTS + "/one")
+    monkeypatch.setattr(left.sandboxes, "choose", lambda *_: KEPT.choice)
+    lives = Lives(state, SHARED)
+    incarnations = Incarnations(left.sandboxes, state, lives.opens, lives.take)
+    for _ in range(2):
+        with pytest.raises(StateError) as caught:  # this state knows nothing of its sessions
+            await incarnations.begin_again(ID, MAKER, left.saved)
+        assert caught.value.reason is Problem.UNKNOWN_SESSION
+        assert not left.sandboxes.admitted()

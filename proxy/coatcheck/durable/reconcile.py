@@ -1,0 +1,208 @@
+"""The reconcile loop: looks at every sandbox once a second, and does what is due.
+
+A sandbox whose supervisor is gone is swept up. One that died is recovered, where that was asked for: in its
+maker's name, with no more than that caller's grants allow now; a few times, and then it is given up. One that
+an orderly stop put to sleep is woken. One that runs is saved, as often as was asked for.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Final
+
+from coatcheck.durable.durability import PERIODIC, first_due
+from coatcheck.durable.incarnations import Incarnations, Maker
+from coatcheck.durable.lifecycle import MIN_SNAPSHOT_SECONDS
+from coatcheck.durable.recovery import ATTEMPTS, PAUSES, WITHIN_SECONDS, Step, next_step
+from coatcheck.durable.sandbox import Sandbox
+from coatcheck.durable.sandboxes import Sandboxes
+from coatcheck.launcher.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
+from coatcheck.platform.errors import CoatcheckError
+from coatcheck.telemetry.events import SandboxChange
+
+TICK_SECONDS: Final = 1.0
+FIRST_SECONDS: Final = MIN_SNAPSHOT_SECONDS
+"""Until the first snapshot of a sandbox that was seen running with nothing saved: what is to be recovered
+needs something to recover from."""
+
+logger = logging.getLogger(__name__)
+
+type MakerNamed = Callable[[str], Maker | None]
+type Save = Callable[[Sandbox, str], Awaitable[None]]
+
+
+class Reconciler:
+    """Belongs to the loop of its `incarnations`."""
+
+    def __init__(
+        self,
+        sandboxes: Sandboxes,
+        incarnations: Incarnations,
+        save: Save,
+        maker_named: MakerNamed,
+        serving: Callable[[], bool],
+        *,
+        brings_back: bool,
+    ) -> None:
+        """`save`: takes a snapshot under a name. `maker_named`: a caller with its grants as they are now.
+        `serving`: whether the daemon neither comes up nor goes down. `brings_back`: whether it recovers and
+        wakes."""
+        self._sandboxes = sandboxes
+        self._incarnations = incarnations
+        self._save = save
+        self._maker_named = maker_named
+        self._serving = serving
+        self._brings_back = brings_back
+        self._failed: dict[str, str] = {}
+        """Why the last recovery came to nothing, by sandbox, of those that are down."""
+        self._to_wake: dict[str, list[float]] = {}
+        """When each was tried, of those that an orderly stop put to sleep. On the monotonic clock."""
+        self._snapshot_due: dict[str, float] = {}
+        """By sandbox, on the same clock."""
+
+    async def run(self) -> None:
+        """Until cancelled. Each lane takes one sandbox after the other: a host that came back up has enough
+        to do, and snapshots share a disk. No lane waits for another: a save may take minutes."""
+        lanes = [self._sweep, self._take_snapshot]
+        if self._brings_back:
+            self._to_wake = {each: [] for each in self._sandboxes.kept.interrupted()}
+            lanes.append(self._bring_back)
+        async with asyncio.TaskGroup() as tasks:
+            for lane in lanes:
+                tasks.create_task(self._every_tick(lane))
+
+    async def _every_tick(self, lane: Callable[[Sandbox], Awaitable[None]]) -> None:
+        while True:
+            for known in self._sandboxes.all():
+                sandbox = self._sandboxes.get(known.id)
+                if sandbox is None:
+                    continue
+                try:
+                    await lane(sandbox)
+                except Exception:
+                    logger.exception("sandbox %s: it could not be looked after", sandbox.id)
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def _sweep(self, sandbox: Sandbox) -> None:
+        """If its supervisor is gone it is over, and what it left is removed."""
+        if sandbox.state is not SandboxState.ENDED:
+            await asyncio.to_thread(self._sandboxes.settle, sandbox.id)
+
+    # --- waking and recovering --------------------------------------------------------------------------
+
+    async def _bring_back(self, sandbox: Sandbox) -> None:
+        if sandbox.id in self._to_wake:
+            await self._wake(sandbox)
+        elif self._serving():  # what a daemon ends as it goes is not to be begun by it again
+            await self._recover(sandbox)
+
+    async def _wake(self, sandbox: Sandbox) -> None:
+        """Tried a few times: a host that has no room yet may have some by then. After that it sleeps on until
+        somebody uses it, and that is reported."""
+        tried, now = self._to_wake[sandbox.id], time.monotonic()
+        if tried and now < tried[-1] + PAUSES[len(tried)]:
+            return
+        failed = await self._woken(sandbox)
+        tried.append(time.monotonic())
+        if not failed:
+            del self._to_wake[sandbox.id]
+        elif len(tried) == len(PAUSES):
+            del self._to_wake[sandbox.id]
+            detail = f"it sleeps on, until somebody uses it: {failed}"
+            self._sandboxes.noted(sandbox.id, SandboxChange.GIVEN_UP, detail)
+            logger.warning("sandbox %s: %s", sandbox.id, detail)
+
+    async def _woken(self, sandbox: Sandbox) -> str:
+        """Why it is not; empty when it is, or when a caller has woken or removed it."""
+        if sandbox.state is not SandboxState.SLEEPING:
+            return ""
+        maker = self._maker_named(sandbox.opened_by)
+        if maker is None:
+            return f"there is no caller {sandbox.opened_by} any more"
+        try:
+            await self._incarnations.wake(sandbox, maker)
+        except CoatcheckError as error:
+            return f"{error.message}. {error.hint}"
+        except Exception as error:
+            logger.exception("sandbox %s could not be woken", sandbox.id)
+            return type(error).__name__
+        return ""
+
+    async def _recover(self, sandbox: Sandbox) -> None:
+        sandboxes = self._sandboxes
+        attempts, now = sandboxes.kept.recoveries(sandbox.id), time.time()
+        match next_step(sandbox, attempts, now):
+            case Step.TRY if self._incarnations.is_revoked(sandbox):
+                detail = "it died, and its session was revoked: only a person restores it"
+                await asyncio.to_thread(sandboxes.give_up, sandbox.id, detail, Ending.SESSION_OVER)
+            case Step.TRY:
+                begun = len([each for each in attempts if now - each < WITHIN_SECONDS]) + 1
+                await asyncio.to_thread(sandboxes.kept.recovering, sandbox.id, now)
+                detail = f"attempt {begun} of {ATTEMPTS}: {sandbox.ending}: {sandbox.detail}"
+                sandboxes.noted(sandbox.id, SandboxChange.RECOVERING, detail)
+                await self._try(sandbox)
+            case Step.GIVE_UP:
+                why = self._failed.pop(sandbox.id, f"{sandbox.ending}: {sandbox.detail}")
+                minutes = int(WITHIN_SECONDS // 60)
+                detail = (
+                    f"it was brought back {ATTEMPTS} times within {minutes} minutes, and died again: {why}"
+                )
+                logger.error("sandbox %s is given up: %s", sandbox.id, detail)
+                await asyncio.to_thread(sandboxes.give_up, sandbox.id, detail, Ending.CRASH_LOOP)
+
+    async def _try(self, sandbox: Sandbox) -> None:
+        maker = self._maker_named(sandbox.opened_by)
+        try:
+            if maker is None:
+                raise LookupError(f"there is no caller {sandbox.opened_by} any more")
+            saved = await asyncio.to_thread(self._sandboxes.kept.saved, sandbox.id, None)
+            await self._incarnations.restore_unattended(sandbox, maker, saved, sandbox.expires_at)
+        except CoatcheckError as error:
+            self._note(sandbox, f"{error.message}. {error.hint}")
+        except LookupError as error:
+            self._note(sandbox, str(error))
+        else:
+            self._failed.pop(sandbox.id, None)
+
+    def _note(self, sandbox: Sandbox, why: str) -> None:
+        self._failed[sandbox.id] = why
+        logger.warning("sandbox %s died and is not back: %s", sandbox.id, why)
+
+    # --- periodic snapshots -----------------------------------------------------------------------------
+
+    async def _take_snapshot(self, sandbox: Sandbox) -> None:
+        every, due = sandbox.keeping.every_seconds, self._snapshot_due
+        if sandbox.over:
+            due.pop(sandbox.id, None)
+        # One that is paused or asleep has nothing new to save: it is due when it runs again.
+        if every is None or sandbox.state is not SandboxState.RUNNING:
+            return
+        if sandbox.id not in due:
+            due[sandbox.id] = time.monotonic() + await self._first(sandbox.id, every)
+        now = time.monotonic()
+        if now < due[sandbox.id]:
+            return
+        due[sandbox.id] = now + every
+        name = f"{PERIODIC}{datetime.now(UTC):%Y%m%d-%H%M%S}"
+        try:
+            await self._save(sandbox, name)
+        except CoatcheckError as error:
+            if isinstance(error, SandboxRefused) and error.problem is SandboxProblem.NOT_RUNNING:
+                due[sandbox.id] = now  # it has just been paused, or fell asleep
+                return
+            said = f"{error.message}. {error.hint}"
+            self._sandboxes.noted(sandbox.id, SandboxChange.SNAPSHOT_FAILED, said)
+            logger.warning("sandbox %s: no snapshot: %s", sandbox.id, said)
+
+    async def _first(self, sandbox_id: str, every: float) -> float:
+        """In how many seconds."""
+        kept = self._sandboxes.kept
+        try:
+            saved = await asyncio.to_thread(kept.snapshots, sandbox_id)
+        except SandboxRefused:
+            return FIRST_SECONDS  # what is wrong with them is reported when the next one is taken
+        record = kept.record(sandbox_id)
+        generation = record.generation if record is not None else 1
+        return first_due(saved, generation, every, FIRST_SECONDS, time.time())
