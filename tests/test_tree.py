@@ -87,6 +87,7 @@ COVERED_BY = {
     "durable/api.py": "system/durable/test_sleeping.py",
     "launcher/agent.py": "system/durable/test_freeze.py",
     "launcher/boot.py": "launcher/test_supervisor.py",
+    "launcher/outbox.py": "launcher/test_stream.py",
     "launcher/operations.py": "durable/test_saving.py",
     "launcher/process.py": "system/durable/test_sandboxes.py",
     "launcher/resources.py": "launcher/test_spec.py",

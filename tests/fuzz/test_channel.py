@@ -113,7 +113,7 @@ async def test_whatever_a_guest_says_the_channel_goes_on_or_ends(
         with contextlib.suppress(ChannelBroken):
             stream = await channel.open("exec", [("arg", "true")])
         assert len(channel._streams) <= MAX_GUEST_STREAMS + 1
-        assert channel._unsent_bytes <= MAX_UNSENT + 2 * WINDOW
+        assert channel._outbox.waiting <= MAX_UNSENT + 2 * WINDOW
         assert sum(echoed) <= len(said)
         with contextlib.suppress(OSError):
             guest.shutdown(socket.SHUT_WR)

@@ -10,7 +10,6 @@ import pytest
 
 from coatcheck.launcher import channel as channel_module
 from coatcheck.launcher.channel import (
-    SEND_AHEAD,
     Channel,
     ChannelBroken,
     Chunk,
@@ -32,6 +31,7 @@ from coatcheck.launcher.mux import (
     WasReset,
     cost,
 )
+from coatcheck.launcher.outbox import SEND_AHEAD
 
 SECONDS = 20.0
 """Until something that takes milliseconds counts as stuck."""

@@ -120,7 +120,7 @@ async def test_bytes_for_a_guest_that_stands_still_are_told_and_so_is_an_answer_
             await guest.say(guest.mux.data(each.number, b"GET /"))
             await each.read()
         told: list[str] = []
-        channel.on_wanted = lambda: told.append("told")
+        channel.when_wanted(lambda: told.append("told"))
         await answered.write(b"while it runs")
         assert not told and channel.held == 4
         channel.hold_back()
@@ -147,7 +147,7 @@ async def test_senders_to_a_guest_that_stands_still_wait() -> None:
         writing = asyncio.create_task(stream.write(bytes(4_000_000)))
         for _ in range(100):
             await asyncio.sleep(0)
-        assert not writing.done() and channel._unsent_bytes < 300_000
+        assert not writing.done() and channel._outbox.waiting < 300_000
         channel.go_on()
         received = 0
         while received < 4_000_000:

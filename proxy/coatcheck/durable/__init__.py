@@ -1,4 +1,4 @@
-"""What outlives one boot of a sandbox: snapshots, sleep, forks, restores, the warm pool, sizing.
+"""All sandboxes of a daemon, and what outlives one boot: snapshots, sleep, forks, the warm pool, sizing.
 
 May import: launcher, durable/snapshots, state, certificates, telemetry, client, settings, platform, decision.
 """

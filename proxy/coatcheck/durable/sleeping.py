@@ -81,11 +81,12 @@ class Sleeper:
         elif not leaves:
             return channel.held
         if leaves:
-            self._leaves, channel.on_wanted = True, None
+            self._leaves = True
+            channel.when_wanted(None)
             self._cancel_timer()
             self._sandbox.leave("it sleeps")
             return channel.held
-        channel.on_wanted = self._wanted
+        channel.when_wanted(self._wanted)
         if channel.wanted:
             self._wanted()  # by whoever came while it was saved
         else:
@@ -129,7 +130,8 @@ class Sleeper:
         except FAILURES as error:  # half awake is no state
             self._sandbox.end(Ending.MACHINE_ENDED, f"it did not go on after its sleep: {error}")
             raise _not_woken(error) from None
-        self._channel = channel.on_wanted = None
+        self._channel = None
+        channel.when_wanted(None)
         self._reporter.become(SandboxState.RUNNING)
         self._connections.begin()
         # From here on what was saved is of the past.
@@ -137,14 +139,14 @@ class Sleeper:
 
     def _wanted(self) -> None:
         if self._channel is not None:
-            self._channel.on_wanted = None  # once
+            self._channel.when_wanted(None)  # once
             self._operations.start(self._wake).add_done_callback(self._woken)
 
     def _woken(self, task: "asyncio.Task[None]") -> None:
         if task.cancelled() or task.exception() is None or self._channel is None:
             return
         logger.warning("sandbox %s is not woken for an answer: %s", self._spec.sandbox.id, task.exception())
-        self._channel.on_wanted = self._wanted
+        self._channel.when_wanted(self._wanted)
         asyncio.get_running_loop().call_later(RETRY_SECONDS, self._wanted)
 
     def _dozed(self, task: "asyncio.Task[int]") -> None:

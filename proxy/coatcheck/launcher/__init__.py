@@ -1,4 +1,4 @@
-"""Sandboxes: computers whose only way out is Coatcheck. Speaks to the daemon only through the control API.
+"""One sandbox: boot, exec, files, ports, limits, lease, end. Speaks to its daemon through the control API.
 
-May import: durable, images, certificates, telemetry, client, settings, platform, decision.
+May import: images, certificates, telemetry, client, settings, platform, decision.
 """

@@ -5,12 +5,10 @@ credit that we gave; sent bytes take turns, one frame a turn.
 """
 
 import asyncio
-import contextlib
 import logging
 import secrets
 import socket
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -29,15 +27,13 @@ from coatcheck.launcher.mux import (
     Side,
     WasReset,
 )
+from coatcheck.launcher.outbox import Outbox
 from coatcheck.launcher.stream import ChannelBroken, Chunk, Note, Stream, StreamReset
 
 __all__ = ("Channel", "ChannelBroken", "Chunk", "Hello", "Note", "Stream", "StreamReset", "fresh")
 
 READ_SIZE = 256 * 1024
 """Bytes taken from the channel at once."""
-SEND_AHEAD = 128 * 1024
-"""Bytes that wait for the socket before senders wait: enough to keep it busy, few enough that a new stream's
-first frame leaves soon."""
 MAX_UNSENT = 4 * 1024 * 1024
 """Bytes that wait for the socket in all. Only a guest that talks and does not listen gets there."""
 ENTROPY_BYTES = 64
@@ -79,18 +75,7 @@ class Channel:
         self._streams: dict[int, Stream] = {}
         self._handlers: set[asyncio.Task[None]] = set()
         self._handler_of: dict[int, asyncio.Task[None]] = {}
-        self._unsent: deque[bytes] = deque()
-        self._unsent_bytes = 0
-        self._turns: deque[asyncio.Future[None]] = deque()
-        self._to_send = asyncio.Event()
-        self._kept: list[bytes] | None = None
-        """Frames that wait while the guest stands still; None while they need not."""
-        self._flowing = asyncio.Event()
-        self._flowing.set()
-        self.wanted = False
-        """Something has waited for the guest since it was held back: a stream, bytes, an answer's end."""
-        self.on_wanted: Callable[[], None] | None = None
-        """Called each time."""
+        self._outbox = Outbox(self._mux)
         self._heard = asyncio.get_running_loop().time()
         self._greeting: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         self._over: ChannelBroken | None = None
@@ -101,8 +86,8 @@ class Channel:
         Cancelling it ends the channel. The socket is closed in any case, and every stream is over.
         """
         if self._hello is None:
-            self._put(self._mux.hello((), RESYNC))
-        sending = asyncio.create_task(self._send())
+            self._outbox.put(self._mux.hello((), RESYNC))
+        sending = asyncio.create_task(self._outbox.send(self._sock))
         why = "the sandbox's channel was closed"
         try:
             await self._receive()
@@ -127,28 +112,21 @@ class Channel:
     async def open(self, kind: str, fields: Iterable[tuple[str, str]]) -> Stream:
         """A new stream to the guest. ValueError when `fields` are too long; ChannelBroken when it is over."""
         fields = tuple(fields)
-        await self._turn()
-        while self._kept is not None and self._over is None:  # numbers are given in the order of sending
-            if kind != "control":  # what keeps it in order wants nothing of it
-                self._wake()
-            await self._flowing.wait()
-            await self._turn()  # ChannelBroken, if that is why
+        # What keeps the guest in order wants nothing of it.
+        await self._outbox.turn_to_open(wakes=kind != "control")
         return self._open(kind, fields)
 
     def _open(self, kind: str, fields: Fields) -> Stream:
         number, frames = self._mux.open(kind, fields)
-        stream = self._streams[number] = Stream(self, number, kind, fields)
-        self._send_soon(frames)
+        stream = self._streams[number] = Stream(self._outbox, self._forget_if_over, number, kind, fields)
+        self._outbox.send_soon(frames)
         return stream
 
     # --------------------------------------------------------------------------------- standing still
 
     def hold_back(self) -> None:
         """From now on nothing is sent, and no stream opened, but by `order`; until `go_on`."""
-        if self._kept is None:
-            self._kept = []
-            self.wanted = False
-            self._flowing.clear()
+        self._outbox.hold_back()
 
     def order(self, op: str, fields: Iterable[tuple[str, str]] = ()) -> Stream:
         """A control stream, ahead of whatever is held back."""
@@ -158,11 +136,16 @@ class Channel:
 
     def go_on(self) -> None:
         """What was held back leaves."""
-        kept, self._kept = self._kept, None
-        for frame in kept or ():
-            self._unsent_bytes -= len(frame)
-            self._send_soon(frame)
-        self._flowing.set()
+        self._outbox.go_on()
+
+    @property
+    def wanted(self) -> bool:
+        """Something has waited for the guest since it was held back: a stream, bytes, an answer's end."""
+        return self._outbox.wanted
+
+    def when_wanted(self, call: Callable[[], None] | None) -> None:
+        """`call` each time that something waits for a guest that is held back."""
+        self._outbox.on_wanted = call
 
     @property
     def held(self) -> int:
@@ -174,12 +157,6 @@ class Channel:
         saved every minute is not busy for that."""
         return asyncio.get_running_loop().time() - self._heard
 
-    def _wake(self) -> None:
-        if self._kept is not None:
-            self.wanted = True
-            if self.on_wanted is not None:
-                self.on_wanted()
-
     # ------------------------------------------------------------------------------------ receiving
 
     async def _receive(self) -> None:
@@ -189,34 +166,34 @@ class Channel:
                 if not (isinstance(event, Greeted) or event.stream % 2):  # on a stream of its own
                     self._heard = loop.time()
                 self._take(event)
-            if self._unsent_bytes > MAX_UNSENT:
-                raise Violation(Rule.NOT_READING, f"{self._unsent_bytes} bytes wait to be read")
+            if self._outbox.waiting > MAX_UNSENT:
+                raise Violation(Rule.NOT_READING, f"{self._outbox.waiting} bytes wait to be read")
 
     def _take(self, event: Event) -> None:
         match event:
             case Greeted(fields):
                 if self._hello is not None:
-                    self._put(self._mux.hello((fresh() | self._hello).items()))
+                    self._outbox.put(self._mux.hello((fresh() | self._hello).items()))
                 if not self._greeting.done():
                     self._greeting.set_result(Hello(first(fields, "agent"), fields))
             case Opened(number, kind, fields):
-                self._opened(Stream(self, number, kind, fields))
+                self._opened(Stream(self._outbox, self._forget_if_over, number, kind, fields))
             case Data(number, data, flags):
                 if stream := self._streams.get(number):
-                    stream._receive(Chunk(data, flags))
+                    stream.receive(Chunk(data, flags))
             case Noted(number, fields):
                 if stream := self._streams.get(number):
-                    stream._receive(Note(fields))
+                    stream.receive(Note(fields))
             case Credited(number):
                 if stream := self._streams.get(number):
-                    stream._changed.set()
+                    stream.credited()
             case Ended(number):
                 if stream := self._streams.get(number):
-                    stream._finish(None)
+                    stream.finish(None)
                     self._forget_if_over(stream)
             case WasReset(number, reason, message):
                 if stream := self._streams.get(number):
-                    stream._finish(StreamReset(reason, message))
+                    stream.finish(StreamReset(reason, message))
                     self._forget_if_over(stream)
                     if handler := self._handler_of.get(number):
                         handler.cancel()
@@ -224,7 +201,7 @@ class Channel:
     def _opened(self, stream: Stream) -> None:
         # Handlers, not streams, are what opening and dropping in a loop would pile up (CVE-2023-44487).
         if len(self._handlers) >= MAX_GUEST_STREAMS:
-            self._put(self._mux.reset(stream.number, "busy", "too many connections at once"))
+            self._outbox.put(self._mux.reset(stream.number, "busy", "too many connections at once"))
             return
         self._streams[stream.number] = stream
         handler = asyncio.create_task(self._handle(stream))
@@ -257,66 +234,12 @@ class Channel:
 
     def _finish(self, why: ChannelBroken) -> None:
         self._over = why
+        self._outbox.close(why)
         for stream in self._streams.values():
-            stream._finish(why)
+            stream.finish(why)
         self._streams.clear()
         for handler in self._handlers:
             handler.cancel()
         if not self._greeting.done():
             self._greeting.set_exception(why)
             self._greeting.exception()  # nobody need have asked
-        for turn in self._turns:
-            if not turn.done():
-                turn.set_result(None)
-        self._flowing.set()
-
-    # -------------------------------------------------------------------------------------- sending
-
-    async def _turn(self) -> None:
-        """Waits until this sender may put one frame; in the order of asking, so no stream starves another."""
-        if self._unsent_bytes >= SEND_AHEAD or self._turns:
-            turn = asyncio.get_running_loop().create_future()
-            self._turns.append(turn)
-            try:
-                await turn
-            finally:
-                with contextlib.suppress(ValueError):
-                    self._turns.remove(turn)
-                # A turn that was given to a sender who no longer wants it goes to the next.
-                self._give_turns()
-        if self._over is not None:
-            raise self._over
-
-    def _give_turns(self) -> None:
-        if self._unsent_bytes < SEND_AHEAD:
-            for turn in self._turns:
-                if not turn.done():
-                    turn.set_result(None)
-                    return
-
-    def _put(self, frame: bytes) -> None:
-        if not frame or self._over is not None:
-            return
-        if self._kept is not None:
-            self._unsent_bytes += len(frame)  # whoever has more to send waits for these, too
-            self._kept.append(frame)
-        else:
-            self._send_soon(frame)
-
-    def _send_soon(self, frame: bytes) -> None:
-        self._unsent_bytes += len(frame)
-        self._unsent.append(frame)
-        self._to_send.set()
-
-    async def _send(self) -> None:
-        loop = asyncio.get_running_loop()
-        with contextlib.suppress(OSError):  # a guest that is gone is noticed by whoever receives
-            while True:
-                while self._unsent:
-                    frames = b"".join(self._unsent)
-                    self._unsent.clear()
-                    await loop.sock_sendall(self._sock, frames)
-                    self._unsent_bytes -= len(frames)
-                    self._give_turns()
-                self._to_send.clear()
-                await self._to_send.wait()

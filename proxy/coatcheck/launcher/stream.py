@@ -2,15 +2,13 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from coatcheck.launcher.frames import STDERR, WINDOW, Fields, Rule, Violation, first
 from coatcheck.launcher.mux import cost
-
-if TYPE_CHECKING:
-    from coatcheck.launcher.channel import Channel
+from coatcheck.launcher.outbox import Outbox
 
 GIVE_BACK = WINDOW // 4
 """Credit that is collected before it is given back: a WINDOW for each chunk would be half of all frames."""
@@ -58,11 +56,15 @@ class Note:
 class Stream:
     """One stream. As a context manager it is dropped (RESET `cancelled`) unless both sides ended it."""
 
-    def __init__(self, channel: "Channel", number: int, kind: str, fields: Fields) -> None:
+    def __init__(
+        self, outbox: Outbox, forget: Callable[["Stream"], None], number: int, kind: str, fields: Fields
+    ) -> None:
+        """`forget`: its channel's, called when one direction is over."""
         self.number = number
         self.kind = kind
         self.fields = fields
-        self._channel = channel
+        self._outbox = outbox
+        self._forget = forget
         self._queue: deque[Chunk | Note] = deque()
         self._notes = 0
         self._used = 0
@@ -102,7 +104,7 @@ class Stream:
         else:
             self._used += cost(len(item.data))
             if self._used >= GIVE_BACK:
-                self._channel._put(self._channel._mux.consumed(self.number, self._used))
+                self._outbox.put(self._outbox.mux.consumed(self.number, self._used))
                 self._used = 0
         return item
 
@@ -111,11 +113,11 @@ class Stream:
 
         StreamReset when the guest dropped the stream, ChannelBroken when the channel is over.
         """
-        mux = self._channel._mux
+        mux = self._outbox.mux
         with memoryview(data) as view:
             at = 0
             while at < len(view):
-                await self._channel._turn()
+                await self._outbox.turn()
                 if self._over is not None:
                     raise self._over
                 if not mux.is_open(self.number):
@@ -123,9 +125,9 @@ class Stream:
                 piece = bytes(view[at : at + mux.may_send(self.number)])
                 if piece:
                     self._awaits_answer = False
-                    self._channel._put(mux.data(self.number, piece, flags))
+                    self._outbox.put(mux.data(self.number, piece, flags))
                     at += len(piece)
-                self._channel._wake()  # also where it has no room: it has not read what it was told before
+                self._outbox.wake()  # also where it has no room: it has not read what it was told before
                 if not piece:
                     self._changed.clear()
                     await self._changed.wait()
@@ -149,37 +151,38 @@ class Stream:
 
     async def note(self, fields: Iterable[tuple[str, str]]) -> None:
         """Sends fields beside the bytes. Nothing happens when the stream is over."""
-        self._channel._put(self._channel._mux.note(self.number, fields))
-        self._channel._wake()
+        self._outbox.put(self._outbox.mux.note(self.number, fields))
+        self._outbox.wake()
 
     async def end(self) -> None:
         """Says that no more bytes follow; the other direction goes on."""
         self.told_all = True
-        self._channel._put(self._channel._mux.end(self.number))
-        self._channel._forget_if_over(self)
+        self._outbox.put(self._outbox.mux.end(self.number))
+        self._forget(self)
         self._no_answer_follows()
 
     def reset(self, reason: str, message: str = "") -> None:
         """Drops the stream, unless it is over. Whoever reads or writes it gets StreamReset."""
-        dropped = self._channel._mux.reset(self.number, reason, message)
+        dropped = self._outbox.mux.reset(self.number, reason, message)
         if dropped:
-            self._channel._put(dropped)
-            self._finish(StreamReset(reason, message))
-        self._channel._forget_if_over(self)
+            self._outbox.put(dropped)
+            self.finish(StreamReset(reason, message))
+        self._forget(self)
         self._no_answer_follows()
 
     def _no_answer_follows(self) -> None:
         # A connection that is only kept open may go while the guest sleeps, and so may whoever ran a command.
         if self._awaits_answer and not self.number % 2:
             self._awaits_answer = False
-            self._channel._wake()
+            self._outbox.wake()
 
     @property
     def is_over(self) -> bool:
         """Whether nothing goes either way any more; what was received can still be read."""
-        return not self._channel._mux.is_open(self.number)
+        return not self._outbox.mux.is_open(self.number)
 
-    def _receive(self, item: Chunk | Note) -> None:
+    def receive(self, item: Chunk | Note) -> None:
+        """What the guest sent. Violation."""
         if isinstance(item, Note):
             self._notes += 1
             if self._notes > MAX_UNREAD_NOTES:
@@ -189,7 +192,11 @@ class Stream:
         self._queue.append(item)
         self._changed.set()
 
-    def _finish(self, why: Exception | None) -> None:
+    def credited(self) -> None:
+        """The guest takes more."""
+        self._changed.set()
+
+    def finish(self, why: Exception | None) -> None:
         """The guest's END (None), a RESET, or the channel's end."""
         if why is None:
             self._ended = True
