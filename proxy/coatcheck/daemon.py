@@ -32,6 +32,7 @@ from coatcheck.planes.listeners.listener import Listeners
 from coatcheck.planes.mitm.plane import MitmPlane
 from coatcheck.planes.mitm.tls import ClientTls, UpstreamTls
 from coatcheck.planes.upstream.upstream import Upstream
+from coatcheck.platform.outage import Outage
 from coatcheck.platform.process_memory import give_back_memory, raise_file_limit
 from coatcheck.platform.process_memory import protect_process as protect_process
 from coatcheck.platform.state_directory import StateDirectory
@@ -104,7 +105,7 @@ class Daemon:
         tidy(self.directory.ca, self.authority)
         self.trust: TrustFiles = self._write_trust()
         self._session_cas = session_cas(settings, self.trust.ca.parent)
-        self._last_complaint = ""
+        self._unkept = Outage()
         self.stores = Stores(
             stores if stores is not None else make_stores(settings),
             failed=lambda kind: self.metrics.fetch_failed(FetchFailure(kind)),
@@ -235,7 +236,7 @@ class Daemon:
 
     async def _sweep(self) -> None:
         await asyncio.to_thread(self.state.sweep)
-        self._last_complaint = ""
+        self._unkept.over()
 
     async def _look_after(self) -> None:
         self.telemetry.settle(self.state.clock.now().wall)
@@ -245,9 +246,8 @@ class Daemon:
         try:
             await work()
         except StateError as error:
-            if str(error) != self._last_complaint:  # told once, not once a second
+            if self._unkept.noticed(error.message):
                 logger.error("%s %s", error.message, error.hint)
-            self._last_complaint = str(error)
         except Exception:
             logger.exception("housekeeping failed; it will be tried again")
 

@@ -24,6 +24,7 @@ from coatcheck.launcher.sandbox import (
     SandboxRefused,
     SandboxState,
 )
+from coatcheck.platform.outage import Outage
 from coatcheck.settings.daemon import Settings
 
 TEND_SECONDS: Final = 0.5
@@ -65,7 +66,7 @@ class Pool:
         self._ending: list[Unclaimed] = []
         self._failures = 0
         self._not_before = 0.0
-        self._complaint = ""
+        self._outage = Outage()
         self._closing = False
         self._due = threading.Event()
         self._thread = threading.Thread(target=self._run, name="warm-pool", daemon=True)
@@ -222,6 +223,5 @@ class Pool:
         return time.monotonic() - each.born > self._settings.warm_pool_age
 
     def _complain(self, why: str) -> None:
-        if why != self._complaint:  # told once, not twice a second
+        if self._outage.noticed(why):
             logger.warning("the warm pool cannot be filled: %s", why)
-        self._complaint = why

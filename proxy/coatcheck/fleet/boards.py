@@ -16,6 +16,7 @@ from coatcheck.decision.policy import Limit, LimitKind, LimitScope
 from coatcheck.decision.session import Now
 from coatcheck.fleet.connection import LEAVING_SECONDS, SharedStateDown
 from coatcheck.fleet.shared_log import SharedLog
+from coatcheck.platform.outage import Outage
 from coatcheck.state.levels import Level
 from coatcheck.telemetry.recent import AlarmGroup
 
@@ -47,7 +48,7 @@ class SharedBoards:
         self._looked_at = float("-inf")
         self._told: Board | None = None
         self._told_at = float("-inf")
-        self._complaint = ""
+        self._outage = Outage()
         self._stopping = Event()
         self._thread = Thread(target=self._run, name="shared-boards", daemon=True)
 
@@ -78,7 +79,7 @@ class SharedBoards:
         while not self._stopping.wait(LOOK_SECONDS):
             try:
                 self._exchange()
-                self._complaint = ""
+                self._outage.over()
             except SharedStateDown as error:
                 self._failed(str(error))
             except Exception:
@@ -87,9 +88,8 @@ class SharedBoards:
 
     def _failed(self, why: str) -> None:
         self._others, self._told = (), None
-        if why != self._complaint:
+        if self._outage.noticed(why):
             logger.warning("other daemons' alarms and limits are not on the page: %s", why)
-        self._complaint = why
 
     def _exchange(self) -> None:
         now, own = self._now(), self._own()

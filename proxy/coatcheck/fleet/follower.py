@@ -14,6 +14,7 @@ from typing import Final
 from coatcheck.fleet.connection import LEAVING_SECONDS, SharedStateDown
 from coatcheck.fleet.seal import SealBroken
 from coatcheck.fleet.shared_log import AT_ONCE, Head, Heard, LogLost, SharedLog
+from coatcheck.platform.outage import Outage
 from coatcheck.state.changes import KeysChanged
 from coatcheck.state.errors import StateError
 from coatcheck.state.replica import Replica
@@ -86,7 +87,7 @@ class Follower:
         self._length, self._length_limit = 0, LONG_LOG
         self._deaf = True
         self._told_at = float("-inf")
-        self._complaint = ""
+        self._outage = Outage()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shared-state", daemon=True)
 
@@ -121,9 +122,8 @@ class Follower:
 
     def _failed(self, why: str) -> None:
         self._hearing.why = why
-        if why != self._complaint:  # told once, not five times a second
+        if self._outage.noticed(why):
             logger.warning("the shared state cannot be followed: %s", why)
-        self._complaint = why
         self._log.disconnect()
         self._read_leases_again()
         self._watch()
@@ -245,9 +245,8 @@ class Follower:
                     keys = replica.keys.rotated(now.wall, bounds.max_age)
                     replica.database.publisher.give([KeysChanged(keys.exported())])
         except StateError as error:
-            if error.message != self._complaint:
+            if self._outage.noticed(error.message):
                 logger.warning("%s %s", error.message, error.hint)
-            self._complaint = error.message
 
     def _watch(self) -> None:
         deaf = self._hearing.stale(self._replica.clock.now()) is not None
@@ -256,7 +255,7 @@ class Follower:
             self._tell("shared_state_silent", self._hearing.why)
             logger.error("everything is refused until the shared state is heard again")
         elif self._deaf and not deaf:
-            self._complaint = ""
+            self._outage.over()
             self._tell("shared_state_heard", "")
         self._deaf = deaf
 

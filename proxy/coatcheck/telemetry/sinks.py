@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 
+from coatcheck.platform.outage import Outage
 from coatcheck.telemetry.audit.log import AuditLog, AuditUnavailable
 from coatcheck.telemetry.events import ApprovalEvent, Event, Repeated, SandboxEvent
 from coatcheck.telemetry.log import log_event
@@ -31,7 +32,7 @@ class Telemetry:
         """`webhook` is started and stopped by whoever gives it."""
         self.audit, self.metrics, self.usage = audit, metrics, usage
         self._write_log = log
-        self._refusing = False
+        self._outage = Outage()
         self._repeats = Repeats()
         self._webhook = webhook
         self._otel = otel
@@ -65,12 +66,10 @@ class Telemetry:
             self.audit.write(event)
         except AuditUnavailable as error:
             self.metrics.audit_failed()
-            if not self._refusing:  # once an outage, not once a request
+            if self._outage.noticed():
                 _log.critical("requests are refused: %s", error)
-            self._refusing = True
             raise
-        if self._refusing:
-            self._refusing = False
+        if self._outage.why is not None and self._outage.over():
             _log.warning("the audit log can be written again")
 
     def settle(self, at: float) -> None:

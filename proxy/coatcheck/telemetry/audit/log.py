@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
+from coatcheck.platform.outage import Outage
 from coatcheck.telemetry.audit import file as audit_file
 from coatcheck.telemetry.audit import record as audit_record
 from coatcheck.telemetry.audit.chain import Chain
@@ -82,7 +83,7 @@ class AuditLog:
         self._waiters: list[tuple[int, Future[None]]] = []
         self._lost = 0
         self._tried_at = 0.0
-        self._complained = False
+        self._full = Outage()
         try:
             audit_file.open_directory(path.parent)
             self._guard = audit_file.lock(path)
@@ -282,11 +283,10 @@ class AuditLog:
             try:
                 full = self._chain.rotate()
             except AuditUnavailable as error:
-                if not self._complained:  # once, not ten times a second
+                if self._full.noticed():
                     _log.error("%s; going on in the full file", error)
-                self._complained = True
                 return
-        self._complained = False
+        self._full.over()
         try:
             os.fsync(full)
         finally:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from coatcheck import __version__
 from coatcheck.platform.errors import CoatcheckError
+from coatcheck.platform.outage import Outage
 from coatcheck.settings.daemon import Settings
 from coatcheck.telemetry.events import Completion, Decision, Event, SessionChange, SessionEvent
 from coatcheck.telemetry.log import LogLine, line
@@ -89,7 +90,7 @@ class OpenTelemetry:
         self._counts: Counter[tuple[str, str]] = Counter(
             {(signal, outcome): 0 for signal in signals for outcome in OUTCOMES}
         )
-        self._failing = False
+        self._outage = Outage()
         self._requests = Requests()
         self._handler = _Lines(self)
         self._thread = threading.Thread(target=self._run, name="opentelemetry", daemon=True)
@@ -200,13 +201,11 @@ class OpenTelemetry:
             refused = min(items, max(0, rejected(signal, answer.body)))
             self._count(signal, "sent", items - refused)
             self._count(signal, "rejected", refused)
-            if self._failing:
-                self._failing = False
+            if self._outage.over():
                 logger.warning("the OpenTelemetry collector takes %s again", signal)
             return
         self._count(signal, "not_taken", items)
-        if not self._failing:  # once an outage, not once a batch
-            self._failing = True
+        if self._outage.noticed():
             logger.error(
                 "the OpenTelemetry collector does not take %s: %s. They are lost and counted "
                 "(coatcheck_otel_items_total); the audit log has all of it.", signal, answer.why,
