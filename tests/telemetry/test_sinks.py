@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coatcheck.telemetry.audit.log import AuditLog, AuditUnavailable
-from coatcheck.telemetry.events import ApprovalEvent, Event, SandboxEvent
+from coatcheck.telemetry.events import Event
 from coatcheck.telemetry.metrics.metrics import Metrics
 from coatcheck.telemetry.repeats import BURST
 from coatcheck.telemetry.sinks import Telemetry
@@ -83,7 +83,7 @@ class Kept(Webhook):
         super().__init__("http://127.0.0.1:9/", Path("no secret"))
         self.kept: list[Event] = []
 
-    def put(self, event: SandboxEvent | ApprovalEvent) -> None:
+    def put(self, event: Event) -> None:
         self.kept.append(event)
 
 

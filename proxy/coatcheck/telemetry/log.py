@@ -15,20 +15,8 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any, TextIO
 
-from coatcheck.telemetry.events import (
-    Alarm,
-    ApprovalChange,
-    ApprovalEvent,
-    DaemonEvent,
-    Decision,
-    Event,
-    Inspected,
-    PolicyEvent,
-    Repeated,
-    SandboxEvent,
-    SessionEvent,
-    ShadowDifference,
-)
+from coatcheck.telemetry.event_table import TABLE
+from coatcheck.telemetry.events import Event
 from coatcheck.telemetry.redaction import mask, mask_bytes_literals, printable
 
 MESSAGE_CHARACTERS = 2000
@@ -144,62 +132,11 @@ def _traceback(error: BaseException) -> list[str]:
 _events = logging.getLogger("coatcheck.events")
 
 
-def _whose(tenant: str, session: str, credential: str = "") -> str:
-    """Only what is known: a connection of no session has none of these, a misplaced handle no credential."""
-    known = (("tenant", tenant), ("session", session), ("credential", credential))
-    return " ".join(f"{word} {name}" for word, name in known if name) or "no session"
-
-
 def log_event(event: Event) -> None:
     """The log's view of an event: alarms and failures stand out, single requests only at debug."""
-    match event:
-        case Alarm():
-            _events.warning(
-                "alarm %s: %s: %s",
-                event.reason.value, _whose(event.tenant, event.session, event.credential), event.detail,
-            )  # fmt: skip
-        case Repeated(what="alarm"):
-            _events.warning(
-                "alarm %s: %s: %d more",
-                event.reason.value, _whose(event.tenant, event.session), event.count,
-            )  # fmt: skip
-        case PolicyEvent(loaded=True):
-            _events.info("policy %s loaded, sha256 %s %s", event.name, event.sha256, event.detail)
-        case PolicyEvent():
-            _events.error("policy %s refused, the old one stays: %s", event.name, event.detail)
-        case ShadowDifference():
-            _events.info(
-                "shadow %s: policy %s %s %s%s: now %s; candidate %s",
-                event.change.value, event.policy, event.method, event.destination, event.path,
-                event.active, event.candidate,
-            )  # fmt: skip
-        case DaemonEvent():
-            _events.info("%s %s", event.what, event.detail)
-        case Inspected(result="found"):
-            _events.critical(
-                "inspection of sandbox %s found secrets in it: %d findings", event.sandbox, event.findings
-            )
-        case Inspected():
-            _events.info("inspection of sandbox %s: %s, %d bytes", event.sandbox, event.result, event.bytes)
-        case ApprovalEvent(change=ApprovalChange.ASKED):
-            _events.warning(
-                "approval %s asked: %s/%s wants %s %s%s by rule %s",
-                event.approval, event.tenant, event.session, event.method, event.destination, event.path,
-                event.rule,
-            )  # fmt: skip
-        case ApprovalEvent():
-            _events.info("approval %s %s %s", event.approval, event.change.value, event.approver)
-        case SandboxEvent():
-            _events.info(
-                "sandbox %s %s %s (%s) %s %s",
-                event.sandbox, event.change.value, event.backend, event.isolation, event.ending, event.detail,
-            )  # fmt: skip
-        case SessionEvent():
-            _events.debug("session %s %s by %s", event.session, event.change.value, event.caller)
-        case Decision() if _events.isEnabledFor(logging.DEBUG):
-            _events.debug(
-                "%s %s %s %s%s",
-                event.outcome.value, event.reason or "-", event.method, event.destination, event.path,
-            )  # fmt: skip
-        case _:
-            pass
+    log = TABLE[type(event)].log
+    if log is None or not _events.isEnabledFor(log.least):
+        return
+    said = log.line(event)
+    if said is not None:
+        _events.log(said.level, said.message, *said.arguments)

@@ -10,21 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 
 from coatcheck.decision.denial import Reason
+from coatcheck.telemetry.event_table import TABLE
 from coatcheck.telemetry.events import (
     Alarm,
-    ApprovalChange,
     ApprovalEvent,
-    DaemonEvent,
     Decision,
     Event,
     Outcome,
-    PolicyEvent,
     Repeated,
-    SessionChange,
-    SessionEvent,
     ShadowDifference,
 )
 
@@ -40,18 +36,11 @@ SLOT_SECONDS: Final = 10
 SLOTS: Final = 60
 """The pace of ten minutes."""
 
-type Told = (
-    Decision | Alarm | Repeated | ShadowDifference | SessionEvent | ApprovalEvent | PolicyEvent | DaemonEvent
-)
-
-_QUIET: Final = frozenset({SessionChange.RENEWED, SessionChange.HANDLE_MINTED})
-"""They happen to every session again and again, and change nothing for whoever watches."""
-
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
     number: int
-    event: Told
+    event: Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +95,9 @@ class Recent:
 
     def put(self, event: Event) -> None:
         """Keep `event`, if it is one for people. A few microseconds."""
-        if not isinstance(event, Told.__value__):
+        row = TABLE[type(event)]
+        if row.page is None or not row.kept_for_page(event):
             return
-        if isinstance(event, SessionEvent) and event.change in _QUIET:
-            return
-        if isinstance(event, ApprovalEvent) and event.change is ApprovalChange.ASKED:
-            return  # it waits, and is shown as waiting
         event = _short(event)
         with self._lock:
             if self._group(event):
@@ -177,7 +163,7 @@ class Recent:
         self._tenants.move_to_end(tenant)
         return found
 
-    def _count(self, tenant: _Tenant, event: Told) -> None:
+    def _count(self, tenant: _Tenant, event: Event) -> None:
         if isinstance(event, Decision):
             refused, count = event.outcome is Outcome.DENY, 1
         elif isinstance(event, Repeated) and event.what == "decision":
@@ -191,7 +177,7 @@ class Recent:
                 del tenant.pace[next(iter(tenant.pace))]
         tenant.pace[slot][refused] += count
 
-    def _group(self, event: Told) -> bool:
+    def _group(self, event: Event) -> bool:
         """Count an alarm. Whether the request that raised it has been told right before."""
         if isinstance(event, Decision):
             # Its alarm comes right after it, and does not say which request it was.
@@ -245,12 +231,12 @@ def _together(one: AlarmGroup, other: AlarmGroup) -> AlarmGroup:
     return replace(newer, first=min(one.first, other.first), count=one.count + other.count)
 
 
-def _tenant_of(event: Told) -> str:
+def _tenant_of(event: Event) -> str:
     """Empty: the daemon itself, or a client that belongs to no session."""
-    return "" if isinstance(event, PolicyEvent | DaemonEvent) else event.tenant
+    return getattr(event, "tenant", "")
 
 
-def _short(event: Told) -> Told:
+def _short(event: Event) -> Event:
     """A sandbox chooses its paths: what is kept of them has a bound."""
     if isinstance(event, Decision):
         if len(event.path) + len(event.detail) + len(event.method) > MAX_TEXT:
@@ -264,8 +250,10 @@ def _short(event: Told) -> Told:
         return event
     elif isinstance(event, ApprovalEvent):
         return replace(event, path=cut(event.path), method=cut(event.method, 32))
-    elif len(event.detail) > MAX_TEXT:
-        return replace(event, detail=cut(event.detail))
+    elif len(detail := getattr(event, "detail", "")) > MAX_TEXT:
+        long: Any = event  # of a class that has the field
+        kept: Event = replace(long, detail=cut(detail))
+        return kept
     return event
 
 

@@ -5,14 +5,14 @@ from collections.abc import Callable
 
 from coatcheck.platform.outage import Outage
 from coatcheck.telemetry.audit.log import AuditLog, AuditUnavailable
-from coatcheck.telemetry.events import ApprovalEvent, Event, Repeated, SandboxEvent
+from coatcheck.telemetry.events import Event, Repeated
 from coatcheck.telemetry.log import log_event
 from coatcheck.telemetry.metrics.metrics import Metrics, Sink
 from coatcheck.telemetry.otel.otel import OpenTelemetry
 from coatcheck.telemetry.recent import Recent
 from coatcheck.telemetry.repeats import Repeats
 from coatcheck.telemetry.usage import UsageLedger
-from coatcheck.telemetry.webhook import Webhook
+from coatcheck.telemetry.webhook import Webhook, delivers
 
 _log = logging.getLogger("coatcheck.telemetry")
 
@@ -58,7 +58,7 @@ class Telemetry:
         self._feed(Sink.USAGE, self._use, event)
         if recorded:
             self._show(event)
-        if self._webhook is not None and isinstance(event, SandboxEvent | ApprovalEvent):
+        if self._webhook is not None and delivers(type(event)):
             self._feed(Sink.WEBHOOK, self._webhook.put, event)
 
     def _record(self, event: Event) -> None:

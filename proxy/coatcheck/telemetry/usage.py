@@ -7,7 +7,9 @@ requests that name a dead or invented one leave nothing behind.
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import cast
 
+from coatcheck.telemetry.event_table import TABLE, Use
 from coatcheck.telemetry.events import (
     Completion,
     Decision,
@@ -69,19 +71,14 @@ class UsageLedger:
         """Count `event`; the usage of sessions whose last word this was."""
         with self._lock:
             due: list[str] = []
-            match event:
-                case Decision():
-                    if account := self._accounts.get(event.session):
-                        account.requests += 1
-                        account.running += event.outcome is not Outcome.DENY
-                case Completion():
-                    due += self._completed(event)
-                case SessionEvent(change=SessionChange.OPENED):
-                    opened = _Account(event.tenant, event.subject, event.at)
-                    self._accounts.setdefault(event.session, opened)
-                case SessionEvent() if event.change in _ENDS:
-                    due += self._end(event)
-                case _:
+            match TABLE[type(event)].usage:
+                case Use.REQUEST:
+                    self._requested(cast(Decision, event))
+                case Use.COMPLETION:
+                    due += self._completed(cast(Completion, event))
+                case Use.SESSION:
+                    due += self._changed(cast(SessionEvent, event))
+                case None:
                     pass
             return self._tell(due, event.at) if self._ended else []
 
@@ -89,6 +86,17 @@ class UsageLedger:
         """The usage of sessions that ended and were still waiting for their last requests."""
         with self._lock:
             return self._tell(list(self._ended), at)
+
+    def _requested(self, event: Decision) -> None:
+        if account := self._accounts.get(event.session):
+            account.requests += 1
+            account.running += event.outcome is not Outcome.DENY
+
+    def _changed(self, event: SessionEvent) -> list[str]:
+        if event.change is SessionChange.OPENED:
+            opened = _Account(event.tenant, event.subject, event.at)
+            self._accounts.setdefault(event.session, opened)
+        return self._end(event) if event.change in _ENDS else []
 
     def _end(self, event: SessionEvent) -> list[str]:
         account = self._accounts.pop(event.session, None)

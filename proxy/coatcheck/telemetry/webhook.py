@@ -20,9 +20,8 @@ from urllib.parse import urlsplit
 
 from coatcheck.platform.private_files import PrivateFileError, read_private
 from coatcheck.telemetry.bounded_post import Post, Unanswered
-from coatcheck.telemetry.events import ApprovalEvent, SandboxEvent
-
-type Told = SandboxEvent | ApprovalEvent
+from coatcheck.telemetry.event_table import TABLE, Delivered
+from coatcheck.telemetry.events import Event
 
 logger = logging.getLogger("coatcheck.webhook")
 
@@ -55,13 +54,13 @@ class Webhook:
         self._secret_file = secret_file
         self._post = Post(url, ca_file)
         # A request that waits for a yes has two minutes: news of sandboxes must not hold its question up.
-        self._lines = {kind: _Line(self._try) for kind in (SandboxEvent, ApprovalEvent)}
+        self._lines = {each: _Line(self._try) for each in TABLE if delivers(each)}
 
     def start(self) -> None:
         for line in self._lines.values():
             line.thread.start()
 
-    def put(self, event: Told) -> None:
+    def put(self, event: Event) -> None:
         """Never waits."""
         self._lines[type(event)].put(event)
 
@@ -74,7 +73,7 @@ class Webhook:
             if line.thread.ident is not None:  # a daemon that did not start stops, too
                 line.thread.join(max(deadline - time.monotonic(), 0))
 
-    def _try(self, event: Told) -> str:
+    def _try(self, event: Event) -> str:
         """Empty when it was taken, else why not."""
         body = json.dumps(dataclasses.asdict(event)).encode()
         try:
@@ -86,7 +85,7 @@ class Webhook:
         at = int(time.time())
         headers = {
             "Content-Type": "application/json",
-            "Coatcheck-Event": _name(event),
+            "Coatcheck-Event": _delivered(event).name,
             "Coatcheck-Signature": signature(secret, at, body),
         }
         try:
@@ -99,15 +98,15 @@ class Webhook:
 class _Line:
     """Events of one kind, one after the other, in a thread of their own."""
 
-    def __init__(self, send: Callable[[Told], str]) -> None:
+    def __init__(self, send: Callable[[Event], str]) -> None:
         """`send` says why an event was not taken; empty: it was."""
         self._send = send
-        self._waiting: Queue[Told] = Queue(WAITING)
+        self._waiting: Queue[Event] = Queue(WAITING)
         self._lost = 0
         self.ending = threading.Event()
         self.thread = threading.Thread(target=self._run, name="webhook", daemon=True)
 
-    def put(self, event: Told) -> None:
+    def put(self, event: Event) -> None:
         try:
             self._waiting.put_nowait(event)
         except Full:
@@ -126,7 +125,7 @@ class _Line:
                 continue
             self._deliver(event)
 
-    def _deliver(self, event: Told) -> None:
+    def _deliver(self, event: Event) -> None:
         why = ""
         for pause in (*PAUSES, None):
             try:
@@ -141,10 +140,16 @@ class _Line:
             if pause is None or self.ending.wait(pause):
                 break
         self._lost += 1
-        about = event.approval if isinstance(event, ApprovalEvent) else event.sandbox or "nothing"
-        logger.error("the webhook did not take %s of %s: %s", _name(event), about, why)
+        logger.error("the webhook did not take %s of %s: %s", *_delivered(event), why)
 
 
-def _name(event: Told) -> str:
-    """A sandbox and an approval can both be `refused`: one name each."""
-    return f"approval_{event.change}" if isinstance(event, ApprovalEvent) else event.change.value
+def delivers(event: type) -> bool:
+    """Whether events of this class are sent."""
+    return TABLE[event].webhook is not None
+
+
+def _delivered(event: Event) -> Delivered:
+    named = TABLE[type(event)].webhook
+    if named is None:
+        raise TypeError(f"{type(event).__name__} is no event for the webhook")
+    return named(event)

@@ -10,7 +10,7 @@ from coatcheck.control.backend import Backend
 from coatcheck.control.bridge import STALLED_SECONDS
 from coatcheck.control.caller import EVERY, Caller
 from coatcheck.control.context import Context
-from coatcheck.control.page.told import shown_alarm
+from coatcheck.control.page.present import shown_alarm
 from coatcheck.control.problem import ControlProblem
 from coatcheck.control.views import lease_expires_at
 from coatcheck.decision.policy import LimitScope

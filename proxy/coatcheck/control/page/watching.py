@@ -21,8 +21,8 @@ from coatcheck.control.caller import Action, Caller
 from coatcheck.control.context import Context
 from coatcheck.control.page.browser import HEADERS
 from coatcheck.control.page.logins import Login
+from coatcheck.control.page.present import shown
 from coatcheck.control.page.snapshot import Snapshots
-from coatcheck.control.page.told import shown
 from coatcheck.control.problem import ControlProblem, Refusal
 from coatcheck.decision.session import Session
 

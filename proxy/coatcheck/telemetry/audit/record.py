@@ -13,23 +13,10 @@ from enum import StrEnum
 from json.encoder import encode_basestring_ascii
 from math import isfinite
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final
 
-from coatcheck.telemetry.events import (
-    Alarm,
-    ApprovalEvent,
-    Completion,
-    DaemonEvent,
-    Decision,
-    Event,
-    Inspected,
-    PolicyEvent,
-    Repeated,
-    SandboxEvent,
-    SessionEvent,
-    ShadowDifference,
-    Usage,
-)
+from coatcheck.telemetry.event_table import TABLE
+from coatcheck.telemetry.events import Event
 from coatcheck.telemetry.redaction import mask_handles
 
 GENESIS = "0" * 64
@@ -45,20 +32,7 @@ TUPLE_ITEMS = 16
 LINE_BYTES = 65_536
 """No record is longer: readers may refuse what is."""
 
-TYPES: dict[type, str] = {
-    Decision: "decision",
-    Completion: "completion",
-    SessionEvent: "session",
-    SandboxEvent: "sandbox",
-    ApprovalEvent: "approval",
-    Usage: "usage",
-    Alarm: "alarm",
-    Repeated: "repeated",
-    PolicyEvent: "policy",
-    ShadowDifference: "shadow",
-    DaemonEvent: "daemon",
-    Inspected: "inspection",
-}
+TYPES: Final = {event: row.kind for event, row in TABLE.items()}
 """What `type` says for each event. The log's own records are `log` and `checkpoint`."""
 
 LOG = "log"
@@ -151,13 +125,22 @@ class _Form:
 
 
 def _form(cls: type) -> _Form:
+    kind = TABLE[cls].kind
     hints = typing.get_type_hints(cls)
     names = [field.name for field in dataclasses.fields(cls)]
     template = ",".join(f'"{n}":%s' for n in names)
-    return _Form(TYPES[cls], template, attrgetter(*names), tuple(_encoder(hints[n], n) for n in names))
+    return _Form(kind, template, attrgetter(*names), tuple(_encoder(hints[n], n) for n in names))
 
 
-_FORMS = {cls: _form(cls) for cls in TYPES}
+class _Forms(dict[type, _Form]):
+    """By the class of the event. KeyError for what is none."""
+
+    def __missing__(self, cls: type) -> _Form:
+        self[cls] = form = _form(cls)
+        return form
+
+
+_FORMS = _Forms()
 
 
 def body(event: Event) -> tuple[str, str]:

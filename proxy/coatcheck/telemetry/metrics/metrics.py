@@ -4,7 +4,7 @@ Label values come from closed sets only, by construction: our own enumerations, 
 policy holds. Nothing that a sandbox says becomes a label, or it could grow our memory (I9).
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from enum import StrEnum
 
 from prometheus_client import (
@@ -19,38 +19,12 @@ from prometheus_client.process_collector import ProcessCollector
 
 from coatcheck.decision.comparison import Comparison
 from coatcheck.decision.denial import Reason
-from coatcheck.telemetry.events import (
-    Alarm,
-    ApprovalChange,
-    ApprovalEvent,
-    Completion,
-    Decision,
-    Event,
-    Outcome,
-    PolicyEvent,
-    Revocation,
-    SessionChange,
-    SessionEvent,
-)
+from coatcheck.telemetry.event_table import FAIL_CLOSED, TABLE, Metric
+from coatcheck.telemetry.events import ApprovalChange, Event, Outcome, Revocation, SessionChange
 from coatcheck.telemetry.metrics.pulled import Pulled, PulledCollector
 from coatcheck.telemetry.metrics.table import LATENCY_BUCKETS, METRICS, REVOCATION_BUCKETS
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
-
-FAIL_CLOSED = frozenset(
-    {
-        Reason.POLICY_MISSING,
-        Reason.PLANE_CANNOT,
-        Reason.CAPACITY,
-        Reason.SECRET_UNAVAILABLE,
-        Reason.SECRET_MISSING,
-        Reason.SECRET_UNUSABLE,
-        Reason.AUDIT_UNAVAILABLE,
-        Reason.SHARED_STATE_SILENT,
-        Reason.INTERNAL_ERROR,
-    }
-)
-"""Refusals that are about us, not about what was asked: an operator is woken for these."""
 
 
 class FetchFailure(StrEnum):
@@ -147,8 +121,7 @@ class Metrics:
         self._questions = _Labelled(self._counter("dns_questions_total"), DNS_TYPES, DnsOutcome)
         self._fetches = _Labelled(self._counter("vault_fetch_failures_total"), FetchFailure)
         self._compared = _Labelled(self._counter("shadow_requests_total"), Comparison)
-        bytes_total = self._counter("bytes_total")
-        self._up, self._down = bytes_total.labels("up"), bytes_total.labels("down")
+        self._bytes = _Labelled(self._counter("bytes_total"), ("up", "down"))
         self._scrubbed = self._counter("scrubbed_total")
         self._audit_failures = self._counter("audit_failures_total")
         doc = METRICS["added_latency_seconds"]
@@ -158,6 +131,8 @@ class Metrics:
             doc.name, doc.help, doc.labels, buckets=REVOCATION_BUCKETS, registry=self._registry
         )
         self._revocations = {what: revocations.labels(what) for what in Revocation}
+        self._moves: dict[tuple[Metric, tuple[object, ...]], Callable[[float], None]] = {}
+        """As many as there are children: the labels are of closed sets."""
         self._start_at_zero()
 
     def _counter(self, name: str) -> Counter:
@@ -189,34 +164,50 @@ class Metrics:
             self._approvals.start_at_zero(answer)
         for result in ("loaded", "refused"):
             self._loads.start_at_zero(result)
+        for direction in ("up", "down"):
+            self._bytes.start_at_zero(direction)
 
     def __call__(self, event: Event) -> None:
         """Count `event`. ValueError when a label value is outside its closed set."""
-        match event:
-            case Decision():
-                self._decisions.child(event.outcome, event.reason).inc()
-                self._latency.observe(event.added_seconds)
-                if event.reason in FAIL_CLOSED:
-                    self._fail_closed.child(event.reason).inc()
-            case Completion():
-                self._up.inc(event.bytes_up)
-                self._down.inc(event.bytes_down)
-                if event.scrubbed:
-                    self._scrubbed.inc(event.scrubbed)
-                if event.aborted is not None:
-                    self._aborted.child(event.aborted).inc()
-            case Alarm():
-                self._alarms.child(event.reason).inc()
-            case SessionEvent():
-                self._changes.child(event.change).inc()
-            case ApprovalEvent():
-                self._approvals.child(event.change).inc()
-            case PolicyEvent():
-                self._loads.child("loaded" if event.loaded else "refused").inc()
-                if event.loaded:
-                    self.pulled.policy_loaded(event.name, event.sha256)
-            case _:
-                pass
+        count = TABLE[type(event)].metrics
+        if count is not None:
+            count(self._count, event)
+
+    def _count(self, name: Metric, labels: tuple[object, ...], amount: float) -> None:
+        try:
+            move = self._moves[name, labels]
+        except KeyError:
+            if name == "policy_info":  # a gauge, and hashes are no closed set
+                self.pulled.policy_loaded(*map(str, labels))
+                return
+            move = self._moves[name, labels] = self._move(name, labels)
+        move(amount)
+
+    def _move(self, name: Metric, labels: tuple[object, ...]) -> Callable[[float], None]:
+        """What an event moves; ValueError when a label is outside its closed set."""
+        match name:
+            case "decisions_total":
+                return self._decisions.child(*labels).inc
+            case "fail_closed_total":
+                return self._fail_closed.child(*labels).inc
+            case "aborted_total":
+                return self._aborted.child(*labels).inc
+            case "alarms_total":
+                return self._alarms.child(*labels).inc
+            case "session_changes_total":
+                return self._changes.child(*labels).inc
+            case "approvals_total":
+                return self._approvals.child(*labels).inc
+            case "policy_loads_total":
+                return self._loads.child(*labels).inc
+            case "bytes_total":
+                return self._bytes.child(*labels).inc
+            case "scrubbed_total":
+                return self._scrubbed.inc
+            case "added_latency_seconds":
+                return self._latency.observe
+            case "policy_info":
+                raise ValueError("a gauge that is read when somebody scrapes")
 
     def audit_failed(self) -> None:
         """A record could not be written, and so a request was refused."""

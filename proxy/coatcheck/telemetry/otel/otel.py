@@ -20,7 +20,8 @@ from coatcheck import __version__
 from coatcheck.platform.errors import CoatcheckError
 from coatcheck.platform.outage import Outage
 from coatcheck.settings.daemon import Settings
-from coatcheck.telemetry.events import Completion, Decision, Event, SessionChange, SessionEvent
+from coatcheck.telemetry.event_table import TABLE
+from coatcheck.telemetry.events import Completion, Decision, Event
 from coatcheck.telemetry.log import LogLine, line
 from coatcheck.telemetry.otel.requests import Request, Requests
 
@@ -122,7 +123,7 @@ class OpenTelemetry:
                 return
             if isinstance(event, Decision) and len(event.path) > LONGEST_PATH:
                 event = replace(event, path=event.path[:LONGEST_PATH])
-        elif "logs" not in self._signals or _is_routine(event):
+        elif "logs" not in self._signals or TABLE[type(event)].otlp_level(event) is None:
             return
         self.put(event)
 
@@ -226,8 +227,3 @@ class _Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.name not in ("coatcheck.events", logger.name):
             self._sink.put(line(record))
-
-
-def _is_routine(event: Event) -> bool:
-    """Every lease is renewed twice a minute: that is in the audit log and in the metrics."""
-    return isinstance(event, SessionEvent) and event.change is SessionChange.RENEWED

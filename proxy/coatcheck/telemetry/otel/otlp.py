@@ -28,8 +28,8 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
 
 from coatcheck import __version__
-from coatcheck.telemetry.audit.record import TYPES
-from coatcheck.telemetry.events import Alarm, Event, Inspected, Outcome, PolicyEvent, Repeated
+from coatcheck.telemetry.event_table import TABLE
+from coatcheck.telemetry.events import Event, Outcome
 from coatcheck.telemetry.log import LogLine
 from coatcheck.telemetry.otel.requests import Request
 from coatcheck.telemetry.redaction import mask, mask_handles
@@ -169,14 +169,15 @@ def log_record(told: Event | LogLine) -> LogRecord:
         if told.exception:
             found.append(("exception.stacktrace", "\n".join(told.exception)))
         return _record(told.at, told.level, "", told.message, found)
-    kind, fields = TYPES[type(told)], dataclasses.fields(told)
+    row, fields = TABLE[type(told)], dataclasses.fields(told)
     found = [
         (f"coatcheck.{each.name}", _plain(value))
         for each in fields
         if each.name not in ("at", "request_id") and (value := getattr(told, each.name)) is not None
     ]
-    subject = next((getattr(told, n) for n in ("change", "reason", "what", "result") if hasattr(told, n)), "")
-    record = _record(told.at, _level(told), f"coatcheck.{kind}", f"{kind} {subject}".strip(), found)
+    subject = getattr(told, row.subject) if row.subject else ""
+    level = row.otlp_level(told) or logging.INFO
+    record = _record(told.at, level, f"coatcheck.{row.kind}", f"{row.kind} {subject}".strip(), found)
     request_id = getattr(told, "request_id", "")
     if request_id:
         record.trace_id = trace_id(request_id)
@@ -194,18 +195,6 @@ def _record(at: float, level: int, name: str, body: str, found: Iterable[tuple[s
         body=AnyValue(string_value=_text(body)),
         attributes=_attributes(found),
     )
-
-
-def _level(event: Event) -> int:
-    match event:
-        case Inspected(result="found"):
-            return logging.CRITICAL
-        case PolicyEvent(loaded=False):
-            return logging.ERROR
-        case Alarm() | Repeated(what="alarm"):
-            return logging.WARNING
-        case _:
-            return logging.INFO
 
 
 def _plain(value: Any) -> Value:

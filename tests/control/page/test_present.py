@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from coatcheck.control.page.told import only_own, shown, shown_alarm
+from coatcheck.control.page.present import only_own, shown, shown_alarm
 from coatcheck.decision.comparison import Comparison
 from coatcheck.decision.denial import EXPLANATIONS, Reason
 from coatcheck.telemetry.events import (
     ApprovalChange,
     ApprovalEvent,
     DaemonEvent,
+    Event,
     Outcome,
     PolicyEvent,
     Repeated,
@@ -18,7 +19,7 @@ from coatcheck.telemetry.events import (
     SessionEvent,
     ShadowDifference,
 )
-from coatcheck.telemetry.recent import AlarmGroup, Numbered, Told
+from coatcheck.telemetry.recent import AlarmGroup, Numbered
 from tests.telemetry.test_recent import ALARM, DENIED
 
 OWN, OTHER = "ses_" + 24 * "a", "ses_" + 24 * "b"
@@ -64,7 +65,7 @@ def test_what_was_allowed_says_whether_a_credential_went_with_it() -> None:
         (DaemonEvent(1.0, "audit_truncated", "2 records"), "daemon: audit truncated"),
     ],
 )  # fmt: skip
-def test_everything_else_is_a_note_in_plain_words(event: Told, words: str) -> None:
+def test_everything_else_is_a_note_in_plain_words(event: Event, words: str) -> None:
     """With who did it, where somebody did."""
     told = shown(Numbered(1, event), sees)
     assert told["kind"] == "note" and words in told["words"]
