@@ -123,8 +123,10 @@ class OpenTelemetry:
                 return
             if isinstance(event, Decision) and len(event.path) > LONGEST_PATH:
                 event = replace(event, path=event.path[:LONGEST_PATH])
-        elif "logs" not in self._signals or TABLE[type(event)].otlp_level(event) is None:
-            return
+        else:
+            row = TABLE.get(type(event))  # an event without one is counted as broken when its turn comes
+            if "logs" not in self._signals or (row is not None and row.otlp_level(event) is None):
+                return
         self.put(event)
 
     def put(self, told: Event | LogLine) -> None:
