@@ -21,7 +21,7 @@ from coatcheck.launcher.metadata import MetadataService
 from tests.corpus.driver import PATIENCE, STEPS, Connection, Driver
 from tests.corpus.expand import KINDS
 from tests.corpus.proxies import Coatcheck, Inside, token_of
-from tests.launcher.metadata_socket import Somebody, metadata_on
+from tests.launcher.metadata_socket import metadata_on, somebody
 
 _SENTINEL: Final = 0xFFFF
 _SERVICES: Final[dict[str, MetadataService]] = {}
@@ -49,7 +49,7 @@ async def _metadata(driver: Driver) -> tuple[asyncio.StreamReader, asyncio.Strea
     stack.callback(shutil.rmtree, directory)
     stack.callback(_SERVICES.pop, session)
     stack.callback(service.close)
-    path = await stack.enter_async_context(metadata_on(service, Somebody("agent", session), directory / "m"))
+    path = await stack.enter_async_context(metadata_on(service, somebody("agent", session), directory / "m"))
     driver.undo.append(("metadata", stack.aclose))
     return await asyncio.open_unix_connection(path)
 

@@ -3,22 +3,20 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-from coatcheck.launcher.channel import Chunk, Note
-from coatcheck.launcher.metadata import MetadataService, Who
+from coatcheck.launcher.channel import Chunk, Note, Stream
+from coatcheck.launcher.metadata import MetadataService
+from coatcheck.launcher.spec import Identity
 
 
-@dataclass(frozen=True, slots=True)
-class Somebody:
+def somebody(name: str, session: str) -> Identity:
     """An identity inside, as the supervisor knows it."""
+    nowhere = Path("/nowhere")
+    return Identity(name, 1000, session, nowhere, {}, nowhere, nowhere, nowhere)
 
-    name: str
-    session: str
 
-
-class SocketStream:
+class SocketStream(Stream):
     """A connection with the face of a `launcher.channel.Stream`."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -28,7 +26,7 @@ class SocketStream:
         data = await self._reader.read(1024)
         return Chunk(data) if data else None
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data: bytes, flags: int = 0) -> None:
         self._writer.write(data)
         await self._writer.drain()
 
@@ -38,7 +36,7 @@ class SocketStream:
 
 
 @asynccontextmanager
-async def metadata_on(service: MetadataService, who: Who, path: Path) -> AsyncIterator[Path]:
+async def metadata_on(service: MetadataService, who: Identity, path: Path) -> AsyncIterator[Path]:
     """`path` leads to the service as `who`."""
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

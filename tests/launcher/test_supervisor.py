@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from coatcheck.client.control import ControlError
+from coatcheck.client.control import ControlClient, ControlError
 from coatcheck.launcher import reporting
 from coatcheck.launcher.channel import ChannelBroken
 from coatcheck.launcher.machine import MachineError
@@ -24,8 +24,11 @@ SECONDS = 20.0
 """Until something that takes milliseconds counts as stuck."""
 
 
-class Nobody:
+class Nobody(ControlClient):
     """A daemon for the metadata service, which no test here asks."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("/nowhere"))
 
     def show(self, session: str) -> dict[str, Any]:
         raise AssertionError(session)

@@ -17,8 +17,9 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from coatcheck.client.control import ControlClient
 from coatcheck.decision.ratelimit import Rate, Rates
 from coatcheck.launcher.metadata_aws import (
     CONTAINER,
@@ -29,9 +30,11 @@ from coatcheck.launcher.metadata_aws import (
     instance_role,
     role_list,
 )
-from coatcheck.launcher.metadata_handles import Control, Handles
-from coatcheck.launcher.metadata_http import CONTAINER_HOST, Answer, Asked, Bytes, Refused, converse
+from coatcheck.launcher.metadata_handles import Handles
+from coatcheck.launcher.metadata_http import CONTAINER_HOST, Answer, Asked, Refused, converse
 from coatcheck.launcher.metadata_tokens import MAX_TTL, LastingTokens, Tokens
+from coatcheck.launcher.spec import Identity
+from coatcheck.launcher.stream import Stream
 
 TOKEN_PATH: Final = "/latest/api/token"
 TOKEN_HEADER: Final = "x-aws-ec2-metadata-token"
@@ -48,22 +51,12 @@ type Action = Callable[[Asked, str], Awaitable[Answer]]
 """A request, and the identity whose it is. It raises Refused."""
 
 
-class Who(Protocol):
-    """A `launcher.spec.Identity`, as far as it is used here."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def session(self) -> str: ...
-
-
 class MetadataService:
     """Of one sandbox. Belongs to the supervisor's event loop."""
 
     def __init__(
         self,
-        control: Control,
+        control: ControlClient,
         sandbox: str,
         limits: Callable[[], Mapping[str, object]] = dict,
         *,
@@ -86,7 +79,7 @@ class MetadataService:
         self._rates: Rates[str] = Rates(RATE, MAX_CONNECTIONS)
         self._connections = 0
 
-    async def serve(self, stream: Bytes, who: Who) -> None:
+    async def serve(self, stream: Stream, who: Identity) -> None:
         """One `metadata` stream of the guest, until it is over."""
         if self._connections >= MAX_CONNECTIONS:
             await stream.end()
@@ -97,11 +90,11 @@ class MetadataService:
         finally:
             self._connections -= 1
 
-    def environment(self, who: Who) -> dict[str, str]:
+    def environment(self, who: Identity) -> dict[str, str]:
         """Variables with which AWS SDKs find their keys here, instead of AWS_ACCESS_KEY_ID and its like."""
         return container_environment(self._lasting.issue(who.name, who.session))
 
-    def rebind(self, who: Who) -> None:
+    def rebind(self, who: Identity) -> None:
         """The sandbox has a new generation: tokens and handles of the one before are worth nothing (I10)."""
         self._tokens = Tokens(self._clock)
         self._handles.forget(who.session)
@@ -111,7 +104,7 @@ class MetadataService:
 
     # --- one request -----------------------------------------------------------------------------------
 
-    async def _answer(self, asked: Asked, who: Who) -> Answer:
+    async def _answer(self, asked: Asked, who: Identity) -> Answer:
         if self._rates.wait(who.name, self._clock()):
             raise Refused(429, "too_many_requests", "wait a second", ("Retry-After", "1"))
         if asked.path == TOKEN_PATH:
@@ -132,7 +125,7 @@ class MetadataService:
             _log.error("a metadata request failed", extra={"error": type(error).__name__})
             raise Refused(500, "internal", "the metadata service failed") from None
 
-    def _token(self, asked: Asked, who: Who) -> Answer:
+    def _token(self, asked: Asked, who: Identity) -> Answer:
         if asked.method != "PUT":
             raise Refused(405, "method_not_allowed", "a token is made with PUT", ("Allow", "PUT"))
         if asked.host == CONTAINER_HOST:
@@ -143,7 +136,7 @@ class MetadataService:
         token = self._tokens.issue(who.name, int(ttl))
         return Answer(200, token.encode(), "text/plain", ((TTL_HEADER, ttl),))
 
-    def _check_token(self, asked: Asked, who: Who) -> None:
+    def _check_token(self, asked: Asked, who: Identity) -> None:
         """On the containers' host SDKs need none; one that is shown there must hold all the same."""
         at_containers = asked.host == CONTAINER_HOST
         if at_containers and asked.path != CONTAINER and not asked.path.startswith(f"{CONTAINER}/"):
@@ -158,7 +151,7 @@ class MetadataService:
 
     # --- resources ---------------------------------------------------------------------------------------
 
-    async def _resource(self, path: str, who: Who) -> Answer:
+    async def _resource(self, path: str, who: Identity) -> Answer:
         if path == "/v1/limits":
             return _json(self._limits())
         shown = await self._handles.show(who.session)
@@ -185,7 +178,7 @@ class MetadataService:
                 return _json({"instanceId": self._sandbox, "version": "2017-09-30"})
         return await self._credential(path, who, shown)
 
-    async def _credential(self, path: str, who: Who, shown: Mapping[str, Any]) -> Answer:
+    async def _credential(self, path: str, who: Identity, shown: Mapping[str, Any]) -> Answer:
         parent, _, name = path.rpartition("/")
         if parent == "/v1/handles":
             minted = await self._handles.mint(who.session, name)

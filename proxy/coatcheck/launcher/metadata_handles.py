@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from coatcheck.client.control import ControlError
+from coatcheck.client.control import ControlClient, ControlError
 from coatcheck.launcher.metadata_http import Refused
 
 HANDLE_SECONDS: Final = 600.0
@@ -17,14 +17,6 @@ SHOWN_SECONDS: Final = 1.0
 """For which what the daemon said of a session is believed; it bounds what a guest makes the daemon do."""
 THREADS: Final = 2
 _OVER: Final = frozenset({"session_closed", "unknown_session"})
-
-
-class Control(Protocol):
-    """A ControlClient, as far as it is used here. It blocks, with a timeout of its own."""
-
-    def show(self, session: str) -> dict[str, Any]: ...
-
-    def mint(self, session: str, credential: str, ttl_seconds: float | None = None) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +36,7 @@ class Handles:
 
     def __init__(
         self,
-        control: Control,
+        control: ControlClient,
         *,
         handle_seconds: float = HANDLE_SECONDS,
         aws_seconds: float = AWS_SECONDS,

@@ -10,11 +10,11 @@ import contextlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import h11
 
-from coatcheck.launcher.channel import Chunk, Note
+from coatcheck.launcher.channel import Note, Stream
 
 IMDS_HOST: Final = "169.254.169.254"
 CONTAINER_HOST: Final = "169.254.170.2"
@@ -23,7 +23,7 @@ HOSTS: Final = frozenset({IMDS_HOST, CONTAINER_HOST})
 
 MAX_HEAD: Final = 8 * 1024
 MAX_BODY: Final = 1024
-"""Bytes. Only a new size is sent, in sixty; some clients send an empty JSON object with everything."""
+"""Stream. Only a new size is sent, in sixty; some clients send an empty JSON object with everything."""
 MAX_REQUESTS: Final = 100
 """On one connection."""
 REQUEST_SECONDS: Final = 10.0
@@ -31,16 +31,6 @@ REQUEST_SECONDS: Final = 10.0
 
 _PASSED_ON: Final = frozenset({"forwarded", "via", "x-real-ip", "origin", "referer"})
 _PASSED_ON_PREFIXES: Final = ("x-forwarded-", "sec-fetch-")
-
-
-class Bytes(Protocol):
-    """A `launcher.channel.Stream`, as far as it is used here."""
-
-    async def read(self) -> Chunk | Note | None: ...
-
-    async def write(self, data: bytes) -> None: ...
-
-    async def end(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +68,7 @@ class Refused(Exception):
         return Answer(self.status, json.dumps({"error": error}).encode(), headers=self.headers)
 
 
-async def converse(stream: Bytes, respond: Callable[[Asked], Awaitable[Answer]]) -> None:
+async def converse(stream: Stream, respond: Callable[[Asked], Awaitable[Answer]]) -> None:
     """Answer requests until the guest ends the stream, breaks a rule, or has had its share of them."""
     connection = h11.Connection(h11.SERVER, MAX_HEAD)
     with contextlib.suppress(TimeoutError, h11.LocalProtocolError):
@@ -104,7 +94,7 @@ async def converse(stream: Bytes, respond: Callable[[Asked], Awaitable[Answer]])
     await stream.end()
 
 
-async def _request(connection: h11.Connection, stream: Bytes) -> tuple[h11.Request | None, bytes]:
+async def _request(connection: h11.Connection, stream: Stream) -> tuple[h11.Request | None, bytes]:
     """The next whole request; None when there is no other."""
     request: h11.Request | None = None
     body = b""
@@ -149,7 +139,7 @@ def _checked(request: h11.Request, body: bytes) -> Asked:
     return Asked(request.method.decode("ascii"), host, target.partition("?")[0], headers, body)
 
 
-async def _send(connection: h11.Connection, stream: Bytes, answer: Answer, *, head: bool) -> None:
+async def _send(connection: h11.Connection, stream: Stream, answer: Answer, *, head: bool) -> None:
     headers = [
         ("Content-Type", answer.content_type),
         ("Content-Length", str(len(answer.body))),

@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 
 from coatcheck.client.control import ControlClient
 from coatcheck.launcher.agent import AgentError, set_clock
@@ -21,6 +21,7 @@ from coatcheck.launcher.egress import Egress
 from coatcheck.launcher.limits import LimitName
 from coatcheck.launcher.machine import Machine, MachineError
 from coatcheck.launcher.metadata import MetadataService
+from coatcheck.launcher.namespace import NamespaceMachine
 from coatcheck.launcher.operations import OperationQueue
 from coatcheck.launcher.preparing import environment
 from coatcheck.launcher.presence import Presence
@@ -39,17 +40,6 @@ LAST_WORDS_SECONDS: Final = 2.0
 """How long a machine whose channel closed may take to say why."""
 
 type Notice = dict[str, Any]
-
-
-@runtime_checkable
-class Counting(Protocol):
-    """A machine whose limits are kept outside of it."""
-
-    def hits(self) -> frozenset[LimitName]: ...
-
-    @property
-    def unenforced(self) -> tuple[str, ...]:
-        """A sentence for each limit that this host gives no means for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +119,7 @@ class Supervisor:
 
     def hits(self) -> frozenset[LimitName]:
         """Which limits the host's kernel saw it run into since the last call, where that counts them."""
-        return self.machine.hits() if isinstance(self.machine, Counting) else frozenset()
+        return self.machine.hits() if isinstance(self.machine, NamespaceMachine) else frozenset()
 
     def end(self, ending: Ending, detail: str) -> None:
         """End the sandbox. The first word counts."""
@@ -296,7 +286,7 @@ class Supervisor:
             self.end(Ending.IDLE, f"nobody was connected to it for {self.spec.idle_seconds:g} s")
 
     def _unenforced(self) -> str:
-        return "; ".join(self.machine.unenforced) if isinstance(self.machine, Counting) else ""
+        return "; ".join(self.machine.unenforced) if isinstance(self.machine, NamespaceMachine) else ""
 
     def _tell(self, notice: Notice) -> None:
         for listener in tuple(self.listeners):

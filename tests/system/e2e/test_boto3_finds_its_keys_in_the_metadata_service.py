@@ -14,7 +14,7 @@ from coatcheck.launcher.metadata_handles import Handles
 from coatcheck.state.sessions import NewSession
 from tests.daemon import TestDaemon
 from tests.debian import find
-from tests.launcher.metadata_socket import Somebody, metadata_on
+from tests.launcher.metadata_socket import metadata_on, somebody
 from tests.system.e2e import guest_network
 from tests.system.e2e.aws_origin import AwsOrigin, aws_keys
 from tests.system.e2e.inside import Inside, inside
@@ -77,7 +77,7 @@ async def guest_of(
     service = MetadataService(
         control, "sbx_0123456789abcdef", handles=Handles(control, aws_seconds=aws_seconds)
     )
-    who = Somebody("agent", session.id)
+    who = somebody("agent", session.id)
     sandbox = await daemon.sandbox(subject="only for its variables")
     without = {
         name: value.replace(sandbox.proxy, "http://127.0.0.1:3128")

@@ -17,10 +17,11 @@ from coatcheck.launcher import metadata_http
 from coatcheck.launcher.metadata import MAX_CONNECTIONS, RATE, TTL_HEADER, MetadataService
 from coatcheck.launcher.metadata_handles import Handles
 from coatcheck.launcher.metadata_tokens import LastingTokens
+from coatcheck.launcher.spec import Identity
 from coatcheck.state.sessions import NewSession
 from tests.daemon import TestDaemon, running_daemon
 from tests.known_secrets import known_secret
-from tests.launcher.metadata_socket import Somebody, answer, ask, metadata_on, request
+from tests.launcher.metadata_socket import answer, ask, metadata_on, request, somebody
 from tests.upstreams import UpstreamTls
 
 POLICY = """
@@ -77,7 +78,7 @@ class Guest:
     control: Counting
     agent: Path
     tool: Path
-    who: Somebody
+    who: Identity
     now: list[float] = field(default_factory=lambda: [0.0])
     """Seconds that the service's clocks are ahead."""
 
@@ -119,9 +120,9 @@ async def guest(
             )
         )
         wanted = NewSession("acme", "agent", "default")
-        agent = Somebody("agent", daemon.state.open_session(wanted, "uid:0")[0].id)
+        agent = somebody("agent", daemon.state.open_session(wanted, "uid:0")[0].id)
         less = NewSession("acme", "tool", "default", credentials=frozenset({"openai"}))
-        tool = Somebody("tool", daemon.state.open_session(less, "uid:0")[0].id)
+        tool = somebody("tool", daemon.state.open_session(less, "uid:0")[0].id)
         control = Counting(daemon.settings.control, timeout=5)
         now = [0.0]
         service = MetadataService(
@@ -364,7 +365,7 @@ async def test_the_containers_host_needs_no_token_but_a_shown_one_must_hold(gues
 async def test_a_token_in_a_processs_environment_holds_where_its_process_goes_on(guest: Guest) -> None:
     """After a fork, a restore, a wake: the process cannot be told another, and its SDK asks with this one. In
     a sandbox that its process does not come from, and as another identity, it is worth nothing."""
-    before = Somebody("agent", "ses_of_the_parent")
+    before = somebody("agent", "ses_of_the_parent")
     for key, ancestors, name, status in (
         (b"k" * 32, [before.session, "ses_older"], "agent", 200),
         (b"k" * 32, ["ses_older"], "agent", 401),
