@@ -229,7 +229,7 @@ class Call:
             if isinstance(put_in, Deny):
                 return put_in
             credentials = put_in
-            self._minted = minted_values(verdict, credentials)
+            self._minted = tuple(minted_values(verdict, credentials))
             self._travels = secret_travels(verdict, self._secrets)
             for value, username in values_to_scrub(verdict, self._secrets):
                 if not self._shared.secrets.add(verdict.session.id, value, username):

@@ -47,10 +47,11 @@ def values_to_scrub(verdict: Inject, secrets: Mapping[str, Secret]) -> Iterator[
             yield value, credential.inject.basic_username
 
 
-def minted_values(verdict: Inject, edits: Edits) -> tuple[str, ...]:
+def minted_values(verdict: Inject, edits: Edits) -> Iterator[str]:
     """What the edits hold that was made for this request, and must not come back either."""
-    injectors = [each.credential.inject for each in verdict.injections if each.credential.scrub]
-    return tuple(value for injector in injectors for value in injector.minted(edits))
+    for injection in verdict.injections:
+        if injection.credential.scrub:
+            yield from injection.credential.inject.minted(edits)
 
 
 def secret_texts(credential: Credential, secret: Secret) -> tuple[str, ...]:
