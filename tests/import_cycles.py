@@ -7,19 +7,15 @@ Imports within functions and under TYPE_CHECKING count: they delay a cycle, and 
 from graphlib import CycleError, TopologicalSorter
 
 from grimp import ImportGraph
-from importlinter import Contract, ContractCheck, fields, output
-from importlinter.application.contract_utils import AlertLevel, remove_ignored_imports
+from importlinter import Contract, ContractCheck, output
 
 
 class NoCycles(Contract):
-    """`ignore_imports` leaves imports out, as in all contracts."""
+    """Of all files; it has no exceptions."""
 
     type_name = "no_cycles"
-    ignore_imports = fields.SetField(subfield=fields.ImportExpressionField(), required=False)
 
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
-        ignored = self.ignore_imports
-        remove_ignored_imports(graph, ignored, AlertLevel.ERROR)  # type: ignore[arg-type]
         cycle = cycle_in(graph)
         return ContractCheck(kept=not cycle, metadata={"cycle": cycle})
 

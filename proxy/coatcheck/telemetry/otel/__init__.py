@@ -1,4 +1,4 @@
 """Traces and logs in OpenTelemetry's wire format.
 
-May import: telemetry, telemetry/audit, settings, platform.
+May import: telemetry, settings, platform.
 """
