@@ -56,7 +56,7 @@ class Dying:
             get=lambda _: self.sandbox,
             noted=self._noted,
             give_up=self._give_up,
-            settle=lambda _: self.sandbox,
+            is_down=lambda _: True,
         )
         self.revoked = False
         incarnations: Any = SimpleNamespace(
@@ -162,7 +162,7 @@ class Sleeping:
         sandboxes: Any = SimpleNamespace(
             all=lambda: tuple(self.there.values()),
             get=self.there.get,
-            settle=self.there.get,
+            is_down=lambda _: True,
             noted=lambda name, change, detail: self.told.append((name, change, detail)),
             kept=kept,
         )
@@ -239,7 +239,7 @@ class Saving:
         record = SimpleNamespace(generation=2)
         kept = SimpleNamespace(snapshots=self._snapshots, record=lambda sandbox: record)
         sandboxes: Any = SimpleNamespace(
-            all=self._all, get=self._get, settle=self._get, noted=self._noted, kept=kept
+            all=self._all, get=self._get, is_down=lambda _: True, noted=self._noted, kept=kept
         )
         none: Any = None  # what is only saved begins nothing
         self.reconciler = Reconciler(

@@ -49,7 +49,8 @@ AFTERLIFE_SECONDS: Final = 120
 
 
 async def open_sandbox(context: Context, wanted: NewSandbox, caller: Caller) -> Sandbox:
-    """A sandbox that is starting. ControlProblem, with nothing left of it, when it cannot be had."""
+    """A sandbox that is starting. ControlProblem or SandboxRefused, with nothing left of it, when it cannot
+    be had."""
     sandboxes = context.backend.sandboxes
     choice = await asyncio.to_thread(sandboxes.choose, wanted.backend, wanted.image)
     lacks = caller.may_give(wanted.tenant, wanted.policy, choice.isolation, OriginClass.SOCKET)

@@ -87,7 +87,7 @@ class Reconciler:
 
     async def _sweep(self, sandbox: Sandbox) -> None:
         """If its supervisor is gone it is over, and what it left is removed."""
-        if sandbox.state is not SandboxState.ENDED:
+        if not self._sandboxes.is_down(sandbox.id):
             await asyncio.to_thread(self._sandboxes.settle, sandbox.id)
 
     # --- waking and recovering --------------------------------------------------------------------------

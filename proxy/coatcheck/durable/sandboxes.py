@@ -1,7 +1,7 @@
-"""The daemon's sandboxes: admitted, given a supervisor each, asked about, swept up when one is gone.
+"""The daemon's sandboxes: one entry each, from its admission to what is left when its supervisor is gone.
 
-Thread-safe, and every call here is short but `choose`, which may measure, and `kill`, which may wait. What a
-supervisor is told stands in its spec; afterwards it speaks to the daemon through the control API.
+Thread-safe. Calls are short, but `choose` may measure for seconds, and `kill` may wait. A supervisor gets all
+that it needs in its spec; afterwards it speaks to the daemon through the control API.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ from coatcheck.telemetry.events import SandboxChange, SandboxEvent
 logger = logging.getLogger("coatcheck.launcher")
 
 MAX_REMEMBERED: Final = 256
-"""Sandboxes that ended, so that whoever asks is told why."""
+"""Sandboxes that ended, so that callers can see why."""
 KILL_SECONDS: Final = 45.0
 """A supervisor that has not ended by then is killed: a little more than it gives its machine."""
 
@@ -68,7 +68,7 @@ REPORTS: Final = {
     SandboxState.ENDING: Event.ENDS,
 }
 
-type Tell = Callable[[SandboxEvent], None]
+type Emit = Callable[[SandboxEvent], None]
 
 
 class Sandboxes:
@@ -78,7 +78,7 @@ class Sandboxes:
     def __init__(
         self,
         settings: Settings,
-        tell: Tell,
+        emit: Emit,
         end_session: Callable[[str, str], None],
         trust: TrustFiles | None = None,
     ) -> None:
@@ -92,7 +92,7 @@ class Sandboxes:
         self._starting = 0
         """How many are being started or claimed just now."""
         self._closing = False
-        self._tell = tell
+        self._emit = emit
         self._end_session = end_session
         self.pool = Pool(settings, trust, self._root, self.choose, self.all)
 
@@ -136,7 +136,7 @@ class Sandboxes:
             return self._admit(wanted, sandbox_id)
         except SandboxRefused as error:
             if error.problem is not SandboxProblem.SANDBOX_BUSY:  # somebody has it, so nothing was refused
-                self._tell(refusal_of(wanted, sandbox_id or "", error))
+                self._emit(refusal_of(wanted, sandbox_id or "", error))
             raise
 
     def _admit(self, wanted: WantedSandbox, sandbox_id: str | None) -> Admitted:
@@ -224,7 +224,7 @@ class Sandboxes:
             with self.starting():
                 return self._start(admitted, identities, back, boots=boots)
         except SandboxRefused as error:
-            self._tell(refusal_of(admitted.wanted, admitted.id, error))
+            self._emit(refusal_of(admitted.wanted, admitted.id, error))
             raise
 
     def _start(
@@ -250,7 +250,7 @@ class Sandboxes:
             nonlocal announced
             first = first_event(sandbox, back, word)
             if first is not None:
-                self._told(sandbox, *first)
+                self._emit_change(sandbox, *first)
             elif back is not None:
                 woken = Path(back.snapshot) == self.kept.asleep(sandbox.id)
                 announced = SandboxChange.WOKE if woken else SandboxChange.RESTORED
@@ -275,7 +275,7 @@ class Sandboxes:
         sandbox = sandbox_of(replace(admitted, id=unclaimed.id), identities)
 
         def beginning() -> None:
-            self._told(sandbox, SandboxChange.CREATED, word)
+            self._emit_change(sandbox, SandboxChange.CREATED, word)
             with self._lock:  # before it reports
                 self._entries.pop(admitted.id, None)
                 entry = Entry(sandbox.id, admitted.wanted, sandbox=sandbox, process=unclaimed.process)
@@ -324,20 +324,20 @@ class Sandboxes:
         return entry.known
 
     def _moved(self, announced: SandboxChange, before: State, now: Sandbox) -> None:
-        """What a change of a sandbox with a supervisor has for consequences."""
+        """The consequences of a change of one whose supervisor is there."""
         if now.over:
             self.kept.ended(now)  # before anything of it is: a daemon that dies here must not bring it back
             self._let_go(now)
-            self._told(now, SandboxChange.ENDED, now.detail)
+            self._emit_change(now, SandboxChange.ENDED, now.detail)
         elif before is State.STARTING and now.state in (SandboxState.RUNNING, SandboxState.PAUSED):
             self.kept.awake(now.id)
             with contextlib.suppress(OSError):  # a daemon that comes after us finds it as it is
                 run_directory.describe(self.directory(now.id), now)
-            self._told(now, announced, "")
+            self._emit_change(now, announced, "")
         elif now.state is SandboxState.SLEEPING and before is not State.SLEEPING:
-            self._told(now, SandboxChange.SLEEPING, "")
+            self._emit_change(now, SandboxChange.SLEEPING, "")
         elif before is State.SLEEPING and now.state is SandboxState.RUNNING:
-            self._told(now, SandboxChange.WOKE, "")
+            self._emit_change(now, SandboxChange.WOKE, "")
 
     def scale(self, sandbox_id: str, memory_mib: int | None, cpus: int | None) -> Size:
         """Another size for one that runs, as its caller asks; what is None stays. SandboxRefused."""
@@ -356,7 +356,7 @@ class Sandboxes:
             now = entry.sandbox
         with contextlib.suppress(FileNotFoundError):  # it ends at this moment
             run_directory.describe(self.directory(sandbox_id), now)  # for a daemon that comes after us
-        self._told(now, SandboxChange.RESIZED, f"{size.memory_mib} MiB, {size.cpus} CPUs: {by}")
+        self._emit_change(now, SandboxChange.RESIZED, f"{size.memory_mib} MiB, {size.cpus} CPUs: {by}")
         return now
 
     def kill(self, sandbox_id: str, ending: Ending, detail: str) -> None:
@@ -380,7 +380,7 @@ class Sandboxes:
             if event is Event.KILLED:
                 self.kept.forget(sandbox_id)
                 if not was.past:
-                    self._told(now, SandboxChange.ENDED, detail)
+                    self._emit_change(now, SandboxChange.ENDED, detail)
             return
         try:
             self.ask(sandbox_id, "POST", "/kill", {"ending": ending, "detail": detail})
@@ -403,7 +403,7 @@ class Sandboxes:
         """Something was done to it that changes no state of it."""
         sandbox = self.get(sandbox_id)
         if sandbox is not None:
-            self._told(sandbox, change, detail)
+            self._emit_change(sandbox, change, detail)
 
     def give_up(self, sandbox_id: str, detail: str, why: Ending) -> None:
         """It is not brought back by itself; somebody may restore it."""
@@ -414,7 +414,7 @@ class Sandboxes:
             entry.change(ending=why, detail=detail)
             now = entry.known
             self.kept.ended(now)
-        self._told(now, SandboxChange.GIVEN_UP, detail)
+        self._emit_change(now, SandboxChange.GIVEN_UP, detail)
 
     def sessions_over(self, session_ids: AbstractSet[str], is_over: Callable[[str], bool]) -> None:
         """Sessions ended elsewhere: revoked, lapsed, expired. Their sandboxes end with them; one that several
@@ -428,7 +428,9 @@ class Sandboxes:
                 continue
             if sandbox.keeping.shares and not all(map(is_over, sandbox.sessions.values())):
                 for name, each in theirs.items():
-                    self._told(sandbox, SandboxChange.IDENTITY_OVER, f"{name}: its session {each} is over")
+                    self._emit_change(
+                        sandbox, SandboxChange.IDENTITY_OVER, f"{name}: its session {each} is over"
+                    )
             else:
                 over = next(iter(theirs.values()))
                 self.kill(sandbox.id, Ending.SESSION_OVER, f"its session {over} is over")
@@ -495,7 +497,7 @@ class Sandboxes:
         return entry.sandbox
 
     def _gone(self, entry: Entry) -> None:
-        """Its supervisor is. Down it is only when nothing is left in the way of whoever brings it back."""
+        """Its supervisor is gone. It counts as down only when nothing is left in the way of its next life."""
         with self._lock:
             if entry.state.is_down or entry.clearing:
                 return
@@ -521,13 +523,12 @@ class Sandboxes:
         finally:
             entry.clearing = False
         if now.state is SandboxState.SLEEPING and before.state is not now.state:
-            self._told(now, SandboxChange.SLEEPING, now.detail)
+            self._emit_change(now, SandboxChange.SLEEPING, now.detail)
         elif now.state is SandboxState.ENDED and not before.over:
-            self._told(now, SandboxChange.ENDED, now.detail)
+            self._emit_change(now, SandboxChange.ENDED, now.detail)
 
     def _leaves(self, entry: Entry) -> None:
-        """What is left of one whose supervisor is gone: it sleeps, it can be restored, or nothing. With the
-        lock held."""
+        """What is left when its supervisor is gone: its sleep, a snapshot, or nothing. With the lock held."""
         if entry.state is State.DISCARDING:
             entry.move(Event.LEFT)
         elif self.kept.asleep(entry.id) is not None:
@@ -543,8 +544,8 @@ class Sandboxes:
         for session in sandbox.sessions.values():
             self._end_session(session, f"sandbox {sandbox.ending or sandbox.state}")
 
-    def _told(self, sandbox: Sandbox, change: SandboxChange, detail: str) -> None:
-        self._tell(event_of(sandbox, change, detail))
+    def _emit_change(self, sandbox: Sandbox, change: SandboxChange, detail: str) -> None:
+        self._emit(event_of(sandbox, change, detail))
 
 
 def _killed_meanwhile() -> SandboxRefused:

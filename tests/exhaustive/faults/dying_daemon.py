@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from coatcheck.durable import run_directory
+from coatcheck.durable.spec import dumps
 from coatcheck.durable.unclaimed import Unclaimed
-from coatcheck.launcher.spec import dumps
 
 
 def die(*_: Any) -> Any:
