@@ -74,7 +74,7 @@ class Found:
         return self.before == before and not self.after
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outgoing:
     """A request before one injection: with the target and body that earlier ones left, and for an injection
     that signs with their headers, too."""

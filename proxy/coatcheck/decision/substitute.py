@@ -33,27 +33,21 @@ def substitute(
     `body` is the whole body where `body_limit` asks for it, else None. `secrets` maps the credentials'
     names to their values. `now` is Unix time.
     """
+    if len(injections) == 1:  # as nearly always: nothing to put together
+        change = _edit(Outgoing(head, destination, body, now), injections[0], secrets)
+        return change if isinstance(change, Deny) else _checked(head, change, injections)
+    if any(injection.credential.inject.alone for injection in injections):
+        return Deny(Reason.HANDLE_MISPLACED, "a signed request carries one credential", alarm=True)
     headers: dict[str, str] = {}
     removed: tuple[str, ...] = ()
     edited = head
-    new_body: bytes | None = None
-    if len(injections) > 1:
-        if any(injection.credential.inject.alone for injection in injections):
-            return Deny(Reason.HANDLE_MISPLACED, "a signed request carries one credential", alarm=True)
-        injections = tuple(sorted(injections, key=lambda each: each.credential.inject.signs))
-    for injection in injections:
-        credential, kind = injection.credential, injection.credential.inject
-        secret = secrets.get(credential.name)
-        if secret is None:
-            return Deny(Reason.SECRET_MISSING, f"credential {credential.name}: no value was fetched")
-        unusable = check_secret(credential, secret)
-        if unusable is not None:
-            return unusable
-        seen = _with(edited, headers, removed) if kind.signs and headers else edited
+    new_body = None
+    for injection in sorted(injections, key=lambda each: each.credential.inject.signs):
+        seen = _with(edited, headers, removed) if injection.credential.inject.signs else edited
         whole = body if new_body is None else new_body
-        change = kind.edit(Outgoing(seen, destination, whole, now), _as_sent(injection), secret)
+        change = _edit(Outgoing(seen, destination, whole, now), injection, secrets)
         if isinstance(change, Deny):
-            return replace(change, detail=f"credential {credential.name}: {change.detail}")
+            return change
         for name, value in change.set_headers:
             if name in headers:
                 return Deny(Reason.PLANE_CANNOT, f"two credentials want the header {name}")
@@ -62,13 +56,33 @@ def substitute(
         if change.target is not None:
             edited = replace(edited, target=change.target)
         new_body = new_body if change.body is None else change.body
-    left = _leftover(head, {*headers, *removed}, edited.target, injections)
+    target = None if edited.target == head.target else edited.target
+    return _checked(head, Edits(tuple(headers.items()), removed, target, new_body), injections)
+
+
+def _edit(request: Outgoing, injection: Injection, secrets: Mapping[str, str]) -> Edits | Deny:
+    """What one injection changes."""
+    credential = injection.credential
+    secret = secrets.get(credential.name)
+    if secret is None:
+        return Deny(Reason.SECRET_MISSING, f"credential {credential.name}: no value was fetched")
+    change = credential.inject.unusable(secret, credential.scrub) or credential.inject.edit(
+        request, _as_sent(injection), secret
+    )
+    if isinstance(change, Deny):
+        return replace(change, detail=f"credential {credential.name}: {change.detail}")
+    return change
+
+
+def _checked(head: RequestHead, edits: Edits, injections: tuple[Injection, ...]) -> Edits | Deny:
+    """The edits, unless a handle would leave with them."""
+    left = _leftover(head, edits, injections)
     if left is not None:
         return left
-    if new_body is not None:
-        removed += tuple(name for name, _ in head.headers if name in _BODY_DIGESTS)
-    target = None if edited.target == head.target else edited.target
-    return Edits(tuple(headers.items()), removed, target, new_body)
+    if edits.body is None:
+        return edits
+    stale = tuple(name for name, _ in head.headers if name in _BODY_DIGESTS)
+    return replace(edits, remove_headers=(*edits.remove_headers, *stale))
 
 
 def body_limit(head: RequestHead, injections: tuple[Injection, ...]) -> int:
@@ -99,11 +113,12 @@ def _with(head: RequestHead, headers: Mapping[str, str], removed: tuple[str, ...
     return replace(head, headers=(*kept, *headers.items()))
 
 
-def _leftover(
-    head: RequestHead, edited: set[str], target: str, injections: tuple[Injection, ...]
-) -> Deny | None:
+def _leftover(head: RequestHead, edits: Edits, injections: tuple[Injection, ...]) -> Deny | None:
     """A handle that would leave with the secrets: it was in a place which no credential declares."""
+    edited = [name for name, _ in edits.set_headers]
+    edited += edits.remove_headers
     rest = [value for name, value in head.headers if name not in edited]
+    target = head.target if edits.target is None else edits.target
     rest.append(target)
     if "%" in target:
         rest.append(unquote(target))
