@@ -34,7 +34,6 @@ from coatcheck.launcher.asking import (
     SupervisorSilent,
     ask_supervisor,
     kill_supervisor,
-    scale_supervisor,
 )
 from coatcheck.launcher.backends import Backends
 from coatcheck.launcher.cgroup import remove as remove_cgroup
@@ -341,7 +340,15 @@ class Sandboxes:
 
     def scale(self, sandbox_id: str, memory_mib: int | None, cpus: int | None) -> Size:
         """Another size for one that runs, as its caller asks; what is None stays. SandboxRefused."""
-        return scale_supervisor(self.directory(sandbox_id), memory_mib, cpus)
+        try:
+            told = self.ask(sandbox_id, "POST", "/scale", {"memory_mib": memory_mib, "cpus": cpus})
+        except SupervisorSilent:
+            raise SandboxRefused(
+                SandboxProblem.NOT_RUNNING,
+                "the sandbox's supervisor does not answer",
+                "Wait until the sandbox runs; see `coatcheck sandbox show`.",
+            ) from None
+        return Size(told["memory_mib"], told["cpus"])
 
     def resized(self, sandbox_id: str, size: Size, by: Initiator) -> Sandbox | None:
         """From its supervisor: it is to count for `size` from now on. SandboxRefused when the host has no

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from coatcheck.launcher.resources import Size
 from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
 
 ANSWER_SECONDS: Final = 20.0
@@ -59,19 +58,6 @@ def ask_supervisor(
         told = answer["error"]
         raise SandboxRefused(SandboxProblem(told["reason"]), told["message"], told["hint"])
     return answer
-
-
-def scale_supervisor(directory: Path, memory_mib: int | None, cpus: int | None) -> Size:
-    """Another size for its sandbox; what is None stays. SandboxRefused."""
-    try:
-        told = ask_supervisor(directory, "POST", "/scale", {"memory_mib": memory_mib, "cpus": cpus})
-    except SupervisorSilent:
-        raise SandboxRefused(
-            SandboxProblem.NOT_RUNNING,
-            "the sandbox's supervisor does not answer",
-            "Wait until the sandbox runs; see `coatcheck sandbox show`.",
-        ) from None
-    return Size(told["memory_mib"], told["cpus"])
 
 
 def supervisor_pid(directory: Path) -> int | None:

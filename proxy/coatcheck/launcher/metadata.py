@@ -94,11 +94,6 @@ class MetadataService:
         """Variables with which AWS SDKs find their keys here, instead of AWS_ACCESS_KEY_ID and its like."""
         return container_environment(self._lasting.issue(who.name, who.session))
 
-    def rebind(self, who: Identity) -> None:
-        """The sandbox has a new generation: tokens and handles of the one before are worth nothing (I10)."""
-        self._tokens = Tokens(self._clock)
-        self._handles.forget(who.session)
-
     def close(self) -> None:
         self._handles.close()
 

@@ -80,12 +80,6 @@ class Handles:
                 known = self._minted[key] = Minted(answer, self._clock())
         return known
 
-    def forget(self, session: str) -> None:
-        """Of a session that has a new generation: its handles are stale."""
-        self._shown.pop(session, None)
-        for key in [key for key in self._minted if key[0] == session]:
-            del self._minted[key]
-
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._minted.clear()

@@ -169,14 +169,16 @@ async def test_a_token_expires(guest: Guest) -> None:
     assert (await ask(guest.agent, request("GET", "/v1/limits", f"{SESSION}: {token}")))[0] == 401
 
 
-async def test_a_token_is_of_one_identity_and_one_generation(guest: Guest) -> None:
+async def test_a_token_is_of_one_identity_and_one_generation(guest: Guest, tmp_path: Path) -> None:
     """The harness' is worth nothing to the tool, nor to the sandbox after it was forked (I10)."""
     token = await guest.token()
     mine = request("GET", "/v1/limits", f"{SESSION}: {token}")
     assert (await ask(guest.agent, mine))[0] == 200
     assert (await ask(guest.tool, mine))[0] == 401
-    guest.service.rebind(guest.who)
-    assert (await ask(guest.agent, mine))[0] == 401
+    fork = MetadataService(guest.control, "sbx_fedcba9876543210", dict)
+    async with metadata_on(fork, guest.who, tmp_path / "m") as theirs:
+        assert (await ask(theirs, mine))[0] == 401
+    fork.close()
 
 
 async def test_another_host_is_refused(guest: Guest) -> None:
