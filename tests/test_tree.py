@@ -157,7 +157,7 @@ COVERED_BY = {
     "request/revalidate.py": "request/test_exchange.py",
     "request/shared.py": "request/test_exchange.py",
     "durable/starting.py": "system/durable/test_sandboxes.py",
-    "durable/unclaimed.py": "system/durable/test_pool.py",
+    "durable/warm_machine.py": "system/durable/test_pool.py",
     "cli/sandbox_keeping.py": "system/e2e/test_a_sleeping_sandbox_outlives_its_daemon.py",
     "cli/events.py": "system/control/resources/test_events.py",
     "request/audit_records.py": "request/test_exchange.py",

@@ -1,7 +1,7 @@
-"""The warm pool: machines that have booted and are nobody's, for whoever asks for one of their shape.
+"""The warm pool: machines that have booted before anybody asked for a sandbox of their shape.
 
-Filled by a thread of its own, one at a time, and only while nobody's sandbox is starting. Each is handed out
-once. What is too old, of another shape than what is wanted now, or dead, is replaced.
+A thread of its own fills it, one machine at a time, and only while no sandbox is starting. A machine is
+handed out once. It is replaced when it is too old, dead, or of another shape than the settings want now.
 """
 
 import logging
@@ -15,7 +15,7 @@ from typing import Final
 from coatcheck.certificates.trust import TrustFiles
 from coatcheck.durable.admission import check_room, has_room
 from coatcheck.durable.sandbox import Admitted, Sandbox
-from coatcheck.durable.unclaimed import Shape, State, Unclaimed, shape_of, wanted_shape
+from coatcheck.durable.warm_machine import Shape, WarmMachine, WarmState, shape_of, wanted_shape
 from coatcheck.launcher.limits import LimitError, LimitName, ceilings, choose
 from coatcheck.launcher.resources import Size
 from coatcheck.launcher.sandbox import (
@@ -27,8 +27,8 @@ from coatcheck.launcher.sandbox import (
 from coatcheck.platform.outage import Outage
 from coatcheck.settings.daemon import Settings
 
-TEND_SECONDS: Final = 0.5
-"""How often it is looked after; at once when one was claimed."""
+REFILL_SECONDS: Final = 0.5
+"""How often it is refilled; at once when a machine was claimed."""
 WORST_WAIT: Final = 300.0
 """Seconds between tries when none comes up; from a second on, twice as long each time."""
 GAVE_WAY_SECONDS: Final = 60.0
@@ -62,8 +62,8 @@ class Pool:
         self._choose = choose
         self._sandboxes = sandboxes
         self._lock = threading.Lock()
-        self._standing_by: list[Unclaimed] = []
-        self._ending: list[Unclaimed] = []
+        self._standing_by: list[WarmMachine] = []
+        self._ending: list[WarmMachine] = []
         self._failures = 0
         self._not_before = 0.0
         self._outage = Outage()
@@ -76,14 +76,14 @@ class Pool:
         if self._size:
             self._thread.start()
 
-    def take(self, admitted: Admitted, names: tuple[str, ...]) -> tuple[Unclaimed | None, str]:
+    def take(self, admitted: Admitted, names: tuple[str, ...]) -> tuple[WarmMachine | None, str]:
         """One that is ready, its receiver's alone; or None. And a word on it, none where there is no pool."""
         if not self._size:
             return None, ""
         shape = wanted_shape(admitted, names)
         with self._lock:
             for each in [] if self._closing else self._standing_by:
-                if each.look() is State.READY and each.shape == shape and not self._is_old(each):
+                if each.poll() is WarmState.READY and each.shape == shape and not self._is_old(each):
                     self._standing_by.remove(each)
                     self._due.set()
                     return each, FROM_POOL
@@ -92,7 +92,7 @@ class Pool:
             return None, EMPTY
         return None, OTHER_SHAPE
 
-    def end(self, unclaimed: Unclaimed) -> None:
+    def end(self, unclaimed: WarmMachine) -> None:
         """One that was taken and came to nothing."""
         unclaimed.end()
         with self._lock:
@@ -123,8 +123,8 @@ class Pool:
         if not self._size:
             return {}
         with self._lock:
-            states = [each.look() for each in self._standing_by]
-        return {state.value: float(states.count(state)) for state in (State.STARTING, State.READY)}
+            states = [each.poll() for each in self._standing_by]
+        return {state.value: float(states.count(state)) for state in (WarmState.STARTING, WarmState.READY)}
 
     def close(self) -> None:
         """All of them are gone when this returns."""
@@ -140,24 +140,26 @@ class Pool:
     def _run(self) -> None:
         while not self._closing or self._ending:
             try:
-                self._tend()
+                self._refill()
             except Exception:
-                logger.exception("the warm pool could not be tended; it will be tried again")
-            self._due.wait(TEND_SECONDS if not self._ending else TEND_SECONDS / 10)
+                logger.exception("the warm pool could not be refilled; it will be tried again")
+            self._due.wait(REFILL_SECONDS if not self._ending else REFILL_SECONDS / 10)
             self._due.clear()
 
-    def _tend(self) -> None:
+    def _refill(self) -> None:
         shape = None if self._closing else self._wanted_shape()
         with self._lock:
             for each in self._standing_by:
                 before = each.state
-                if before is State.STARTING and (now := each.look()) is not before:
-                    self._came_up(now is State.READY)
+                if before is WarmState.STARTING and (now := each.poll()) is not before:
+                    self._came_up(now is WarmState.READY)
                 else:
-                    each.look()
-            self._dismiss(lambda each: each.state is State.GONE or each.shape != shape or self._is_old(each))
+                    each.poll()
+            self._dismiss(
+                lambda each: each.state is WarmState.GONE or each.shape != shape or self._is_old(each)
+            )
             leaving = list(self._ending)
-            starting = any(each.state is State.STARTING for each in self._standing_by)
+            starting = any(each.state is WarmState.STARTING for each in self._standing_by)
             full = starting or len(self._standing_by) >= self._size
         gone = [each for each in leaving if each.is_gone()]
         with self._lock:
@@ -171,7 +173,7 @@ class Pool:
         sandbox_id = f"sbx_{secrets.token_hex(8)}"
         directory = self._root / sandbox_id.removeprefix("sbx_")
         try:
-            made = Unclaimed(sandbox_id, shape, directory, self._settings, self._trust)
+            made = WarmMachine(sandbox_id, shape, directory, self._settings, self._trust)
         except OSError as error:
             self._complain(f"no supervisor can be started: {error}")
             self._came_up(False)
@@ -212,14 +214,14 @@ class Pool:
             self._not_before = time.monotonic() + min(WORST_WAIT, 2.0 ** (self._failures - 1))
             self._complain("a machine ended before it was ready; see above")
 
-    def _dismiss(self, which: Callable[[Unclaimed], bool]) -> None:
+    def _dismiss(self, which: Callable[[WarmMachine], bool]) -> None:
         """With the lock held."""
         for each in [each for each in self._standing_by if which(each)]:
             self._standing_by.remove(each)
             each.end()
             self._ending.append(each)
 
-    def _is_old(self, each: Unclaimed) -> bool:
+    def _is_old(self, each: WarmMachine) -> bool:
         return time.monotonic() - each.born > self._settings.warm_pool_age
 
     def _complain(self, why: str) -> None:

@@ -28,7 +28,7 @@ from coatcheck.durable.spawning import is_gone
 from coatcheck.durable.starting import claim, event_of, first_event, refusal_of, sandbox_of, start
 from coatcheck.durable.states import Entry, Event, State
 from coatcheck.durable.store import SandboxStore
-from coatcheck.durable.unclaimed import ClaimError, Unclaimed
+from coatcheck.durable.warm_machine import ClaimError, WarmMachine
 from coatcheck.launcher.asking import (
     ANSWER_SECONDS,
     SupervisorSilent,
@@ -269,7 +269,7 @@ class Sandboxes:
         return sandbox
 
     def _claim(
-        self, unclaimed: Unclaimed, admitted: Admitted, identities: Sequence[SandboxIdentity], word: str
+        self, unclaimed: WarmMachine, admitted: Admitted, identities: Sequence[SandboxIdentity], word: str
     ) -> Sandbox:
         sandbox = sandbox_of(replace(admitted, id=unclaimed.id), identities)
 

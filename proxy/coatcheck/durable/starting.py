@@ -21,7 +21,7 @@ from coatcheck.durable.spawning import (
     volumes,
 )
 from coatcheck.durable.store import SandboxStore
-from coatcheck.durable.unclaimed import Unclaimed
+from coatcheck.durable.warm_machine import WarmMachine
 from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
 from coatcheck.platform.private_files import open_private_directory
 from coatcheck.settings.daemon import Settings
@@ -99,7 +99,7 @@ def start(
 
 
 def claim(
-    unclaimed: Unclaimed,
+    unclaimed: WarmMachine,
     sandbox: Sandbox,
     admitted: Admitted,
     identities: Sequence[SandboxIdentity],

@@ -12,7 +12,7 @@ from typing import Any
 
 from coatcheck.durable import run_directory
 from coatcheck.durable.spec import dumps
-from coatcheck.durable.unclaimed import Unclaimed
+from coatcheck.durable.warm_machine import WarmMachine
 
 
 def die(*_: Any) -> Any:
@@ -26,8 +26,8 @@ def tell_and_die(one: Any, spec: Any) -> None:
 
 STEPS: Mapping[str, tuple[object, str, Callable[..., Any]]] = {
     "before it is described": (run_directory, "describe", die),
-    "before it is told": (Unclaimed, "claim", die),
-    "when it is told": (Unclaimed, "claim", tell_and_die),
+    "before it is told": (WarmMachine, "claim", die),
+    "when it is told": (WarmMachine, "claim", tell_and_die),
 }
 """What is called there, and what is done instead."""
 

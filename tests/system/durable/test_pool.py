@@ -21,9 +21,9 @@ import pytest_asyncio
 
 from coatcheck.client.control import ControlError
 from coatcheck.client.sandbox import SandboxClient
-from coatcheck.durable import admission, starting, unclaimed
+from coatcheck.durable import admission, starting, warm_machine
 from coatcheck.durable.pool import EMPTY, FROM_POOL, OTHER_SHAPE, Pool
-from coatcheck.durable.unclaimed import State, Unclaimed
+from coatcheck.durable.warm_machine import WarmMachine, WarmState
 from coatcheck.launcher.resources import Size
 from coatcheck.launcher.sandbox import SandboxRefused
 from tests.known_secrets import needles
@@ -42,11 +42,11 @@ def pool_of(where: Place) -> Pool:
     return where.daemon.sandboxes.pool
 
 
-def ready(where: Place) -> list[Unclaimed]:
-    return [each for each in list(pool_of(where)._standing_by) if each.look() is State.READY]
+def ready(where: Place) -> list[WarmMachine]:
+    return [each for each in list(pool_of(where)._standing_by) if each.poll() is WarmState.READY]
 
 
-async def filled(where: Place, count: int = SIZE) -> list[Unclaimed]:
+async def filled(where: Place, count: int = SIZE) -> list[WarmMachine]:
     """The machines of the pool, when there are `count` and nothing is left of those before them."""
 
     def settled() -> bool:
@@ -203,7 +203,7 @@ async def test_one_that_is_killed_leaves_nothing_and_is_replaced(where: Place) -
     for victim in ("supervisor", "machine"):
         one, other = await filled(where)
 
-        def killed(one: Unclaimed = one, victim: str = victim) -> None:
+        def killed(one: WarmMachine = one, victim: str = victim) -> None:
             with nothing_left(one.directory) as processes:
                 processes |= family(one.process.pid)
                 if victim == "supervisor":
@@ -216,15 +216,15 @@ async def test_one_that_is_killed_leaves_nothing_and_is_replaced(where: Place) -
         assert other.id in left and one.id not in left
 
 
-def _kill_supervisor(one: Unclaimed) -> None:
+def _kill_supervisor(one: WarmMachine) -> None:
     one.process.kill()
 
 
-def _kill_machine(one: Unclaimed) -> None:
+def _kill_machine(one: WarmMachine) -> None:
     psutil.Process(one.process.pid).children()[0].kill()
 
 
-def _hang(one: Unclaimed) -> None:
+def _hang(one: WarmMachine) -> None:
     one.process.send_signal(signal.SIGSTOP)
 
 
@@ -242,23 +242,23 @@ async def test_a_claim_that_fails_becomes_a_boot_and_leaves_no_session(
     client: SandboxClient,
     monkeypatch: pytest.MonkeyPatch,
     when: str,
-    befalls: Callable[[Unclaimed], None],
+    befalls: Callable[[WarmMachine], None],
 ) -> None:
     """Whatever dies or hangs at whatever step of it: the caller has a sandbox, with sessions of its own, and
     nothing that the other one was given is used again."""
     await asyncio.to_thread(until, lambda: ready(where))
     sessions = live_sessions(where)
-    monkeypatch.setattr(unclaimed, "CLAIM_SECONDS", 1.0)
-    taken: list[Unclaimed] = []
-    claim, sent = starting.claim, Unclaimed.claim
+    monkeypatch.setattr(warm_machine, "CLAIM_SECONDS", 1.0)
+    taken: list[WarmMachine] = []
+    claim, sent = starting.claim, WarmMachine.claim
 
-    def at_first(one: Unclaimed, *rest: Any) -> None:
+    def at_first(one: WarmMachine, *rest: Any) -> None:
         taken.append(one)
         if when == "before its record":
             befalls(one)
         claim(one, *rest)
 
-    def at_last(one: Unclaimed, spec: Any) -> None:
+    def at_last(one: WarmMachine, spec: Any) -> None:
         if when == "before it is told":
             befalls(one)
         elif when == "when it is told":
@@ -266,7 +266,7 @@ async def test_a_claim_that_fails_becomes_a_boot_and_leaves_no_session(
         sent(one, spec)
 
     monkeypatch.setattr("coatcheck.durable.sandboxes.claim", at_first)
-    monkeypatch.setattr(Unclaimed, "claim", at_last)
+    monkeypatch.setattr(WarmMachine, "claim", at_last)
     async with await client.create(**WANTED) as sandbox:
         (one,) = taken
         assert sandbox.id != one.id
@@ -286,7 +286,7 @@ async def test_a_claim_that_fails_becomes_a_boot_and_leaves_no_session(
 class _Telling:
     """The line to a supervisor, to which something happens before it does what it was told."""
 
-    def __init__(self, one: Unclaimed, befalls: Callable[[Unclaimed], None]) -> None:
+    def __init__(self, one: WarmMachine, befalls: Callable[[WarmMachine], None]) -> None:
         self._one, self._line, self._befalls = one, one._line, befalls
 
     def sendall(self, data: bytes) -> None:
@@ -360,7 +360,7 @@ async def test_a_daemon_that_stops_ends_them_also_one_that_begins_just_then(
     loop = asyncio.get_running_loop()
     closed: list[bool] = []
     taken: list[Path] = []
-    close, take, sent, start = Pool.close, Pool.take, Unclaimed.claim, starting.start
+    close, take, sent, start = Pool.close, Pool.take, WarmMachine.claim, starting.start
 
     def stops_here() -> None:
         loop.call_soon_threadsafe(stopping.set)
@@ -372,7 +372,7 @@ async def test_a_daemon_that_stops_ends_them_also_one_that_begins_just_then(
             stops_here()
         return found
 
-    def telling(one: Unclaimed, spec: Any) -> None:
+    def telling(one: WarmMachine, spec: Any) -> None:
         if when == "it is told":
             stops_here()
         sent(one, spec)
@@ -387,7 +387,7 @@ async def test_a_daemon_that_stops_ends_them_also_one_that_begins_just_then(
         closed.append(True)
 
     monkeypatch.setattr(Pool, "take", taking)
-    monkeypatch.setattr(Unclaimed, "claim", telling)
+    monkeypatch.setattr(WarmMachine, "claim", telling)
     monkeypatch.setattr("coatcheck.durable.sandboxes.start", starts)
     monkeypatch.setattr(Pool, "close", closing)
     before = supervisors()

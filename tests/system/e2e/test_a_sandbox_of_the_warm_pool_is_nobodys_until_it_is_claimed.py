@@ -18,7 +18,7 @@ import pytest_asyncio
 from coatcheck.client.control import ControlError
 from coatcheck.client.sandbox import Sandbox
 from coatcheck.durable.pool import FROM_POOL
-from coatcheck.durable.unclaimed import State, Unclaimed
+from coatcheck.durable.warm_machine import WarmMachine, WarmState
 from coatcheck.launcher.descriptors import MEMORY
 from tests.known_secrets import needles
 from tests.sandboxes import POLICY, WANTED, Place, family, image_cache, nothing_left, place, until
@@ -95,8 +95,8 @@ async def claimed(all_output: Path, upstream_tls: UpstreamTls) -> AsyncIterator[
     async with place(all_output, upstream_tls, WITH_AWS, **POOL) as where, where.client() as client:
         pool = where.daemon.sandboxes.pool
 
-        def ready() -> list[Unclaimed]:
-            return [each for each in list(pool._standing_by) if each.look() is State.READY]
+        def ready() -> list[WarmMachine]:
+            return [each for each in list(pool._standing_by) if each.poll() is WarmState.READY]
 
         await asyncio.to_thread(until, lambda: len(ready()) == 2, SECONDS)
         with pytest.MonkeyPatch.context() as patch:

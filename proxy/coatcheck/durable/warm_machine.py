@@ -1,7 +1,7 @@
 """One machine of the warm pool as the daemon sees it: its supervisor, and the socket by which it is claimed.
 
-That socket is the supervisor's standard input, and nobody else has the other end. When it closes, because we
-are gone or want the machine no longer, the supervisor ends and takes all of it away.
+That socket is the supervisor's standard input, and only the daemon has the other end. When it closes, because
+the daemon is gone or wants the machine no longer, the supervisor ends and removes all of it.
 """
 
 import contextlib
@@ -71,7 +71,7 @@ def wanted_shape(admitted: Admitted, names: tuple[str, ...]) -> Shape | None:
     return shape_of(wanted.choice, admitted.limits)
 
 
-class State(StrEnum):
+class WarmState(StrEnum):
     STARTING = "starting"
     READY = "ready"
     GONE = "gone"
@@ -82,7 +82,7 @@ class ClaimError(Exception):
     """It did not become somebody's, and is gone."""
 
 
-class Unclaimed:
+class WarmMachine:
     """Not thread-safe: whoever has it, the pool or its claimer, has it alone."""
 
     def __init__(
@@ -93,7 +93,7 @@ class Unclaimed:
         self.shape = shape
         self.directory = directory
         self.born = time.monotonic()
-        self.state = State.STARTING
+        self.state = WarmState.STARTING
         self._told_to_end = 0.0
         open_private_directory(directory.parent)
         directory.mkdir(mode=0o700)
@@ -110,19 +110,19 @@ class Unclaimed:
         except OSError:
             shutil.rmtree(directory, ignore_errors=True)
             raise
-        with contextlib.suppress(OSError):  # it is gone already: `look` finds that
+        with contextlib.suppress(OSError):  # it is gone already: `poll` finds that
             self._line.sendall(dumps(spec))
 
-    def look(self) -> State:
+    def poll(self) -> WarmState:
         """What it has said meanwhile. Never waits."""
-        if self.state is not State.GONE:
+        if self.state is not WarmState.GONE:
             try:
                 said = self._line.recv(len(READY), socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return self.state
             except OSError:
                 said = b""
-            self.state = State.READY if said == READY else State.GONE
+            self.state = WarmState.READY if said == READY else WarmState.GONE
         return self.state
 
     def claim(self, spec: DurableSpec) -> None:
@@ -137,14 +137,14 @@ class Unclaimed:
         else:
             why = "its supervisor or its machine ended"
         self._line.close()
-        self.state = State.GONE
+        self.state = WarmState.GONE
         if said != CLAIMED:
             self.process.kill()
             raise ClaimError(f"a machine of the warm pool could not be claimed: {why}")
 
     def end(self) -> None:
         """Nobody wants it. It ends by itself; `is_gone` tells when."""
-        self.state = State.GONE
+        self.state = WarmState.GONE
         self._line.close()
         self._told_to_end = time.monotonic()
 
@@ -159,7 +159,7 @@ class Unclaimed:
         return True
 
 
-def _spec(machine: Unclaimed, settings: Settings, trust: TrustFiles) -> DurableSpec:
+def _spec(machine: WarmMachine, settings: Settings, trust: TrustFiles) -> DurableSpec:
     """Of a sandbox that has no session, no handle and no time limit."""
     shape = machine.shape
     nobody = Identity(
