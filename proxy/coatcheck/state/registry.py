@@ -29,7 +29,7 @@ class Taken:
     sessions: tuple[str, ...]
     """Ids: of what is over, or of what has lost a handle or a credential."""
     what: Revocation | None
-    """None: nobody revoked it. It lapsed, or was restored as a new generation."""
+    """None: it was not revoked. It lapsed, or was rebound to a new generation."""
     since: float
     """Seconds of `State`'s monotonic clock."""
 

@@ -293,7 +293,7 @@ _CHANGES: Final = {
     SessionChange.ENDED: "session ended",
     SessionChange.HANDLE_REVOKED: "handle revoked",
     SessionChange.CREDENTIAL_REVOKED: "credential taken from the session",
-    SessionChange.REBOUND: "sandbox restored or forked: new generation",
+    SessionChange.REBOUND: "session rebound: handles from before are refused",
 }
 _QUIET: Final = frozenset({SessionChange.RENEWED, SessionChange.HANDLE_MINTED})
 """They happen to every session again and again, and change nothing for whoever watches."""

@@ -80,7 +80,7 @@ class SessionChange(StrEnum):
     CREDENTIAL_REVOKED = "credential_revoked"
     """Taken from a session that goes on."""
     REBOUND = "rebound"
-    """A new generation: restored or forked (I10)."""
+    """It goes on in a new generation, for which only new handles count."""
 
 
 class Revocation(StrEnum):
