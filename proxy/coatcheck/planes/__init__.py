@@ -3,5 +3,5 @@
 May import: planes/listeners, planes/mitm, planes/origins, planes/upstream, settings, decision.
 
 It never decides. Imports go downwards in this order: `stock`; `configured`; `listeners`; `mitm`; `origins`,
-`upstream` and `dns`; `sockets` and `descriptors`. All of them may import `request` and what is below it.
+`upstream` and `dns`; `sockets` and `descriptors`.
 """

@@ -104,7 +104,7 @@ class StockAddon:
             self._session.write_environment(Path(file), host, ctx.options.listen_port or 8080, ca)
         except Exception as error:  # noqa: BLE001
             refuse_to_start([str(error)], self._script)
-        self._renewal = asyncio.create_task(self._session.keep())
+        self._renewal = asyncio.create_task(self._session.renew())
         sys.stderr.write(notice(injects=ctx.options.coatcheck_accept_reduced))
         sys.stderr.write(f"coatcheck: for clients: source {shlex.quote(str(file))}\n")
         sys.stderr.flush()

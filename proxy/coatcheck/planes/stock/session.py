@@ -91,7 +91,7 @@ class StockSession:
         lines = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
         write_atomically(file, lines.encode(), mode=0o600, overwrite=True)
 
-    async def keep(self) -> None:
+    async def renew(self) -> None:
         """Renews the lease while mitmdump lives, and closes the books on what has lapsed."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
