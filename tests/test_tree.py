@@ -82,7 +82,7 @@ COVERED_BY = {
     "launcher/machine.py": "system/launcher/test_microvm.py",
     "durable/machines.py": "system/durable/test_sandboxes.py",
     "durable/microvm.py": "system/durable/snapshots/test_machines.py",
-    "durable/rebirth.py": "system/durable/test_freeze.py",
+    "durable/rebinding.py": "system/durable/test_freeze.py",
     "durable/supervisor.py": "system/durable/test_sleeping.py",
     "durable/api.py": "system/durable/test_sleeping.py",
     "launcher/agent.py": "system/durable/test_freeze.py",

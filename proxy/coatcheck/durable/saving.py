@@ -12,7 +12,7 @@ from typing import Final
 
 from coatcheck.durable.freeze import freeze, thaw
 from coatcheck.durable.microvm import DurableMicroVM, SavedMachine
-from coatcheck.durable.rebirth import ASLEEP
+from coatcheck.durable.rebinding import ASLEEP
 from coatcheck.durable.snapshots import manifest
 from coatcheck.durable.snapshots.manifest import Origin
 from coatcheck.durable.snapshots.store import Store

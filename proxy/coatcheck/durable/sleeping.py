@@ -10,7 +10,7 @@ from typing import Final
 
 from coatcheck.client.control import ControlClient, ControlError
 from coatcheck.durable.freeze import thaw
-from coatcheck.durable.rebirth import forget_sleep
+from coatcheck.durable.rebinding import forget_sleep
 from coatcheck.durable.saving import FAILURES, SAVE_SECONDS, Saver
 from coatcheck.durable.spec import DurableSpec
 from coatcheck.launcher.agent import set_clock

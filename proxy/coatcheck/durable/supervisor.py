@@ -12,7 +12,7 @@ from typing import Final
 from coatcheck.client.control import ControlClient
 from coatcheck.durable.elasticity import Elasticity
 from coatcheck.durable.microvm import DurableMicroVM
-from coatcheck.durable.rebirth import Rebirth, forget_sleep
+from coatcheck.durable.rebinding import Rebind, forget_sleep
 from coatcheck.durable.saving import Saver
 from coatcheck.durable.sleeping import Sleeper
 from coatcheck.durable.snapshots.store import LIMIT
@@ -46,9 +46,9 @@ class DurableSupervisor:
         `booted`: the machine as it was before it was anybody's."""
         self.spec = spec
         self.elasticity = elasticity or Elasticity(spec.sandbox.id, spec.sandbox.limits)
-        reborn = spec.saving.restore is not None or booted is not None
+        rebinds = spec.saving.restore is not None or booted is not None
         beginning = (
-            Rebirth(spec, machine, starting, booted) if reborn else Boot(spec.sandbox, machine, starting)
+            Rebind(spec, machine, starting, booted) if rebinds else Boot(spec.sandbox, machine, starting)
         )
         self.sandbox = Supervisor(spec.sandbox, machine, client, metadata, beginning)
         self._machine = machine if isinstance(machine, DurableMicroVM) else None

@@ -17,7 +17,7 @@ CONFIGURE_SECONDS: Final = 30.0
 
 
 class Beginning(Protocol):
-    """From a machine to a sandbox that can be used: `Boot`, and `durable.rebirth.Rebirth`."""
+    """From a machine to a sandbox that can be used: `Boot`, and `durable.rebinding.Rebind`."""
 
     lost: Ending
     """Of a sandbox whose machine did not come up."""

@@ -12,9 +12,9 @@ import pytest
 
 from coatcheck.client.control import ControlError
 from coatcheck.durable import freeze as standing_still
-from coatcheck.durable import rebirth, saving, sleeping
+from coatcheck.durable import rebinding, saving, sleeping
 from coatcheck.durable.freeze import freeze, thaw
-from coatcheck.durable.rebirth import Rebirth
+from coatcheck.durable.rebinding import Rebind
 from coatcheck.durable.saving import Saver
 from coatcheck.durable.sleeping import Sleeper
 from coatcheck.durable.spec import Saving
@@ -33,12 +33,12 @@ __all__ = ("trust",)
 SAVING = (Saver.snapshot, Saver.fork_point, Saver._save, Saver._go_on, freeze, thaw, agent.obeyed)
 SLEEPING = (Sleeper._sleep, Saver.sleep)
 WAKING = (Sleeper._wake, agent.set_clock, thaw)
-REBINDING = (Rebirth.prepare, standing_still.rebind, thaw, agent.obeyed)
+REBINDING = (Rebind.prepare, standing_still.rebind, thaw, agent.obeyed)
 KNOWN: tuple[Work, ...] = (*SAVING, *SLEEPING, *WAKING, *REBINDING)
 ELSEWHERE = {
     "Sleeper.sleep", "Sleeper.wake",  # one line, of which all else is here
     "Sleeper._doze",  # asks its daemon before anything is done: tests/system/durable/test_sleeping.py
-    "Rebirth.connect", "Rebirth._trust",  # before anything of it runs: tests/durable/test_freeze.py
+    "Rebind.connect", "Rebind._trust",  # before anything of it runs: tests/durable/test_freeze.py
     "forget_sleep",  # a file that stays is removed by the next life
     "Saver.drop",  # nobody waits for it any more
 }  # fmt: skip
@@ -54,7 +54,7 @@ EXPECTED = (SandboxRefused, MachineError, ChannelBroken, OSError)  # a TimeoutEr
 def test_no_step_is_left_out() -> None:
     """Whatever waits for a guest, a machine or a disk while it is saved or woken is among these."""
     here = {each.__qualname__ for each in KNOWN}
-    assert works_of(saving, sleeping, standing_still, agent, rebirth) - here - ELSEWHERE == set()
+    assert works_of(saving, sleeping, standing_still, agent, rebinding) - here - ELSEWHERE == set()
 
 
 def raising(failure: str) -> Callable[[], None]:

@@ -21,7 +21,7 @@ ASLEEP: Final = "asleep"
 """Below a sandbox's `store`: what it fell asleep as."""
 
 
-class Rebirth:
+class Rebind:
     """See `launcher.boot.Beginning`. Its commands stand still until all of it is done, and what it says
     meanwhile leads nowhere."""
 
