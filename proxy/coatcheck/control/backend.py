@@ -50,7 +50,7 @@ class Addresses(Protocol):
 
 
 class Daemon(Protocol):
-    """`serve.Daemon`, as far as it is used here."""
+    """`daemon.Daemon`, as far as it is used here: it is above this room."""
 
     @property
     def settings(self) -> Settings: ...

@@ -1,4 +1,4 @@
-"""What a security team allowed, compiled. `policyfile` builds these values; `match` reads them.
+"""What a security team allowed, compiled. `policy.file` builds these values; `match` reads them.
 
 Matching is equality and suffix only: no regular expression meets attacker input.
 """
@@ -296,7 +296,7 @@ def host_allowed(policy: Policy, host: str, port: int, tls: bool) -> Deny | None
 def tunnel_rule(policy: Policy, host: str, port: int) -> Rule | None:
     """The rule that lets TLS to `host` and `port` through unopened, or None: then it is intercepted.
 
-    File order decides, as everywhere; `policyfile` refuses files in which a host is in both kinds.
+    File order decides, as everywhere; `policy.file` refuses files in which a host is in both kinds.
     """
     for rule in policy.index.find(host):
         if port in rule.ports:

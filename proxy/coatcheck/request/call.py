@@ -31,6 +31,8 @@ from coatcheck.telemetry.events import Alarm, Completion
 
 logger = logging.getLogger(__name__)
 
+_UNCHANGED = Edits()
+
 
 class Call:
     """One request. Planes call its methods in the order of the request; each may answer with a Deny."""
@@ -221,7 +223,7 @@ class Call:
         verdict = self.verdict
         if verdict is None:
             return Deny(Reason.INTERNAL_ERROR, "no verdict")
-        credentials = Edits()
+        credentials = _UNCHANGED
         if isinstance(verdict, Inject):
             whole = body if self.body_limit else None
             now = self._shared.state.clock.now().wall
