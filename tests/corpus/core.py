@@ -18,12 +18,12 @@ from coatcheck.decision.message import Destination, Origin, OriginClass, Peer, R
 from coatcheck.decision.policy import Policy
 from coatcheck.decision.session import Isolation, Now, Session
 from coatcheck.decision.verdict import Inject
-from coatcheck.policy.checking import load_file
+from coatcheck.policy.file.loading import load_policy
 from tests.corpus import handles
 from tests.corpus.driver import request_bytes
 from tests.corpus.expand import expander
 from tests.corpus.proxies import Inside, secrets
-from tests.corpus.schema import HERE, Run
+from tests.corpus.schema import HERE, Run, policies
 
 IN_BRACES: Final = handles
 """It adds to what may stand in braces."""
@@ -99,7 +99,7 @@ def _head(asked: Mapping[str, Any], inside: Inside) -> RequestHead:
 
 @cache
 def _policy(name: str) -> Policy:
-    return load_file(HERE / "policies" / f"{name}.yaml")
+    return load_policy(name, policies()[name].encode())
 
 
 def _origin(session: str) -> Origin:

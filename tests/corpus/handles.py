@@ -246,6 +246,9 @@ FILTERS.update(
         "chunked": chunked,
         "frame": frame,
         "compressed": compressed,
+        "hmac_sha256": lambda key, message: hmac.new(
+            key.encode(), message.encode("latin-1"), hashlib.sha256
+        ).hexdigest(),
         "masked": _text(lambda text: "*" * len(text)),
     }
 )

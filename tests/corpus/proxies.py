@@ -18,7 +18,7 @@ from coatcheck.planes.listeners.session_sockets import TRANSPARENT
 from coatcheck.planes.origins.original_destination import from_proxy_header
 from coatcheck.secrets.memory import MemoryStore
 from coatcheck.settings.daemon import Settings
-from tests.corpus.schema import HERE
+from tests.corpus.schema import policies
 from tests.corpus.world import World
 from tests.daemon import Sandbox, TestDaemon
 from tests.known_secrets import known_secret
@@ -192,15 +192,15 @@ class Coatchecks:
 async def running(
     directory: Path, upstream_ca: Path, settings: Mapping[str, Any]
 ) -> AsyncIterator[Coatcheck]:
-    policies = directory / "policies"
-    policies.mkdir(mode=0o755, parents=True)
+    written = directory / "policies"
+    written.mkdir(mode=0o755, parents=True)
     settings = dict(settings)
     wanted = settings.pop("policies", None)  # a few, for cases that have them read again and again
-    for path in (HERE / "policies").glob("*.yaml"):
-        if wanted is not None and path.stem not in wanted:
+    for name, text in policies().items():
+        if wanted is not None and name not in wanted:
             continue
-        (policies / path.name).write_text(path.read_text())
-        (policies / path.name).chmod(0o644)
+        (written / f"{name}.yaml").write_text(text)
+        (written / f"{name}.yaml").chmod(0o644)
     values = {f"memory:corpus/{name}#key": value for name, value in secrets().items()}
     with tempfile.TemporaryDirectory(prefix="cch-") as short:
         if "control_port" in settings:
@@ -212,7 +212,7 @@ async def running(
             **{
                 "state_dir": directory / "state",
                 "runtime_dir": Path(short) / "run",
-                "policy": policies,
+                "policy": written,
                 "upstream_ca_file": upstream_ca,
                 "drain_seconds": 0.0,
                 **settings,
@@ -221,7 +221,7 @@ async def running(
         daemon = TestDaemon(made, {"memory": MemoryStore(values)})
         await daemon.start()
         try:
-            yield Coatcheck(daemon, policies)
+            yield Coatcheck(daemon, written)
         finally:
             await daemon.stop()
             await asyncio.sleep(0)

@@ -124,6 +124,8 @@ class Check(Strict):
 class CaseFile(Strict):
     class_: str = Field(alias="class")
     says: str
+    policies: dict[str, str] = Field({}, description="Of its own, beside those in policies/: name -> YAML.")
+    checks: dict[str, Check] = Field({}, description="Of its own, beside those in checks/.")
     cases: list[Case]
 
 
@@ -160,11 +162,23 @@ def classes() -> Mapping[str, CaseFile]:
 def checks() -> Mapping[str, Check]:
     """Every check that a case may name."""
     found: dict[str, Check] = {}
-    for path in sorted((HERE / "checks").glob("*.yaml")):
-        for name, check in CheckFile.model_validate(_yaml(path)).checks.items():
+    files = [CheckFile.model_validate(_yaml(path)) for path in sorted((HERE / "checks").glob("*.yaml"))]
+    for each in (*(file.checks for file in files), *(file.checks for file in classes().values())):
+        for name, check in each.items():
             if name in found:
                 raise ValueError(f"two checks called {name}")
             found[name] = check
+    return found
+
+
+@cache
+def policies() -> Mapping[str, str]:
+    """Every policy that a case may name: its YAML."""
+    found = {path.stem: path.read_text() for path in (HERE / "policies").glob("*.yaml")}
+    for file in classes().values():
+        if twice := found.keys() & file.policies.keys():
+            raise ValueError(f"two policies of one name: {sorted(twice)}")
+        found |= file.policies
     return found
 
 
