@@ -117,15 +117,15 @@ def test_each_life_is_a_new_generation_and_knows_where_it_came_from(tmp_path: Pa
     place = kept.place("sbx_0000000000000001")
     assert begin(kept, "ses_1") == 2
     first = save(kept, place / SNAPSHOTS / "first", 2)
-    assert begin(kept, "ses_2", back=kept.comeback("sbx_0000000000000001", first)) == 3
+    assert begin(kept, "ses_2", back=kept.restore_point("sbx_0000000000000001", first)) == 3
     second = save(kept, place / SNAPSHOTS / "second", 3)
-    assert begin(kept, "ses_3", back=kept.comeback("sbx_0000000000000001", first)) == 4
+    assert begin(kept, "ses_3", back=kept.restore_point("sbx_0000000000000001", first)) == 4
     assert kept.held() == frozenset({"ses_1", "ses_2", "ses_3"})
     record = kept.record("sbx_0000000000000001")
     assert record is not None
     assert [(each.generation, each.after) for each in record.lives] == [(2, None), (3, 2), (4, 2)]
     kept.remove("sbx_0000000000000001", second.name)
-    assert begin(kept, "ses_4", back=kept.comeback("sbx_0000000000000001", first)) == 5
+    assert begin(kept, "ses_4", back=kept.restore_point("sbx_0000000000000001", first)) == 5
     assert kept.held() == frozenset({"ses_1", "ses_4"})  # nothing holds the strings of the others any more
 
 
@@ -148,8 +148,8 @@ def test_a_clone_takes_over_the_line_and_no_more(tmp_path: Path) -> None:
     kept = keeper(tmp_path)
     begin(kept, "ses_1")
     saved = save(kept, kept.place("sbx_0000000000000001") / FORKS / "point", 2)
-    begin(kept, "ses_2", back=kept.comeback("sbx_0000000000000001", saved))
-    back = kept.comeback("sbx_0000000000000001", saved)
+    begin(kept, "ses_2", back=kept.restore_point("sbx_0000000000000001", saved))
+    back = kept.restore_point("sbx_0000000000000001", saved)
     other = sandbox("sbx_0000000000000002")
     assert begin(kept, "ses_c", back=back, of=other) == 3
     clone = kept.record(other.id)
@@ -188,7 +188,7 @@ def test_what_is_restored_without_a_name_is_its_sleep_and_else_the_newest(tmp_pa
     altered = place / SNAPSHOTS / "old" / manifest.NAME
     altered.write_bytes(altered.read_bytes().replace(b'"generation": 1', b'"generation": 7'))
     with pytest.raises(SandboxRefused, match="altered"):
-        kept.comeback("sbx_0000000000000001", altered.parent)
+        kept.restore_point("sbx_0000000000000001", altered.parent)
     names = [(each.name, each.generation) for each in kept.snapshots("sbx_0000000000000001")]
     assert names == [("new", 2), ("old", None)]
 

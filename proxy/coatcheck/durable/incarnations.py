@@ -87,7 +87,9 @@ class Incarnations:
         sandboxes = self._sandboxes
         saved = await asyncio.to_thread(self._kept.saved, sandbox.id, snapshot)
         with self._kept.using(saved):
-            await asyncio.to_thread(self._kept.comeback, sandbox.id, saved)  # before anything ends for it
+            await asyncio.to_thread(
+                self._kept.restore_point, sandbox.id, saved
+            )  # before anything ends for it
             if not sandboxes.is_down(sandbox.id):
                 detail = f"restored to {saved.name} by {maker.name}"
                 await self._take(lambda: sandboxes.kill(sandbox.id, Ending.RESTORED, detail))
@@ -150,7 +152,7 @@ class Incarnations:
     ) -> Sandbox:
         """It begins from what was saved in `saved`, under its own id and its maker's name. `until`: when its
         time is over, Unix seconds; None: it has the whole again."""
-        back = await asyncio.to_thread(self._kept.comeback, sandbox_id, saved)
+        back = await asyncio.to_thread(self._kept.restore_point, sandbox_id, saved)
         admitted = await self._admit(self._wanted(sandbox_id), maker, sandbox_id)
         with self._withdrawn_if_it_fails(admitted):
             if until is not None:
@@ -180,7 +182,7 @@ class Incarnations:
             if saved is None:
                 saved = await asyncio.to_thread(self._kept.saved, sandbox.id, name)
             with self._kept.using(saved):
-                back = await asyncio.to_thread(self._kept.comeback, sandbox.id, saved)
+                back = await asyncio.to_thread(self._kept.restore_point, sandbox.id, saved)
                 clones = await self._clones(self._wanted(sandbox.id), back, maker, count)
                 return [await self.running(each) for each in clones]
         finally:

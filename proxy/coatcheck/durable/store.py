@@ -278,14 +278,14 @@ class SandboxStore:
         store = self._store(sandbox_id)
         if not store.directory.is_dir() or not any(store.directory.iterdir()):
             return ()
-        with _told():
+        with _as_refusals():
             found = store.list(manifest.open_key(self.key_file))
         return tuple(_saved(each) for each in found)
 
     def remove(self, sandbox_id: str, name: str) -> None:
         """SandboxRefused when there is none of that name, or somebody begins from it."""
         store = self._store(sandbox_id)
-        with _told(SandboxProblem.UNKNOWN_SNAPSHOT):
+        with _as_refusals(SandboxProblem.UNKNOWN_SNAPSHOT):
             with self._marks:
                 if self._used[found := store.find(name)]:
                     raise SandboxRefused(
@@ -340,7 +340,7 @@ class SandboxStore:
     @contextlib.contextmanager
     def shared(self, back: RestorePoint) -> Iterator[RestorePoint]:
         """Its memory read once, for several that begin from it. Blocks at the beginning. SandboxRefused."""
-        with _told(SandboxProblem.NOT_SAVED):
+        with _as_refusals(SandboxProblem.NOT_SAVED):
             template = Snapshot.open(Path(back.snapshot), self.key_file).template()
         try:
             yield replace(back, template=template)
@@ -355,7 +355,7 @@ class SandboxStore:
     def saved(self, sandbox_id: str, name: str | None) -> Path:
         """A snapshot's directory; without a name that of its sleep, else of the newest. SandboxRefused."""
         if name is not None:
-            with _told(SandboxProblem.UNKNOWN_SNAPSHOT):
+            with _as_refusals(SandboxProblem.UNKNOWN_SNAPSHOT):
                 return self._store(sandbox_id).find(name)
         asleep = self.asleep(sandbox_id)
         if asleep is not None:
@@ -369,10 +369,10 @@ class SandboxStore:
             )
         return self._store(sandbox_id).directory / whole[-1].name
 
-    def comeback(self, sandbox_id: str, directory: Path) -> RestorePoint:
+    def restore_point(self, sandbox_id: str, directory: Path) -> RestorePoint:
         """What a life begins from that `directory` holds. SandboxRefused when it is not whole and genuine."""
         record = self._records.get(sandbox_id)
-        with _told(SandboxProblem.NOT_SAVED):
+        with _as_refusals(SandboxProblem.NOT_SAVED):
             found = manifest.read(directory, manifest.open_key(self.key_file))
         lives = record.lives if record is not None else ()
         return RestorePoint(str(directory), found.generation, lives, sandbox_id)
@@ -389,7 +389,7 @@ def _saved(entry: Entry) -> Saved:
 
 
 @contextlib.contextmanager
-def _told(problem: SandboxProblem = SandboxProblem.NOT_SAVED) -> Iterator[None]:
+def _as_refusals(problem: SandboxProblem = SandboxProblem.NOT_SAVED) -> Iterator[None]:
     try:
         yield
     except SnapshotError as error:
