@@ -96,6 +96,8 @@ class Revocation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionEvent:
+    """A session was opened, renewed, rebound or closed, or a handle or credential of it changed."""
+
     at: float
     change: SessionChange
     session: str
@@ -136,7 +138,7 @@ class SandboxChange(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SandboxEvent:
-    """A computer was made for sessions, or is gone."""
+    """A sandbox began, ended, slept, was saved, restored, forked or resized, or one was refused."""
 
     at: float
     change: SandboxChange
@@ -166,7 +168,7 @@ class ApprovalChange(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ApprovalEvent:
-    """A request waits for somebody's word, or got it."""
+    """A request waits for approval, or got its answer."""
 
     at: float
     change: ApprovalChange
@@ -190,7 +192,7 @@ class ApprovalEvent:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """One a session, when it ends."""
+    """What a session used, when it has ended."""
 
     at: float
     session: str
@@ -204,7 +206,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Something a security team wants to be woken for: a handle stolen, misplaced, found in a body."""
+    """A handle was stolen, misplaced or found in a body: a security team wants to know at once."""
 
     at: float
     reason: Reason
@@ -216,7 +218,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """More refusals or alarms of a session for one reason, counted instead of recorded (`repeats`)."""
+    """More refusals or alarms of a session for one reason, counted instead of recorded one by one."""
 
     at: float
     what: str
