@@ -107,9 +107,16 @@ def _children(pid: int) -> Sequence[psutil.Process]:
     return children
 
 
+def _is_qemu(process: psutil.Process) -> bool:
+    try:
+        return str(process.name()).startswith("qemu")
+    except psutil.NoSuchProcess:  # what prepares a disk ends after a moment
+        return False
+
+
 MOMENTS: dict[str, Callable[[int], object]] = {
     "at once": lambda pid: True,
-    "while its machine is loaded": lambda pid: any(each.name().startswith("qemu") for each in _children(pid)),
+    "while its machine is loaded": lambda pid: any(map(_is_qemu, _children(pid))),
 }
 
 
