@@ -119,7 +119,7 @@ def test_an_export_that_fails_leaves_no_file(ours: Path, passphrase: Path, tmp_p
         run("export", OURS, "one", file, "--passphrase", passphrase, "--state-dir", ours)
     assert not file.exists()
     file.write_text("kept")
-    with pytest.raises(CommandError, match="is there already"):
+    with pytest.raises(CommandError, match="already exists"):
         run("export", OURS, "one", file, "--passphrase", passphrase, "--state-dir", ours)
     assert file.read_text() == "kept"
 
@@ -129,7 +129,7 @@ def test_an_export_that_fails_leaves_no_file(ours: Path, passphrase: Path, tmp_p
 )
 def test_what_is_no_id_is_refused(ours: Path, passphrase: Path, tmp_path: Path, sandbox: str) -> None:
     """It becomes a path."""
-    with pytest.raises(CommandError, match="is no sandbox's id"):
+    with pytest.raises(CommandError, match="is not a sandbox id"):
         run("export", sandbox, "one", tmp_path / "x", "--passphrase", passphrase, "--state-dir", ours)
 
 
