@@ -8,17 +8,12 @@ import pytest
 from coatcheck.decision.session import Isolation
 from coatcheck.durable import admission
 from coatcheck.durable.admission import check_room, memory, range_for
+from coatcheck.durable.backends import Choice
 from coatcheck.durable.elastic import Elastic, Growth
 from coatcheck.durable.sandbox import Sandbox, WantedSandbox
 from coatcheck.launcher.limits import Limits
 from coatcheck.launcher.resources import Resources, Size
-from coatcheck.launcher.sandbox import (
-    Backend,
-    Choice,
-    SandboxProblem,
-    SandboxRefused,
-    SandboxState,
-)
+from coatcheck.launcher.sandbox import Backend, SandboxProblem, SandboxRefused, SandboxState
 
 SANDBOX = Sandbox(
     id="sbx_0",

@@ -11,6 +11,7 @@ import pytest
 
 from coatcheck.decision.session import Isolation
 from coatcheck.durable import store as keeping
+from coatcheck.durable.backends import Choice
 from coatcheck.durable.durability import Durability, RestorePoint
 from coatcheck.durable.sandbox import (
     Sandbox,
@@ -22,14 +23,7 @@ from coatcheck.durable.snapshots import manifest
 from coatcheck.durable.snapshots.manifest import Image, Manifest, Origin, Surroundings
 from coatcheck.durable.store import ASLEEP, FORKS, RECORD, SNAPSHOTS, SandboxStore
 from coatcheck.launcher.resources import Resources
-from coatcheck.launcher.sandbox import (
-    Backend,
-    Choice,
-    Ending,
-    SandboxProblem,
-    SandboxRefused,
-    SandboxState,
-)
+from coatcheck.launcher.sandbox import Backend, Ending, SandboxProblem, SandboxRefused, SandboxState
 from coatcheck.platform.private_files import write_atomically
 from coatcheck.settings.daemon import Settings
 

@@ -20,6 +20,7 @@ from coatcheck.control.views import minted_view
 from coatcheck.decision.message import OriginClass
 from coatcheck.decision.session import Isolation
 from coatcheck.durable.autoscale import Autoscale
+from coatcheck.durable.backends import Choice
 from coatcheck.durable.durability import Durability
 from coatcheck.durable.elastic import Growth
 from coatcheck.durable.incarnations import Incarnations, Maker, WantedIdentity
@@ -32,12 +33,7 @@ from coatcheck.durable.sandbox import (
     WantedVolume,
 )
 from coatcheck.durable.snapshotting import held_back
-from coatcheck.launcher.sandbox import (
-    Backend,
-    Choice,
-    SandboxProblem,
-    trust_inside,
-)
+from coatcheck.launcher.sandbox import Backend, SandboxProblem, trust_inside
 from coatcheck.state.errors import Problem
 
 PROXY_INSIDE: Final = "http://127.0.0.1:3128"

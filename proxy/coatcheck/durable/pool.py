@@ -14,16 +14,12 @@ from typing import Final
 
 from coatcheck.certificates.trust import TrustFiles
 from coatcheck.durable.admission import check_room, has_room
+from coatcheck.durable.backends import Choice
 from coatcheck.durable.sandbox import Admitted, Sandbox
 from coatcheck.durable.warm_machine import Shape, WarmMachine, WarmState, shape_of, wanted_shape
 from coatcheck.launcher.limits import LimitError, LimitName, ceilings, choose
 from coatcheck.launcher.resources import Size
-from coatcheck.launcher.sandbox import (
-    Backend,
-    Choice,
-    SandboxRefused,
-    SandboxState,
-)
+from coatcheck.launcher.sandbox import Backend, SandboxRefused, SandboxState
 from coatcheck.platform.outage import Outage
 from coatcheck.settings.daemon import Settings
 

@@ -8,11 +8,12 @@ from pydantic import BeforeValidator
 
 from coatcheck.decision.filesystem import Filesystem
 from coatcheck.decision.session import Isolation
+from coatcheck.durable.backends import Choice
 from coatcheck.durable.durability import Durability
 from coatcheck.durable.elastic import Elastic, Growth
 from coatcheck.launcher.limits import Limits
 from coatcheck.launcher.resources import Resources
-from coatcheck.launcher.sandbox import Backend, Choice, Ending, SandboxState
+from coatcheck.launcher.sandbox import Backend, Ending, SandboxState
 
 
 @dataclass(frozen=True, slots=True)

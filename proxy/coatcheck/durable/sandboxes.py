@@ -20,6 +20,7 @@ from typing import Any, Final
 from coatcheck.certificates.trust import TrustFiles
 from coatcheck.durable import run_directory
 from coatcheck.durable.admission import decide, too_many
+from coatcheck.durable.backends import Backends, Choice
 from coatcheck.durable.durability import RestorePoint
 from coatcheck.durable.elastic import Initiator
 from coatcheck.durable.pool import Pool
@@ -35,18 +36,10 @@ from coatcheck.launcher.asking import (
     ask_supervisor,
     kill_supervisor,
 )
-from coatcheck.launcher.backends import Backends
 from coatcheck.launcher.cgroup import remove as remove_cgroup
 from coatcheck.launcher.limits import ceilings
 from coatcheck.launcher.resources import Size
-from coatcheck.launcher.sandbox import (
-    Backend,
-    Choice,
-    Ending,
-    SandboxProblem,
-    SandboxRefused,
-    SandboxState,
-)
+from coatcheck.launcher.sandbox import Backend, Ending, SandboxProblem, SandboxRefused, SandboxState
 from coatcheck.settings.daemon import Settings
 from coatcheck.state.sessions import OWN_SANDBOX
 from coatcheck.telemetry.events import SandboxChange, SandboxEvent

@@ -18,6 +18,7 @@ from typing import Final
 from coatcheck.certificates.trust import TrustFiles
 from coatcheck.decision.session import Isolation
 from coatcheck.durable import run_directory
+from coatcheck.durable.backends import Choice
 from coatcheck.durable.durability import UNCLAIMED_GENERATION
 from coatcheck.durable.sandbox import Admitted
 from coatcheck.durable.spawning import (
@@ -31,11 +32,7 @@ from coatcheck.launcher.cgroup import remove as remove_cgroup
 from coatcheck.launcher.limits import Limits, ceilings
 from coatcheck.launcher.machine import MachineSpec
 from coatcheck.launcher.resources import Resources
-from coatcheck.launcher.sandbox import (
-    AGENT,
-    Backend,
-    Choice,
-)
+from coatcheck.launcher.sandbox import AGENT, Backend
 from coatcheck.launcher.spec import Identity, SupervisorSpec
 from coatcheck.platform.private_files import open_private_directory
 from coatcheck.settings.daemon import Settings

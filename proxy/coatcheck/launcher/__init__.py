@@ -1,4 +1,4 @@
 """One sandbox: boot, exec, files, ports, limits, lease, end. Speaks to its daemon through the control API.
 
-May import: images, certificates, telemetry, client, settings, platform, decision.
+May import: certificates, telemetry, client, settings, platform, decision.
 """

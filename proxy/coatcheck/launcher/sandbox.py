@@ -1,12 +1,10 @@
 """The words of a sandbox: what it is made of, its states, why it ended, why it cannot be had or used."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
 from pathlib import PurePosixPath
 from typing import Final
 
-from coatcheck.decision.session import Isolation
 from coatcheck.platform.errors import CoatcheckError
 
 AGENT = "agent"
@@ -27,22 +25,6 @@ class Backend(StrEnum):
 
     MICROVM = "microvm"
     NAMESPACE = "namespace"
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What a sandbox will be made of on this machine."""
-
-    backend: Backend
-    isolation: Isolation
-    why: str
-    """For a person: why this and nothing stronger."""
-    image: str | None
-    """Directory of the image; None: the host's own files (namespace)."""
-    agent: str | None = None
-    """The guest's agent on the host, where it is not in the image."""
-    identities: tuple[str, ...] = IDENTITIES
-    """Who can be told apart in it."""
 
 
 class SandboxState(StrEnum):

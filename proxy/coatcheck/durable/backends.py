@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,6 @@ from coatcheck.launcher.sandbox import (
     AGENT,
     IDENTITIES,
     Backend,
-    Choice,
     SandboxProblem,
     SandboxRefused,
 )
@@ -26,6 +26,22 @@ from coatcheck.settings.daemon import Settings
 
 DEFAULT_IMAGE: Final = "default"
 _MEANS: Final = {Isolation.HARDWARE: "KVM", Isolation.EMULATED: "TCG, which is no security boundary"}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a sandbox will be made of on this machine."""
+
+    backend: Backend
+    isolation: Isolation
+    why: str
+    """For a person: why this and nothing stronger."""
+    image: str | None
+    """Directory of the image; None: the host's own files (namespace)."""
+    agent: str | None = None
+    """The guest's agent on the host, where it is not in the image."""
+    identities: tuple[str, ...] = IDENTITIES
+    """Who can be told apart in it."""
 
 
 class Backends:

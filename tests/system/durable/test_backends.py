@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from coatcheck.decision.session import Isolation
+from coatcheck.durable.backends import Backends
 from coatcheck.launcher import accelerator
 from coatcheck.launcher.accelerator import Verdict
-from coatcheck.launcher.backends import Backends
 from coatcheck.launcher.sandbox import Backend, SandboxProblem, SandboxRefused
 from coatcheck.settings.daemon import Settings
 
@@ -32,7 +32,7 @@ def test_a_microvm_is_preferred_and_its_isolation_is_the_measured_one(
         return Verdict(Isolation.EMULATED, "emulated, because there is no /dev/kvm")
 
     monkeypatch.setattr(accelerator, "judge", judge)
-    monkeypatch.setattr("coatcheck.launcher.backends.find", lambda cache, name: tmp_path / name)
+    monkeypatch.setattr("coatcheck.durable.backends.find", lambda cache, name: tmp_path / name)
     for backend in (None, Backend.MICROVM):
         choice = backends.choose(backend, None)
         assert (choice.backend, choice.isolation) == (Backend.MICROVM, Isolation.EMULATED)
