@@ -64,7 +64,7 @@ OPS = 'name = "ops"\nrole = "operator"\ntenants = ["*"]\n'
         (GOOD.replace("uid = 1001", 'token_sha256 = "A1"'), "token_sha256"),
         (GOOD.replace("uid = 1001", 'token = "plain"'), "Extra inputs"),
         (GOOD.replace('"launcher"', '"owner"'), "role"),
-        (GOOD.replace('name = "ci-launcher"', 'name = "uid:5"'), "no name"),
+        (GOOD.replace('name = "ci-launcher"', 'name = "uid:5"'), "not a name"),
         (GOOD.replace('tenants = ["acme"]', "tenants = []"), "tenants"),
         (GOOD.replace('tenants = ["acme"]', ""), "tenants"),
         (GOOD.replace('policies = ["default"]', ""), "may open nothing"),

@@ -35,7 +35,7 @@ def test_a_file_in_the_way_stays(path: Path) -> None:
     """It is somebody's."""
     path.parent.mkdir()
     path.write_text("mine")
-    with pytest.raises(ControlSocketError, match="no socket"):
+    with pytest.raises(ControlSocketError, match="not a socket"):
         bind_unix(path, 0o600)
     assert path.read_text() == "mine"
 

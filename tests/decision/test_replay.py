@@ -203,7 +203,7 @@ PINNED = replace(
         (replace(ASKED, reason=Reason.RATE_LIMITED), Change.SAME, "allowed, rule opened"),
         (replace(ASKED, reason=Reason.RATE_LIMITED, path="/v2"), Change.REFUSES, "path_not_allowed"),
         (replace(ASKED, reason=Reason.APPROVAL_TIMEOUT), Change.SAME, "allowed, rule opened"),
-        (replace(ASKED, method="PUT"), Change.RULE, "allowed once somebody says yes, rule asked"),
+        (replace(ASKED, method="PUT"), Change.RULE, "allowed once approved, rule asked"),
         (replace(ASKED, reason=Reason.CAPACITY, rule=""), Change.UNTOUCHED, ""),
         (replace(ASKED, reason=Reason.LEASE_LAPSED), Change.UNTOUCHED, ""),
         (replace(ASKED, reason=Reason.DRAINING), Change.UNTOUCHED, ""),

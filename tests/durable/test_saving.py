@@ -174,7 +174,7 @@ async def test_what_a_supervisor_left_half_written_is_gone_with_the_next_one(
 async def test_a_name_is_no_path(tmp_path: Path, trust: Path, name: str) -> None:
     """It comes from a caller."""
     async with kept(tmp_path, trust) as it:
-        with pytest.raises(SandboxRefused, match="no name of a snapshot"):
+        with pytest.raises(SandboxRefused, match="not a snapshot name"):
             await it.durable.snapshot(name)
 
 

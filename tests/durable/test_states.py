@@ -123,7 +123,7 @@ def test_one_that_may_not_come_back_is_told_as_refused(tmp_path: Path) -> None:
     assert (told.change, told.sandbox, told.ending) == ("refused", ID, SandboxProblem.TOO_MANY_SANDBOXES)
     left.sandboxes.withdraw(admitted)
     left.sandboxes.admit(WANTED, ID)
-    with pytest.raises(SandboxRefused, match="somebody brings it back just now"):
+    with pytest.raises(SandboxRefused, match="is being restored right now"):
         left.sandboxes.admit(WANTED, ID)
     assert len(left.events) == 1
 

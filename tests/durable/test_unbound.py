@@ -262,7 +262,7 @@ async def test_one_that_does_not_become_somebodys_never_says_that_it_did(
             machine.fails_at.add("resume")
         async with asyncio.timeout(SECONDS):
             ending, why = await supervisor.run()
-        assert ending is Ending.REBIND_FAILED and "did not become" in why
+        assert ending is Ending.REBIND_FAILED and "could not be given its own identity" in why
         assert reports.said[-1][:2] == ("ending", "rebind_failed")
         assert machine.stopped and not it.told.sandbox.directory.exists()
         assert "running" not in {state for state, _, _ in reports.said}

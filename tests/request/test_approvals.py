@@ -106,7 +106,7 @@ async def test_silence_is_no(desk: Desk) -> None:
     approval = await desk.only()
     assert why(await request) is Reason.APPROVAL_TIMEOUT
     assert desk.changes[-1] is ApprovalChange.EXPIRED
-    with pytest.raises(NotWaiting, match="nobody answered within 1 s"):
+    with pytest.raises(NotWaiting, match="no answer came within 1 s"):
         desk.approvals.answer(approval, YES)
 
 

@@ -148,7 +148,7 @@ class Dispatcher:
                     raise ControlProblem(
                         Refusal.FORBIDDEN,
                         f"the role {caller.role} may not do this",
-                        "Ask whoever keeps the daemon's grants file.",
+                        "Ask the owner of the daemon's grants file.",
                     )
             query = Unread() if operation.query is Unread else await read_query(request, operation.query)
             check_upgrade(request, operation.passes)

@@ -146,7 +146,7 @@ def load_grants(path: Path | None, owner_uids: Iterable[int]) -> Grants:
             if what in seen:
                 raise GrantsError(
                     f"callers {seen[what]!r} and {entry.name!r} have the same {what.partition(' ')[0]}",
-                    "Give each caller a name and a proof of its own: the audit log must tell them apart.",
+                    "Give each caller its own name and proof: the audit log must distinguish them.",
                 )
             seen[what] = entry.name
         match proof:
@@ -173,7 +173,8 @@ def load_grants(path: Path | None, owner_uids: Iterable[int]) -> Grants:
 def _caller(entry: _Entry) -> Caller:
     if not _NAME.fullmatch(entry.name):
         raise GrantsError(
-            f"{entry.name!r} is no name for a caller", "Use a-z, 0-9, dots, - and _, at most 63 characters."
+            f"{entry.name!r} is not a name for a caller",
+            "Use a-z, 0-9, dots, - and _, at most 63 characters.",
         )
     if sum(getattr(entry, proof) is not None for proof in _PROOFS) != 1:
         raise GrantsError(
@@ -243,7 +244,7 @@ def _check(path: Path, descriptor: int) -> None:
         raise GrantsError(f"{path} is not a plain file", "Put the grants file there.")
     if status.st_uid not in (0, os.geteuid()):
         raise GrantsError(
-            f"{path} belongs to uid {status.st_uid}, who could grant themselves anything",
+            f"{path} belongs to uid {status.st_uid}, which could give itself any grant",
             "It must belong to root or to the daemon's user.",
         )
     # Kubernetes mounts volumes group-writable on a file system that is read-only.

@@ -34,7 +34,7 @@ def uid_of(connection: socket.socket) -> int:
 def channel_of(request: BaseRequest) -> Channel:
     transport = request.transport
     if transport is None:
-        raise ConnectionResetError("the client is gone")
+        raise ConnectionResetError("the client has disconnected")
     connection = transport.get_extra_info("socket")
     if connection.family == socket.AF_UNIX:
         return Channel(uid_of(connection), None)
@@ -59,7 +59,7 @@ def identify(channel: Channel, authorization: str | None, grants: Grants) -> Cal
     if channel.uid is not None:
         by_uid = grants.of_uid(channel.uid)
         if by_uid is None:
-            raise _unauthenticated(f"uid {channel.uid} is no caller of the control API")
+            raise _unauthenticated(f"uid {channel.uid} is not a caller of the control API")
         return by_uid
     raise _unauthenticated(
         "this client certificate belongs to no caller"

@@ -59,7 +59,7 @@ class _Connection(RequestHandler):
             problem = internal()
         else:
             problem = ControlProblem(
-                Refusal.MALFORMED, "this is no HTTP request, or its head is too large", "Send HTTP/1.1."
+                Refusal.MALFORMED, "this is not an HTTP request, or its head is too large", "Send HTTP/1.1."
             )
         response = refused(problem)
         response.force_close()

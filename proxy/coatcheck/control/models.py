@@ -64,7 +64,7 @@ class NewSession(Asked):
     subject: Name
     policy: PolicyName
     credentials: list[Name] | None = Field(None, max_length=1000, description="Default: all of the policy.")
-    isolation: Isolation = Field(Isolation.NONE, description="What stands between the agent and the host.")
+    isolation: Isolation = Field(Isolation.NONE, description="Isolation between the agent and the host.")
     lease_seconds: float | None = Field(None, ge=1, le=86_400)
     max_age: float | None = Field(None, ge=1, le=31_536_000, description="Seconds.")
     origin: Origin | None = Field(None, description="Default: class socket.")
@@ -124,7 +124,7 @@ class SessionQuery(Asked):
     policy: PolicyName | None = None
     opened_by: Name | None = None
     status: Status | None = None
-    after: SessionId | None = Field(None, description="The last id of the page before.")
+    after: SessionId | None = Field(None, description="The last id of the previous page.")
     limit: int = Field(100, ge=1, le=1000)
 
 
@@ -226,12 +226,14 @@ class SessionClosed(Answered):
 
 
 class Revoked(Answered):
-    sessions: int = Field(description="How many lost something; again is no error.")
+    sessions: int = Field(
+        description="Number of sessions that lost something. Repeating the call is not an error."
+    )
 
 
 class SessionList(Answered):
     sessions: list[SessionView]
-    next: str | None = Field(description="`after` of the next page; None on the last.")
+    next: str | None = Field(description="`after` for the next page; None on the last page.")
 
 
 class HandleRevoked(Answered):
@@ -303,7 +305,7 @@ class Explanation(Answered):
 
 class Health(Answered):
     status: str = Field(description="`ok`, or `stalled` when the plane's loop does not answer.")
-    plane_age_seconds: float = Field(description="Since the plane's loop last answered.")
+    plane_age_seconds: float = Field(description="Seconds since the plane's loop last answered.")
 
 
 class Readiness(Answered):

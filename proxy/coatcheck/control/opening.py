@@ -76,7 +76,7 @@ def proof_of(wanted: models.NewSession, shared: str | None, transparent: bool = 
     if value is None:
         raise _bad(f"origin class {kind} needs a value", _VALUES[kind])
     if not _well_formed(kind, value):
-        raise _bad(f"this is no value for origin class {kind}", _VALUES[kind])
+        raise _bad(f"this is not a value for origin class {kind}", _VALUES[kind])
     return Proof(Origin(kind, value), None)
 
 

@@ -21,7 +21,7 @@ _MAX_PROBLEMS: Final = 10
 async def read_query(request: BaseRequest, model: type[BaseModel]) -> BaseModel:
     query = request.query
     if len(set(query)) != len(query):
-        raise _malformed("a query parameter stands there twice", "Give it once.")
+        raise _malformed("a query parameter appears twice", "Give it once.")
     try:
         return model.model_validate_strings(dict(query), strict=True)
     except ValidationError as error:

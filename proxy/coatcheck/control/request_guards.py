@@ -34,7 +34,7 @@ def check_request(request: BaseRequest, names: Collection[str] | None, *, browse
     headers = request.headers
     for name in _ONCE:
         if len(headers.getall(name, ())) > 1:
-            raise _malformed(f"the header {name} stands there twice", "Send it once.")
+            raise _malformed(f"the header {name} appears twice", "Send it once.")
     if not browser and any(name in headers for name in _BROWSERS):
         raise ControlProblem(
             Refusal.BROWSER,
@@ -49,7 +49,9 @@ def check_request(request: BaseRequest, names: Collection[str] | None, *, browse
     if "upgrade" in headers and headers["upgrade"].lower() != "websocket":
         raise _malformed("the request asks for another protocol", "The control API speaks HTTP/1.1.")
     if not request.raw_path.startswith("/"):
-        raise _malformed("the request target is not a path", "The control API is no proxy: send `GET /v1/…`.")
+        raise _malformed(
+            "the request target is not a path", "The control API is not a proxy: send `GET /v1/…`."
+        )
     if "host" not in headers:
         raise _malformed("the Host header is missing", "Send one.")
     if names is not None:
@@ -70,7 +72,7 @@ def check_upgrade(request: BaseRequest, allowed: bool) -> None:
     """A WebSocket where one can be, and nowhere else. What a page may not send (Origin) it may not send here,
     either: browsers open WebSockets to any host without asking it first."""
     if "upgrade" in request.headers and not (allowed and request.method == "GET"):
-        raise _malformed("this resource is no WebSocket", "Leave Upgrade out.")
+        raise _malformed("this resource is not a WebSocket", "Leave Upgrade out.")
 
 
 def check_websocket(request: BaseRequest, wanted: bool) -> None:

@@ -55,11 +55,11 @@ async def open_sandbox(context: Context, wanted: NewSandbox, caller: Caller) -> 
         raise ControlProblem(problem.reason, f"{problem.message} ({choice.why})", problem.hint)
     names = [each.name for each in wanted.identities]
     if len(set(names)) != len(names):
-        raise ControlProblem(Problem.BAD_VALUE, "an identity stands there twice", "Name each once.")
+        raise ControlProblem(Problem.BAD_VALUE, "an identity appears twice", "Name each once.")
     if missing := set(names) - set(choice.identities):
         raise ControlProblem(
             SandboxProblem.NO_BACKEND,
-            f"users cannot be told apart here, so there is no identity {', '.join(missing)}",
+            f"users cannot be distinguished here, so there is no identity {', '.join(missing)}",
             "Use a microVM, or a daemon that runs as root.",
         )
     policy = context.backend.state.policies.get(wanted.policy)
@@ -157,7 +157,7 @@ def _growth(wanted: NewSandbox) -> Growth | None:
             return None
         raise ControlProblem(
             SandboxProblem.BEYOND_LIMIT,
-            "a sandbox without a ceiling has nowhere to be scaled to",
+            "a sandbox without a maximum size cannot be scaled",
             "Say how far: max_memory_mib (--max-memory).",
         )
     rule = wanted.autoscale

@@ -89,7 +89,7 @@ def _remove_dead(path: Path) -> None:
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise ControlSocketError(
-                f"{path} is there and is no socket", "Move it away, or set COATCHECK_CONTROL_SOCKET."
+                f"{path} exists and is not a socket", "Move it away, or set COATCHECK_CONTROL_SOCKET."
             )
     except FileNotFoundError:
         return

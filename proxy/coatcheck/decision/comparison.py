@@ -25,7 +25,7 @@ class Comparison(StrEnum):
     CREDENTIALS = "credentials"
     """Both allow it, with other secrets, or in other places."""
     ASKS = "asks"
-    """Both allow it alike, and whether or for how long somebody is asked first differs."""
+    """Both allow it, but differ in whether, or for how long, an approval is needed."""
     RULE = "rule"
     """Both allow it alike, by rules of different names."""
     REASON = "reason"

@@ -111,7 +111,7 @@ def verify(text: str, keys: HandleKeys) -> Claims | Deny:
         return Deny(Reason.HANDLE_MALFORMED, "not three segments of base64url")
     key = keys.by_header.get(segments[0])
     if key is None:
-        return Deny(Reason.HANDLE_UNKNOWN, "not signed by a key of ours that still counts")
+        return Deny(Reason.HANDLE_UNKNOWN, "not signed by a key that is still valid")
     try:
         decoded = _JWS.decode_complete(text[len(PREFIX) :], key, algorithms=[_ALGORITHM])
     except PyJWTError:
@@ -167,7 +167,7 @@ def _not_inherited(
     very string was revoked, as it has leaked; and that it was issued in a generation which is not before
     this session's, by a rebind after the fork: no process here can have inherited it."""
     if ancestor is None or ancestor.id != claims.sid:
-        detail = f"handle {claims.jti} of session {claims.sid}, which nobody remembers"
+        detail = f"handle {claims.jti} of session {claims.sid}, which is not known"
         return Deny(Reason.HANDLE_STALE, detail)
     if claims.generation >= session.generation:
         detail = f"handle {claims.jti} of session {claims.sid} is of generation {claims.generation}"

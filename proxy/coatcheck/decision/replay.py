@@ -164,7 +164,7 @@ def _was_allowed(policy: Policy, rule: Rule, asked: Question, head: RequestHead)
         if asked.origin not in {origin.value for origin in credential.origins}:
             return Replayed(Change.REFUSES, f"refused, {Reason.ORIGIN_CLASS_REFUSED}, credential {name}")
         if credential.isolation is not Isolation.NONE:
-            unknown.append(f"{name} wants isolation {credential.isolation}, and which one it had")
+            unknown.append(f"{name} requires isolation {credential.isolation}, and which one it had")
     if not asked.credentials and rule.credentials:
         return _without_handle(policy, rule, was=None)
     if unknown:
@@ -173,7 +173,7 @@ def _was_allowed(policy: Policy, rule: Rule, asked: Question, head: RequestHead)
 
 
 def _allowed_by(rule: Rule) -> str:
-    return f"allowed{' once somebody says yes' if rule.asking is not None else ''}, rule {rule.name}"
+    return f"allowed{' once approved' if rule.asking is not None else ''}, rule {rule.name}"
 
 
 def _was_refused(policy: Policy, rule: Rule, asked: Question, head: RequestHead) -> Replayed:

@@ -85,7 +85,7 @@ def content_length(response: ResponseHead) -> int | None:
     values = {value.strip(" \t") for line in lengths for value in line.split(",")}
     # ASCII digits only: int() would also take signs, underscores and other scripts' digits.
     if len(values) != 1 or not (value := values.pop()).isascii() or not value.isdigit() or len(value) > 18:
-        raise HeaderRefused("Content-Length values that differ or are no number")
+        raise HeaderRefused("Content-Length values that differ or are not a number")
     return int(value)
 
 

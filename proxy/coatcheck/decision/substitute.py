@@ -50,7 +50,7 @@ def substitute(
             return change
         for name, value in change.set_headers:
             if name in headers:
-                return Deny(Reason.PLANE_CANNOT, f"two credentials want the header {name}")
+                return Deny(Reason.PLANE_CANNOT, f"two credentials need the header {name}")
             headers[name] = value
         removed += change.remove_headers
         if change.target is not None:

@@ -25,7 +25,7 @@ from coatcheck.launcher.sandbox import (
 from coatcheck.settings.daemon import Settings
 
 DEFAULT_IMAGE: Final = "default"
-_MEANS: Final = {Isolation.HARDWARE: "KVM", Isolation.EMULATED: "TCG, which is no security boundary"}
+_MEANS: Final = {Isolation.HARDWARE: "KVM", Isolation.EMULATED: "TCG, not a security boundary"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,6 @@ async def rebind(channel: Channel, spec: SupervisorSpec) -> None:
         ("machine-id", secrets.token_hex(MACHINE_ID_BYTES)),
         *fresh().items(),
     )
-    said = await obeyed(channel.order("rebind", person), "become somebody of its own")
+    said = await obeyed(channel.order("rebind", person), "get its own identity")
     if said.get("generation") != str(spec.machine.generation):
         raise AgentError("the sandbox's agent acknowledged another generation than its own")

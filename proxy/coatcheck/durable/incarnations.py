@@ -143,7 +143,7 @@ class Incarnations:
         if late and not sandbox.keeping.shares:
             late = frozenset(back.sessions)
         for name in late & back.sessions.keys():
-            why = "what it comes from was revoked meanwhile"
+            why = "its source session was revoked in the meantime"
             await self._take(partial(self._state.revoke, back.sessions[name], sandbox.opened_by, why))
         return back
 
@@ -233,7 +233,7 @@ class Incarnations:
         if record is None:
             raise SandboxRefused(
                 SandboxProblem.UNSAVABLE,
-                "nothing is kept of it: it is no microVM, or it has ended with nothing saved",
+                "it has no saved state: it is not a microVM, or it ended without a snapshot",
                 "Create another one.",
             )
         return record.wanted

@@ -114,7 +114,7 @@ def _check(asked: Asked) -> None:
         case Lifecycle.LONG_RUNNING | Lifecycle.SHARED:
             if asked.idle_seconds is not None:
                 raise Contradiction(
-                    f"a {asked.lifecycle} sandbox runs on while nobody is connected to it",
+                    f"a {asked.lifecycle} sandbox keeps running without a connection",
                     "Leave idle_seconds (--sleep-after) out, or ask for hybrid.",
                 )
             if asked.lifecycle is Lifecycle.SHARED and asked.identities < 2:

@@ -52,7 +52,7 @@ class ScaleResource:
 def _refused(error: SandboxRefused) -> Refused:
     status = error.problem.status
     if error.problem is SandboxProblem.NO_ROOM:  # its hint is for whoever runs the host
-        return Refused(status, error.problem, "there is no room for that now", ("Retry-After", "60"))
+        return Refused(status, error.problem, "there is no room for this now", ("Retry-After", "60"))
     return Refused(status, error.problem, f"{error.message}. {error.hint}")
 
 
@@ -73,5 +73,5 @@ def _read(body: bytes) -> tuple[int | None, int | None]:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a name stands twice")
+        raise ValueError("a name appears twice")
     return found

@@ -32,7 +32,7 @@ GAVE_WAY_SECONDS: Final = 60.0
 
 FROM_POOL: Final = "from the warm pool"
 EMPTY: Final = "the warm pool is empty: it boots"
-OTHER_SHAPE: Final = "the warm pool has none of its shape: it boots"
+OTHER_SHAPE: Final = "the warm pool has no machine of this size: booting a new one"
 
 _DOWN: Final = (SandboxState.SLEEPING, SandboxState.ENDED)
 

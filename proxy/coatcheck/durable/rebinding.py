@@ -71,7 +71,7 @@ class Rebind:
 
     def why(self, error: Exception) -> str:
         why = str(error) or f"it took longer than {self._spec.rebind_seconds:g} s"
-        return f"it did not become a sandbox of its own, and is gone: {why}"
+        return f"it could not be given its own identity, and was ended: {why}"
 
     def done(self) -> None:
         if self._booted is not None:

@@ -110,7 +110,7 @@ class Reconciler:
             del self._to_wake[sandbox.id]
         elif len(tried) == len(PAUSES):
             del self._to_wake[sandbox.id]
-            detail = f"it sleeps on, until somebody uses it: {failed}"
+            detail = f"it stays asleep until it is used: {failed}"
             self._sandboxes.noted(sandbox.id, SandboxChange.GIVEN_UP, detail)
             logger.warning("sandbox %s: %s", sandbox.id, detail)
 

@@ -138,7 +138,7 @@ class Sandboxes:
             if sandbox_id is not None and (entry is None or not entry.may(Event.RETURNS)):
                 raise SandboxRefused(
                     SandboxProblem.SANDBOX_BUSY,
-                    f"{sandbox_id} is running, or somebody brings it back just now",
+                    f"{sandbox_id} is running, or is being restored right now",
                     "See `coatcheck sandbox list`.",
                 )
             live = [each.opened_by for each in self._entries.values() if each.state.takes_a_place]

@@ -32,7 +32,7 @@ def wanted(
         raise SandboxRefused(
             SandboxProblem.SCALING_LOCKED,
             "this sandbox's size is not changed from inside",
-            "Ask whoever runs it: coatcheck sandbox scale.",
+            "Ask the operator of the sandbox: coatcheck sandbox scale.",
         )
     asked = Size(now.memory_mib if memory_mib is None else memory_mib, now.cpus if cpus is None else cpus)
     for amount, least, most, what in (

@@ -52,7 +52,7 @@ class DurableSpec:
     """While it sleeps, its open connections are kept for so long: a slow model call, a CI run."""
     idle_action: IdleAction = IdleAction.END
     rebind_seconds: float = 60.0
-    """For a copy to become somebody of its own, or it is ended. On a busy host without KVM it takes three."""
+    """For a copy to get its own identity, or it is ended. On a busy host without KVM it takes three."""
     unbound: bool = False
     """It is nobody's yet: its identities have no session and no handle. Whose it is says a second spec."""
 

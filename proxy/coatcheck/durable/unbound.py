@@ -76,7 +76,7 @@ class Unbound:
         """Its channel and the task that serves it; from now on `accept` decides what its streams reach.
         MachineError when it was lost."""
         if self._channel is None or self._talking is None or self._talking.done():
-            raise MachineError("the machine that was claimed is gone")
+            raise MachineError("the claimed machine has ended")
         self._accept = accept
         self._channel.go_on()  # it still stands still; what it is given to trust is no order
         return self._channel, self._talking
@@ -116,7 +116,7 @@ class Unbound:
 
 
 async def _refuse(stream: Stream) -> None:
-    stream.reset("frozen", "it reaches nothing before it is somebody's")
+    stream.reset("frozen", "it has no network access before it is claimed")
 
 
 _FAILURES = (MachineError, ChannelBroken, StreamReset, AgentError, TimeoutError, OSError)

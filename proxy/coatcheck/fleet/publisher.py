@@ -110,7 +110,7 @@ class RedisPublisher:
             why = conflict(changes, self._unjudged(entries))
             if judged and why is not None:
                 problem = Problem.ORIGIN_TAKEN if "origin" in why else Problem.NOT_DURABLE
-                raise StateError(problem, why, "Look at it again, then repeat what is still wanted.")
+                raise StateError(problem, why, "Check the current state, then repeat what is still needed.")
         raise SharedStateDown("too many daemons write at once")
 
     def _unjudged(self, entries: Sequence[Entry]) -> list[Change]:

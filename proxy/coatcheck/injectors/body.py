@@ -48,7 +48,7 @@ class BodyInjection(Injector):
         """The body with the secret as the value of `field`, or why that cannot be done in one reading."""
         head, body = request.head, request.body
         if handle is None:
-            return Deny(Reason.HANDLE_MISSING, "only a handle shows that a body wants this credential")
+            return Deny(Reason.HANDLE_MISSING, "only a handle shows that a body needs this credential")
         if not body:
             if head.end_stream or body is not None:
                 return Deny(Reason.HANDLE_MISSING, "no body")
@@ -103,13 +103,11 @@ def _substitute_json(body: bytes, field: str, handle: str, secret: str) -> bytes
         return Deny(Reason.HANDLE_MISPLACED, f"JSON field {field} is not exactly the handle")
     needle = handle.encode("ascii")
     if body.count(needle) != 1:
-        return Deny(Reason.HANDLE_MISPLACED, "the handle must stand once in the body, without escapes")
+        return Deny(Reason.HANDLE_MISPLACED, "the handle must appear once in the body, without escapes")
     edited = body.replace(needle, json.dumps(secret)[1:-1].encode("ascii"))
     # Read again: `{"field": "\u0063ch_…", "note": "cch_…"}` would have put the secret into the note.
     if _field(edited, field) != secret:
-        return Deny(
-            Reason.HANDLE_MISPLACED, f"the handle stands elsewhere than in JSON field {field}", alarm=True
-        )
+        return Deny(Reason.HANDLE_MISPLACED, f"the handle is not in JSON field {field}", alarm=True)
     return edited
 
 

@@ -117,7 +117,7 @@ def probe_device(device: Path) -> float:
         ) from None
     except PermissionError:
         raise _UselessError(
-            f"{device} is not open to this user; to use it: usermod -aG kvm <user>, and log in anew"
+            f"{device} is not open to this user; to use it: usermod -aG kvm <user>, and log in again"
         ) from None
     except OSError as error:
         raise _UselessError(f"{device} cannot be opened: {error.strerror}") from error
@@ -130,7 +130,7 @@ def probe_device(device: Path) -> float:
         raise _UselessError(f"KVM cannot run a guest: {error.strerror}") from error
     if seconds > LOOP_SECONDS:
         raise _UselessError(
-            f"KVM is emulated here itself: {2 * LOOPS} instructions took {seconds * 1000:.0f} ms and not 0.1"
+            f"KVM is itself emulated on this host (probe took {seconds * 1000:.0f} ms, expected 0.1 ms)"
         )
     if os.geteuid() == 0 and device.stat().st_mode & 0o006 != 0o006:
         # As root's child it has a user of its own (`jail`), and that one is in no group.

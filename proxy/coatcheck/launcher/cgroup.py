@@ -92,7 +92,7 @@ class Cgroup:
         }
         group = cls(unified, v1)
         if any(place.exists() for place in group._places()):
-            raise FileExistsError(f"the control group {name} is there already")
+            raise FileExistsError(f"the control group {name} already exists")
         try:
             for place in group._places():
                 place.mkdir()

@@ -82,12 +82,10 @@ async def open_volume(volume: Volume) -> int:
 
 async def make_volume(volume: Volume, content: Path) -> None:
     """A new volume with what the directory `content` holds, before a sandbox asks for it: gigabytes that all
-    runs need come in at a disk's speed. MachineError when it is there already, or cannot be made."""
+    runs need come in at a disk's speed. MachineError when it already exists, or cannot be made."""
     path = volume_file(volume)
     if path.exists():
-        raise MachineError(
-            f"the volume {volume.name} is there already", "remove it first, or use another name"
-        )
+        raise MachineError(f"the volume {volume.name} already exists", "remove it first, or use another name")
     open_private_directory(volume.store)
     open_private_directory(path.parent)
     _check_room(path.parent, volume.size_mib)
@@ -121,7 +119,7 @@ def volume_file(volume: Volume) -> Path:
     """Where it is. A tenant's name may be any text: its digest cannot be a path, nor be another's."""
     if not _NAME.fullmatch(volume.name):
         raise MachineError(
-            f"{volume.name[:80]!r} is no name of a volume",
+            f"{volume.name[:80]!r} is not a volume name",
             "up to 64 of a-z, 0-9, dot, dash and underscore, the first a letter or a digit",
         )
     tenant = hashlib.sha256(volume.tenant.encode()).hexdigest()[:32]
@@ -136,7 +134,9 @@ def _lock(path: Path, volume: Volume) -> int:
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise MachineError(f"the volume {volume.name} is no plain file", "move what stands there away")
+            raise MachineError(
+                f"the volume {volume.name} is not a regular file", "move the existing file away"
+            )
         if status.st_size > volume.size_mib * MIB:
             raise MachineError(
                 f"the volume {volume.name} has {status.st_size // MIB} MiB, more than the {volume.size_mib}"

@@ -52,7 +52,7 @@ class Egress:
     async def accept(self, stream: Stream) -> None:
         """One stream that the guest opened, until it is over."""
         if self._closed:
-            stream.reset("frozen", "a copy reaches nothing before it knows whose it is")
+            stream.reset("frozen", "a copy has no network access before it has its own identity")
             return
         who = self._identities.get(stream.get("identity"))
         if who is None:
@@ -66,7 +66,7 @@ class Egress:
                 try:
                     head = proxy_header(stream.get("destination"), stream.get("port"))
                 except ValueError:
-                    stream.reset("bad_request", "the destination is no address and port")
+                    stream.reset("bad_request", "the destination is not an address and port")
                     return
                 await self._lead(stream, Path(f"{who.socket}.t"), head)
             case "dns":
@@ -74,7 +74,7 @@ class Egress:
             case "metadata":
                 await self._metadata(stream, who)
             case _:
-                stream.reset("bad_request", "there is no such way out")
+                stream.reset("bad_request", "no such egress")
 
     async def _lead(self, stream: Stream, path: Path, head: bytes = b"") -> None:
         try:
@@ -95,7 +95,7 @@ def proxy_header(destination: str, port: str) -> bytes:
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise ValueError("not a port")
     if isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None:
-        raise ValueError("a scope is no part of a destination")
+        raise ValueError("a scope is not part of a destination")
     family = 0x11 if address.version == 4 else 0x21  # TCP over IPv4, IPv6
     nobody = bytes(len(address.packed))  # the source is in the guest, and says nothing
     body = nobody + address.packed + struct.pack(">HH", 0, int(port))

@@ -99,7 +99,7 @@ class Emulator:
                 await self._bubblewrap.wait()
         return MachineError(
             f"QEMU does not start: {self._bubblewrap.said() or error}",
-            "coatcheck doctor looks for what stands in its way",
+            "coatcheck doctor finds the obstacle",
         )
 
     async def ended(self) -> None:

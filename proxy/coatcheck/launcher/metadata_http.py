@@ -83,7 +83,9 @@ async def converse(stream: Stream, respond: Callable[[Asked], Awaitable[Answer]]
             except Refused as refused:
                 answer = refused.answer
             except h11.RemoteProtocolError as error:
-                answer = Refused(error.error_status_hint, "malformed", "this is no HTTP/1.1 request").answer
+                answer = Refused(
+                    error.error_status_hint, "malformed", "this is not an HTTP/1.1 request"
+                ).answer
             async with asyncio.timeout(REQUEST_SECONDS):  # a guest that does not read
                 await _send(
                     connection, stream, answer, head=request is not None and request.method == b"HEAD"
@@ -124,7 +126,7 @@ def _checked(request: h11.Request, body: bytes) -> Asked:
     for raw_name, raw_value in request.headers:
         name = raw_name.decode("ascii").lower()
         if name in headers:
-            raise Refused(400, "malformed", "a header stands twice")
+            raise Refused(400, "malformed", "a header appears twice")
         if name in _PASSED_ON or name.startswith(_PASSED_ON_PREFIXES):
             raise Refused(
                 403, "passed_on", f"a request with the header {name} was not made here, but passed on"
@@ -135,7 +137,7 @@ def _checked(request: h11.Request, body: bytes) -> Asked:
         raise Refused(400, "wrong_host", f"this service is {IMDS_HOST}, and the request names another host")
     target = request.target.decode("latin-1")
     if not target.startswith("/"):
-        raise Refused(400, "malformed", "the request's target is no path")
+        raise Refused(400, "malformed", "the request's target is not a path")
     return Asked(request.method.decode("ascii"), host, target.partition("?")[0], headers, body)
 
 

@@ -143,7 +143,7 @@ class MicroVM:
         """MachineError when it is none that this can run."""
         if self.spec.isolation not in (Isolation.HARDWARE, Isolation.EMULATED):
             raise MachineError(
-                f"a microVM is no isolation of class {self.spec.isolation}",
+                f"a microVM is not isolation of class {self.spec.isolation}",
                 "ask for hardware or emulated, or use the namespace backend",
             )
         if self.spec.image is None:

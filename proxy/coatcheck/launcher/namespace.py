@@ -139,7 +139,7 @@ class NamespaceMachine:
         """Its processes, and the directories that it may write to, as process 1 sees them."""
         first = self._bubblewrap.first
         if first == 0 or self._bubblewrap.ended():
-            raise MachineError("this sandbox is gone: nothing of it is left to look at")
+            raise MachineError("this sandbox has ended, and nothing of it is left to search")
         found = [Remain(f"process {pid}", RemainKind.PROCESS, pid=pid) for pid in processes.tree(first)]
         for place in WRITABLE:
             path = Path(f"/proc/{first}/root{place}")
@@ -158,7 +158,7 @@ class NamespaceMachine:
     def _check(self) -> None:
         if self._spec.isolation is not Isolation.NAMESPACE:
             raise MachineError(
-                f"namespaces are no isolation of class {self._spec.isolation}",
+                f"namespaces are not isolation of class {self._spec.isolation}",
                 "ask for `isolation: namespace`, or for a microVM",
             )
         if self._spec.volumes:

@@ -16,14 +16,14 @@ class OperationQueue:
         self._closed = False
 
     async def take[T](self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What `work` returns or raises; ChannelBroken when the sandbox ended meanwhile. It goes on when its
-        caller is cancelled: half of it is no state."""
+        """What `work` returns or raises; ChannelBroken when the sandbox ended. It continues
+        when its caller is cancelled: a half-done operation is not a state."""
         task = self.start(work)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled() and not cancelled():
-                raise ChannelBroken("the sandbox ended meanwhile") from None
+                raise ChannelBroken("the sandbox ended in the meantime") from None
             raise
 
     def start[T](self, work: Callable[[], Coroutine[Any, Any, T]]) -> "asyncio.Task[T]":
@@ -32,7 +32,7 @@ class OperationQueue:
         async def in_turn() -> T:
             async with self._turn:
                 if self._closed:
-                    raise ChannelBroken("the sandbox ended meanwhile")
+                    raise ChannelBroken("the sandbox ended in the meantime")
                 return await work()
 
         task = asyncio.create_task(in_turn())

@@ -57,7 +57,7 @@ async def live(
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, sandbox.end, Ending.KILLED, "its supervisor was told to stop")
+        loop.add_signal_handler(number, sandbox.end, Ending.KILLED, "its supervisor was asked to stop")
     for number in (signal.SIGHUP, signal.SIGPIPE):
         with contextlib.suppress(ValueError):
             signal.signal(number, signal.SIG_IGN)

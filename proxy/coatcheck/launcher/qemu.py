@@ -55,7 +55,7 @@ class Hardware:
     tsc_khz: int | None
     """Of this host, for a guest without KVM."""
     incoming: bool = False
-    """It does not boot: its devices' state comes over the control socket, its memory is there already."""
+    """It does not boot: its devices' state comes over the control socket, its memory already exists."""
     private: bool = False
     """What the guest writes to its memory does not go into that file: it is a template, others' as well."""
     balloon: bool = False

@@ -74,7 +74,7 @@ class Qmp:
         try:
             async with self._turn:
                 if self._reading.done():
-                    raise QmpError(f"QEMU is gone: it cannot be told to {command}")
+                    raise QmpError(f"QEMU has ended: it cannot run {command}")
                 answer = self._answer = asyncio.get_running_loop().create_future()
                 async with asyncio.timeout(seconds):
                     if descriptor is not None:
@@ -119,7 +119,7 @@ class Qmp:
         except OSError as error:
             problem = f"QEMU's control socket: {error.strerror}"
         except ValueError:
-            problem = "QEMU sent what is no JSON object"
+            problem = "QEMU sent something that is not a JSON object"
         finally:
             for waiting in (self._greeted, self._answer):
                 if waiting is not None and not waiting.done():

@@ -34,7 +34,7 @@ WORDS: Final[dict[Problem, tuple[str, str]]] = {
         "Remove files in it, or ask for more with --disk (disk_mib) next time.",
     ),
     Problem.IS_DIRECTORY: ("this is a directory", "Name a file in it; a directory goes through tar(1)."),
-    Problem.INVALID_PATH: ("this is no path of a file in the sandbox", "Give an absolute path."),
+    Problem.INVALID_PATH: ("this is not a file path in the sandbox", "Give an absolute path."),
     Problem.COMMAND_NOT_FOUND: ("there is no such command in the sandbox", "Check its name, or install it."),
     Problem.PORT_REFUSED: (
         "nothing listens on this port in the sandbox, or it speaks no HTTP",
@@ -59,7 +59,7 @@ WORDS: Final[dict[Problem, tuple[str, str]]] = {
         "Run it as a microVM; a namespace of the host's own kernel cannot be copied.",
     ),
     Problem.NOT_SAVED: (
-        "the sandbox could not be saved, and goes on as it was",
+        "the sandbox could not be saved, and continues as before",
         "Make room, and try again.",
     ),
     Problem.NOT_WOKEN: ("the sandbox could not be woken, and sleeps on", "Try again when the host has room."),

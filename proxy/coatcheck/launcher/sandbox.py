@@ -56,7 +56,7 @@ class Ending(StrEnum):
     GUEST_BROKE_PROTOCOL = "guest_broke_protocol"
     START_FAILED = "start_failed"
     REBIND_FAILED = "rebind_failed"
-    """A copy of a saved sandbox did not become somebody of its own, and never ran."""
+    """A copy of a saved sandbox did not get its own identity, and never ran."""
     SUPERVISOR_GONE = "supervisor_gone"
     """Its supervisor was killed or crashed; what was left has been swept."""
     RESTORED = "restored"

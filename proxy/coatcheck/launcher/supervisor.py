@@ -166,7 +166,7 @@ class Supervisor:
         try:
             ending, detail = await asyncio.shield(self._over)
         except asyncio.CancelledError:
-            self.end(Ending.KILLED, "its supervisor was told to stop")
+            self.end(Ending.KILLED, "its supervisor was asked to stop")
             ending, detail = self._over.result()
         finally:
             if not self._over.done():
@@ -283,7 +283,7 @@ class Supervisor:
 
     def _idle(self) -> None:
         if self.extension is None or not self.extension.idle(self._channel.result()):
-            self.end(Ending.IDLE, f"nobody was connected to it for {self.spec.idle_seconds:g} s")
+            self.end(Ending.IDLE, f"it had no connection for {self.spec.idle_seconds:g} s")
 
     def _unenforced(self) -> str:
         return "; ".join(self.machine.unenforced) if isinstance(self.machine, NamespaceMachine) else ""

@@ -136,7 +136,7 @@ class Approvals:
         credentials = verdict.credentials
         policy = state.policies.get(session.policy)
         if asking is None or policy is None:
-            raise ValueError("the rule asks nobody, or is no longer there")
+            raise ValueError("the rule no longer asks, or no longer exists")
         asked = question(
             session,
             policy.sha256,
@@ -199,7 +199,9 @@ class Approvals:
         found = self._waiting.get(approval)
         # By the wall clock, too: a machine that slept over it must not wake to a late yes.
         if found is None or found[1].done() or self._now().wall >= found[0].until:
-            raise NotWaiting(self._over.get(approval, "nothing of this id was asked, or it is long over"))
+            raise NotWaiting(
+                self._over.get(approval, "no request with this id is waiting, or it ended long ago")
+            )
         waiting, future = found
         longest = waiting.asking.remember if answer.yes else 0.0
         answer = replace(answer, remember=min(answer.remember, longest))
@@ -211,12 +213,12 @@ class Approvals:
 
     def forget_session(self, session_id: str) -> None:
         """It is over: what it asked is no longer to be answered."""
-        over = Deny(Reason.SESSION_REVOKED, "while somebody was asked")
+        over = Deny(Reason.SESSION_REVOKED, "while the approval was pending")
         self._withdraw(lambda waiting: waiting.session.id == session_id, over)
 
     def forget_request(self, request_id: str) -> None:
         """Its client went away: nobody is to decide on what nobody waits for."""
-        gone = Deny(Reason.CLIENT_GONE, "while somebody was asked")
+        gone = Deny(Reason.CLIENT_GONE, "while the approval was pending")
         self._withdraw(lambda waiting: waiting.request_id == request_id, gone)
 
     def _withdraw(self, meant: Callable[[Waiting], bool], denial: Deny) -> None:
@@ -237,7 +239,7 @@ class Approvals:
                 self._end(waiting, ApprovalChange.WITHDRAWN, _WENT_AWAY)
             return answer
         except TimeoutError:
-            self._end(waiting, ApprovalChange.EXPIRED, f"nobody answered within {waiting.asking.wait:g} s")
+            self._end(waiting, ApprovalChange.EXPIRED, f"no answer came within {waiting.asking.wait:g} s")
             return Deny(Reason.APPROVAL_TIMEOUT, rule=waiting.rule)
         except asyncio.CancelledError:
             self._end(waiting, ApprovalChange.WITHDRAWN, _WENT_AWAY)

@@ -230,8 +230,8 @@ class Exchange:
         except AuditUnavailable as unavailable:
             answer = Deny(Reason.AUDIT_UNAVAILABLE, str(unavailable))
         except Exception:
-            logger.exception("request %s: nobody could be asked", call.request_id)
-            answer = Deny(Reason.INTERNAL_ERROR, "nobody could be asked")
+            logger.exception("request %s: no approval could be requested", call.request_id)
+            answer = Deny(Reason.INTERNAL_ERROR, "no approval could be requested")
         if not isinstance(answer, str):
             call.deny(answer)
             self._tell(call)

@@ -25,7 +25,7 @@ def revalidate(
         was = verdict is not None and verdict.rule.name == OBSERVED
         return (observed(policy, found, destination, head, wall) if was else None) or found
     if found.asking is not None and (verdict is None or verdict.rule.asking is None):
-        return Deny(Reason.APPROVAL_TIMEOUT, "the policy now wants somebody to be asked, and nobody was")
+        return Deny(Reason.APPROVAL_TIMEOUT, "the policy now requires an approval, and none was given")
     if not isinstance(verdict, Inject):
         return found
     for injection in verdict.injections:

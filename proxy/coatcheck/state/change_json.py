@@ -33,7 +33,7 @@ def read(text: str) -> Change:
     try:
         return _change(json.loads(text))
     except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise ValueError(f"this is no change that we know ({type(error).__name__})") from None
+        raise ValueError(f"this is not a known change ({type(error).__name__})") from None
 
 
 def _plain(change: Change) -> list[Any]:
@@ -92,7 +92,7 @@ def _change(plain: list[Any]) -> Change:
         case ["Allowed", str(question), until, str(approver)]:
             return Allowed(question, float(until), approver)
         case _:
-            raise ValueError("this is no change that we know")
+            raise ValueError("this is not a known change")
 
 
 def _plain_session(session: Session) -> dict[str, Any]:

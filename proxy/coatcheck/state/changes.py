@@ -78,7 +78,7 @@ TAKING: Final = (Closed, HandleRevoked, CredentialsLeft)
 
 
 def session_of(change: Change) -> str:
-    """The session that a change is about; empty for keys, and for what somebody is asked."""
+    """The session that a change is about; empty for keys, and for approvals."""
     match change:
         case Asked() | AskedNoMore() | Answered() | Allowed():
             return ""

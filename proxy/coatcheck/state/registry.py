@@ -122,7 +122,7 @@ class Registry:
             raise StateError(
                 Problem.SESSION_CLOSED,
                 f"session {session.id} was revoked, or something of it, at the same moment",
-                "Look at it again, then repeat what is still wanted.",
+                "Check the current state, then repeat what is still needed.",
             )
 
     def close_dead(self, heard: float, now: Now) -> list[Change]:
@@ -260,7 +260,7 @@ class Registry:
         except AuditUnavailable as error:
             raise StateError(
                 Problem.NOT_RECORDED,
-                f"session {session.id}: {change}, but the audit log does not tell of it ({error})",
+                f"session {session.id}: {change}, but the audit log has no record of it ({error})",
                 "Make room on the disk that holds the audit log.",
             ) from error
         return event

@@ -139,7 +139,7 @@ class Replica:
             with self._showing:
                 gone = [each for each in self._registry.sessions.by_id.values() if self._live(each.id)]
                 gone = [each for each in gone if each.id not in held]
-                self._close(gone, Status.ENDED, now, "shared state", "it is no longer in the shared state")
+                self._close(gone, Status.ENDED, now, "shared state", "it is not in the shared state any more")
                 self._show(Entry("shared state", now.wall, tuple(changes)))
             over = [Closed(each.id, Status.ENDED, now.wall) for each in gone]
             self._keep([*changes, *over], position)

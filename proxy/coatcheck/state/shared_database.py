@@ -246,7 +246,7 @@ class SharedDatabase(Database):
 def _not_kept(error: sqlite3.Error) -> StateError:
     return StateError(
         Problem.NOT_DURABLE,
-        f"the fleet was told, but it could not be written here ({error}): a session that was opened is ended"
-        " again, and a handle or a generation may count all the same",
+        f"the fleet has the change, but it could not be written here ({error}): a session that was opened"
+        " is ended again, and a handle or a generation may count all the same",
         "Look at the free space and the health of the disk with the state directory, then at the session.",
     )

@@ -187,7 +187,7 @@ class State:
             return session, tuple(minted for minted, _ in made)
 
     def renew(self, session_id: str, caller: str, lease_seconds: float | None = None) -> Session:
-        """Start the lease anew. A session that is no longer alive is not revived: StateError."""
+        """Renew the lease. A session that is no longer alive is not revived: StateError."""
         with self._writing:
             now = self.clock.now()
             session = renewed(self._registry.live(session_id, now), lease_seconds, self.settings, now)
@@ -284,7 +284,7 @@ class State:
         return self._take(session_id, Status.REVOKED, caller, why)
 
     def end(self, session_id: str, caller: str) -> Session:
-        """The sandbox is gone, in order. Otherwise like `revoke`."""
+        """End the session: its sandbox has ended. Otherwise like `revoke`."""
         return self._take(session_id, Status.ENDED, caller, "")
 
     def revoke_handle(self, session_id: str, jti: str, caller: str = "", why: str = "") -> None:

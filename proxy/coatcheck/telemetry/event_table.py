@@ -177,7 +177,7 @@ def _note(words: str, session: str, tenant: str, topic: str, detail: str = "") -
 
 _OUTCOMES: Final = {
     Outcome.PASS: "allowed, without a credential",
-    Outcome.INJECT: "allowed, credential put in",
+    Outcome.INJECT: "allowed, credential injected",
 }
 
 

@@ -42,7 +42,7 @@ def test_what_was_allowed_says_whether_a_credential_went_with_it() -> None:
     assert shown(Numbered(1, passed), sees)["words"] == "allowed, without a credential"
     injected = replace(passed, outcome=Outcome.INJECT, credentials=("openai",))
     told = shown(Numbered(1, injected), sees)
-    assert (told["words"], told["credentials"]) == ("allowed, credential put in", ["openai"])
+    assert (told["words"], told["credentials"]) == ("allowed, credential injected", ["openai"])
 
 
 @pytest.mark.parametrize(

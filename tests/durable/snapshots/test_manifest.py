@@ -106,7 +106,7 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
 
 def test_a_directory_without_one_is_no_snapshot(tmp_path: Path) -> None:
     """It is written last."""
-    with pytest.raises(SnapshotError, match="there is no whole snapshot"):
+    with pytest.raises(SnapshotError, match="there is no complete snapshot"):
         read(tmp_path, KEY)
 
 

@@ -93,7 +93,7 @@ def test_a_name_that_is_taken_is_refused(store: Store) -> None:
 def test_a_name_is_no_path(store: Store, name: str) -> None:
     """It comes from a caller."""
     for attempt in (lambda: store.place(name, KEY), lambda: store.find(name), lambda: store.remove(name)):
-        with pytest.raises(SnapshotError, match="no name of a snapshot"):
+        with pytest.raises(SnapshotError, match="not a snapshot name"):
             attempt()
 
 

@@ -174,7 +174,7 @@ async def test_a_copy_that_refuses_is_ended_in_our_words(tmp_path: Path, trust: 
     machine = ScriptedMachine(saved=True, refuses=("failed", "\x1b]0;owned\x07"))
     async with copy(tmp_path, trust, machine) as it:
         ending, detail = await it.ended()
-        assert ending is Ending.REBIND_FAILED and "could not become somebody of its own" in detail
+        assert ending is Ending.REBIND_FAILED and "could not get its own identity" in detail
         assert detail.isprintable() and "owned" not in detail
 
 

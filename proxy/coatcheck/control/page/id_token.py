@@ -45,11 +45,11 @@ class Expected:
 def key_id(token: object) -> str:
     """Of the key that the token says it is signed with. Nothing is proven yet."""
     if not isinstance(token, str) or len(token) > TOKEN_BYTES:
-        raise OpenIdRefused(OpenIdRefusal.TOKEN, "there is no ID token, or one beyond all size")
+        raise OpenIdRefused(OpenIdRefusal.TOKEN, "the ID token is missing or too large")
     try:
         kid = jwt.get_unverified_header(token).get("kid")
     except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
-        raise OpenIdRefused(OpenIdRefusal.TOKEN, "the ID token is no signed JWT") from None
+        raise OpenIdRefused(OpenIdRefusal.TOKEN, "the ID token is not a signed JWT") from None
     if not isinstance(kid, str) or not kid:
         raise OpenIdRefused(OpenIdRefusal.TOKEN, "the ID token names no key")
     return kid
@@ -82,7 +82,7 @@ def verify(token: str, key: jwt.PyJWK, expected: Expected) -> Identity:
     if not isinstance(nonce, str) or nonce != expected.nonce:
         raise OpenIdRefused(OpenIdRefusal.TOKEN, "the nonce is not the one of this login")
     if not isinstance(claims["iat"], (int, float)):
-        raise OpenIdRefused(OpenIdRefusal.TOKEN, "iat is no number")
+        raise OpenIdRefused(OpenIdRefusal.TOKEN, "iat is not a number")
     if claims["iat"] < expected.begun - SKEW_SECONDS:
         raise OpenIdRefused(OpenIdRefusal.CLOCK, "iat lies before this login began")
     return _person(claims)
@@ -91,7 +91,7 @@ def verify(token: str, key: jwt.PyJWK, expected: Expected) -> Identity:
 def _person(claims: Mapping[str, Any]) -> Identity:
     subject, email, groups = claims["sub"], claims.get("email"), claims.get("groups")
     if not isinstance(subject, str) or not 1 <= len(subject) <= 255:  # OpenID Connect Core 2
-        raise OpenIdRefused(OpenIdRefusal.TOKEN, "sub is no text of 1 to 255 characters")
+        raise OpenIdRefused(OpenIdRefusal.TOKEN, "sub is not text of 1 to 255 characters")
     proofs = {f"subject {subject}"}
     # Not `"true"`, and not without it: at many providers anybody may write any address into their profile.
     if isinstance(email, str) and email and claims.get("email_verified") is True:

@@ -95,7 +95,7 @@ class Logins:
             raise ControlProblem(
                 Refusal.UNAUTHENTICATED,
                 "the token belongs to no caller",
-                "Use the token whose hash stands in the daemon's grants file.",
+                "Use the token whose hash is in the daemon's grants file.",
             )
         self._failures.forget(address)
         return self._open(caller, grants), caller

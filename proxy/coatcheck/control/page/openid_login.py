@@ -154,5 +154,5 @@ def _parameters(query: str) -> dict[str, str]:
         raise OpenIdRefused(OpenIdRefusal.NOT_BEGUN, "the query cannot be read") from None
     said = dict(pairs)
     if len(said) != len(pairs):
-        raise OpenIdRefused(OpenIdRefusal.NOT_BEGUN, "a parameter stands there twice")
+        raise OpenIdRefused(OpenIdRefusal.NOT_BEGUN, "a parameter appears twice")
     return said

@@ -26,7 +26,7 @@ class OpenIdRefusal(StrEnum):
 WORDS: Final[dict[OpenIdRefusal, tuple[str, str]]] = {
     OpenIdRefusal.DENIED: (
         "the provider did not let you in, or you said no",
-        "Try again, or ask whoever keeps the provider whether you may use Coatcheck.",
+        "Try again, or ask the provider's administrator whether you may use Coatcheck.",
     ),
     OpenIdRefusal.NOT_BEGUN: (
         "this login was not begun in this browser, was begun too long ago, or was finished already",
@@ -54,12 +54,12 @@ WORDS: Final[dict[OpenIdRefusal, tuple[str, str]]] = {
         "Begin again. If it stays so, the clocks of the daemon and the provider differ: set them.",
     ),
     OpenIdRefusal.UNKNOWN: (
-        "the provider knows you, but you are no caller in the daemon's grants file",
-        "Ask whoever keeps it for an entry; the daemon's log says who you are to the provider.",
+        "the provider knows you, but the daemon's grants file does not list you as a caller",
+        "Ask its owner for an entry; the daemon's log has your identity at the provider.",
     ),
     OpenIdRefusal.SEVERAL: (
-        "you are several callers in the daemon's grants file, and there is no way to choose",
-        "Ask whoever keeps it to leave one that fits you.",
+        "the daemon's grants file lists you as several callers",
+        "Ask its owner to leave one entry that fits you.",
     ),
     OpenIdRefusal.BUSY: (
         "too many logins were begun lately",

@@ -107,7 +107,7 @@ class Site:
         entry = cast(Entry, await read_body(request, Entry))
         grants = self._grants()
         if (entry.token is None) == (entry.code is None):
-            raise ControlProblem(Refusal.MALFORMED, "there is no token", "Give a token, or open a link.")
+            raise ControlProblem(Refusal.MALFORMED, "the token is missing", "Give a token, or open a link.")
         proven = identify(channel, None, grants) if channel.certificate is not None else None
         if entry.token is not None:
             opened, caller = self._logins.by_token(entry.token, _address(request), grants)
@@ -187,7 +187,7 @@ class Site:
         found = self._logins.find(*shown, self._grants()) if shown is not None else None
         if found is None:
             raise ControlProblem(
-                Refusal.UNAUTHENTICATED, "nobody is logged in here, or no longer", "Log in again."
+                Refusal.UNAUTHENTICATED, "you are not logged in, or the login has expired", "Log in again."
             )
         return found
 

@@ -27,7 +27,7 @@ class AnswerToApproval(Asked):
         description="How long a yes counts for the same again; never longer than the rule says.",
     )
     person: Name | None = Field(
-        None, description="On whose word, where a program answers for people. Stands in the audit log."
+        None, description="Person on whose behalf a program answers. Recorded in the audit log."
     )
 
 
@@ -49,7 +49,7 @@ class ApprovalView(Answered):
     path: str = Field(description="With the names of a query's parameters, without their values.")
     remember_seconds: float = Field(description="The longest that a yes may be remembered; 0: not at all.")
     same: Annotated[str, Field(description="What a remembered yes covers: `request` or `rule`.")]
-    whose: Annotated[str, Field(description="For whom: `session`, `subject` or `tenant`.")]
+    whose: Annotated[str, Field(description="Scope: `session`, `subject` or `tenant`.")]
 
 
 class ApprovalList(Answered):
@@ -80,7 +80,7 @@ async def answer(context: Context, ask: Ask) -> Answer:
         approvals = context.backend.approvals
         theirs = next((each for each in approvals.waiting() if each.id == approval), None)
         if theirs is not None and not caller.sees(theirs.session):
-            raise NotWaiting("nothing of this id was asked, or it is long over")
+            raise NotWaiting("no request with this id is waiting, or it ended long ago")
         return await approvals.answer_anywhere(approval, word)
 
     try:

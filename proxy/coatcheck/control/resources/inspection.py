@@ -43,7 +43,7 @@ class InspectionView(Answered):
     began_at: float
     searched_bytes: int
     paused_seconds: float
-    problem: str = Field(description="Why there is no statement, or what went wrong beside it.")
+    problem: str = Field(description="Why there is no statement, or what else went wrong.")
     signed: SignedStatement | None
 
 
@@ -76,7 +76,7 @@ async def start(context: Context, ask: Ask) -> Answer:
     if sandbox.over:
         raise ControlProblem(
             SandboxProblem.SANDBOX_ENDED,
-            f"the sandbox has ended ({sandbox.ending}), and nothing of it is left to be searched",
+            f"the sandbox has ended ({sandbox.ending}), and nothing is left to search",
             "Inspect it while it runs or is paused.",
         )
     sessions = tuple(sandbox.sessions.values())

@@ -26,7 +26,7 @@ async def revoke_many(context: Context, ask: Ask) -> Answer:
     if wanted.credential is not None and wanted.policy is None:
         raise ControlProblem(
             Problem.BAD_VALUE,
-            "a credential's name means nothing without its policy",
+            "a credential's name has no effect without its policy",
             "Name the policy as well.",
         )
 

@@ -77,10 +77,13 @@ class NewSandbox(Asked):
     network_mib_per_second: Whole | None = None
     timeout_seconds: Whole | None = Field(None, description="From its start to its end.")
     lifecycle: Lifecycle | None = Field(
-        None, description="What it is for: sets what is not said of the next five. docs/sandboxes.md."
+        None, description="Lifecycle: sets the defaults of the next five fields. See docs/sandboxes.md."
     )
     idle_seconds: float | None = Field(
-        None, ge=1, le=31_536_000, description="Ends when nobody was connected for so long. Default: never."
+        None,
+        ge=1,
+        le=31_536_000,
+        description="End the sandbox after this many seconds without a connection. Default: never.",
     )
     idle: Literal["end", "sleep"] | None = Field(
         None,
@@ -88,7 +91,8 @@ class NewSandbox(Asked):
         " used.",
     )
     recover: Recover | None = Field(
-        None, description="When it died: brought back by itself from its newest snapshot. Default: never."
+        None,
+        description="After an unexpected end, restore the sandbox from its newest snapshot. Default: never.",
     )
     snapshot_every: float | None = Field(
         None, ge=0, le=31_536_000, description="Seconds, from 60, while it runs; 0, the default: never."
@@ -105,7 +109,7 @@ class NewSandbox(Asked):
     max_cpus: Whole | None = Field(None, description="The same of its CPUs.")
     scaling: Scaling = Field(Scaling.INSIDE, description="`outside`: nothing in it may change its size.")
     autoscale: AutoscaleAsked | None = Field(
-        None, description="Its memory follows what is in use. Default: it does not."
+        None, description="Grow and shrink memory with use. Default: off."
     )
 
 
@@ -132,7 +136,7 @@ class SandboxQuery(Asked):
 
 class Waiting(Asked):
     wait_seconds: int = Field(
-        0, ge=0, le=20, description="Answer later, when it is no longer starting, or after so long."
+        0, ge=0, le=20, description="Wait this many seconds for the start to finish before answering."
     )
 
 

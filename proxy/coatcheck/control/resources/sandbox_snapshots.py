@@ -48,7 +48,7 @@ async def take(context: Context, ask: Ask) -> Answer:
         if each.name == name:
             return HTTPStatus.CREATED, models.SnapshotShown(snapshot=_view(each))
     raise ControlProblem(
-        SandboxProblem.NOT_SAVED, f"the snapshot {name} was taken, and is gone again", "Take another one."
+        SandboxProblem.NOT_SAVED, f"the snapshot {name} was taken and has been removed", "Take another one."
     )
 
 

@@ -192,7 +192,7 @@ async def _renew(context: Context, maker: Caller | None, session_id: str, name: 
     if session is None:
         raise ControlProblem(Problem.UNKNOWN_SESSION, f"session {session_id} is gone", "Create another.")
     if maker is None:
-        raise forbidden(f"this any more: there is no caller {name}")
+        raise forbidden(f"this any more: no caller {name}")
     check_gift(maker, session)
     await context.give(lambda: state.renew(session_id, name, None))
 

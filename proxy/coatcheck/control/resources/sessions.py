@@ -56,7 +56,7 @@ def forbidden(lacks: str) -> ControlProblem:
     return ControlProblem(
         Refusal.FORBIDDEN,
         f"your grant does not cover {lacks}",
-        "Ask whoever keeps the daemon's grants file to add it.",
+        "Ask the owner of the daemon's grants file to add it.",
     )
 
 

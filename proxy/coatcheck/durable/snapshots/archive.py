@@ -154,7 +154,7 @@ class _Opening:
         self._source = source
         self._header = _exactly(source, len(MAGIC) + _SALT + _PREFIX)
         if not self._header.startswith(MAGIC):
-            raise _broken("it is no archive of this format")
+            raise _broken("it is not an archive of this format")
         self._cipher, self._prefix = _cipher(self._header, passphrase)
         self._next = _exactly(source, CHUNK + _TAG)
         self._number = 0

@@ -179,7 +179,7 @@ class Snapshot:
         except memory_image.AlteredImage as error:
             raise SnapshotError(
                 f"the {name} of the snapshot {self.directory.name} is damaged: {error}",
-                "use another snapshot; look after the disk if nobody altered it",
+                "use another snapshot; check the disk unless someone changed the file",
             ) from error
         except OSError as error:
             raise SnapshotError(

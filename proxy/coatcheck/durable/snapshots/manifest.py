@@ -124,7 +124,7 @@ def read(directory: Path, key: bytes) -> Manifest:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise SnapshotError(
-            f"there is no whole snapshot in {directory}: {error.strerror}",
+            f"there is no complete snapshot in {directory}: {error.strerror}",
             "take another one: what was interrupted while it was saved is not used",
         ) from error
     said: dict[str, Any] = {}

@@ -91,7 +91,7 @@ def check_name(name: str) -> None:
     """SnapshotError for what is no name: it comes from a caller, and becomes a path."""
     if not _NAME.fullmatch(name):
         raise SnapshotError(
-            f"{name[:80]!r} is no name of a snapshot",
+            f"{name[:80]!r} is not a snapshot name",
             "up to 64 of a-z, 0-9, dot, dash and underscore, the first a letter or a digit",
         )
 

@@ -66,13 +66,14 @@ def check(saved: Surroundings, here: Surroundings) -> None:
     if saved.qemu != here.qemu:
         raise SnapshotError(
             f"it was saved by another QEMU ({saved.qemu_version or 'of unknown version'})",
-            "the state of its devices fits only that build: install it, or begin anew and import the files",
+            "the saved device state fits only that build: install it,"
+            " or start a new sandbox and import the files",
         )
     for part, file in _PARTS.items():
         if getattr(saved, part) != getattr(here, part):
             raise SnapshotError(
                 f"it was saved with another image: the {file} differs",
-                "name the image that it had: coatcheck image list; one that is gone cannot be built again",
+                "name the image that it used: coatcheck image list; a removed image cannot be rebuilt",
             )
     if saved.processor != here.processor:
         raise SnapshotError(

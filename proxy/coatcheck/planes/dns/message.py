@@ -119,7 +119,7 @@ def _labels(data: bytes, at: int) -> tuple[list[bytes], int]:
         if size == 0:
             return labels, at
         if size > 63 or at + size > len(data):
-            raise Malformed("a label that is no label")
+            raise Malformed("an invalid label")
         labels.append(data[at : at + size])
         at += size
 

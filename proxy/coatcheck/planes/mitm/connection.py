@@ -312,7 +312,7 @@ class EgressConnection(server.ConnectionHandler):
                 link.outbox.flush()
                 link.ending.tell(final_response(link, denial))
         except Exception:
-            logger.exception("a client could not be told that its connection failed")
+            logger.exception("a client could not be informed that its connection failed")
         self.layer = self._closed_layer
         link.ending.abort(denial.reason)
 

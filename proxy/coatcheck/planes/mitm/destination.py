@@ -59,7 +59,7 @@ def destination_of(
         if route.peer.original is not None and route.tunnel is None:
             _enter_plain(head, route)
             if route.tunnel is None:  # its client asks no proxy: neither in absolute form nor in reverse mode
-                return Deny(Reason.AUTHORITY_MISMATCH, "no Host, so that nothing says who is meant")
+                return Deny(Reason.AUTHORITY_MISMATCH, "no Host, so the destination is unknown")
         if route.tunnel is not None:
             return _in_tunnel(request, head, route)
         if request.data.authority:

@@ -7,7 +7,7 @@ from mitmproxy.net.http import http1
 
 from coatcheck.decision.denial import EXPLANATIONS, Deny, Reason
 
-FAILED = Deny(Reason.INTERNAL_ERROR, "something of ours failed")
+FAILED = Deny(Reason.INTERNAL_ERROR, "an internal check failed")
 """The denial where no better reason is known."""
 
 

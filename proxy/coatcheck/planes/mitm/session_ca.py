@@ -81,5 +81,5 @@ class SigningCa:
             return self._for_refusals if refused else self._daemons
         found = self._session_cas.tls(own)
         if found is None:
-            raise CertificateError("the session's CA is gone with its session", "open a new session")
+            raise CertificateError("the session's CA ended with its session", "open a new session")
         return found

@@ -83,7 +83,7 @@ class Redirected(layer.Layer):
         original = admission.peer.original
         assert original is not None
         if name is None:
-            denial = Deny(Reason.AUTHORITY_MISMATCH, "no TLS server name, so that nothing says who is meant")
+            denial = Deny(Reason.AUTHORITY_MISMATCH, "no TLS server name, so the destination is unknown")
             admission.route.tunnel = (original.address, original.port)
             admission.refuse_connection(denial)
         else:

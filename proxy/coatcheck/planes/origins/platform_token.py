@@ -144,7 +144,7 @@ def read_jwks(path: Path) -> dict[str, jwt.PyJWK]:
     """The signature keys in a JWKS file (RFC 7517) by key id. OSError or ValueError says what is wrong."""
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_mode & stat.S_IWOTH:
-            raise ValueError("anybody may write to it: chmod o-w")
+            raise ValueError("anyone may write to it: chmod o-w")
         content = file.read(JWKS_BYTES + 1)
     return parse_jwks(content)
 

@@ -71,7 +71,7 @@ TERMS = (
 )
 
 _NOT_HELD = """
-I2: mitmproxy resolves names once more. An address that must not be reached may see a TCP handshake, but no
+I2: mitmproxy resolves names once more. A forbidden address may see a TCP handshake, but no
     byte: the connection is then aborted.
 I3: what passes before this script has loaded is not refused by it.
 I4: the only origin is a proxy password (class bearer), which can be stolen together with a handle.

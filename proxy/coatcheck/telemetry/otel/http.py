@@ -39,7 +39,7 @@ def headers(text: str) -> dict[str, str]:
             continue
         parts = _HEADER.fullmatch(line)
         if parts is None:
-            raise ValueError(f"line {number} is no header: write it as `Name: value`, in ASCII")
+            raise ValueError(f"line {number} is not a header: write it as `Name: value`, in ASCII")
         if parts[1].lower() in _OURS:
             raise ValueError(f"line {number} sets {parts[1]}, which is not its to set")
         found[parts[1]] = parts[2]

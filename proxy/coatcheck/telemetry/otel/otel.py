@@ -187,7 +187,7 @@ class OpenTelemetry:
                 made.append(encode(item))
             except Exception as error:  # noqa: BLE001 - one that cannot be told must not silence the others
                 if not self._counts[signal, "broken"]:  # the rest are counted
-                    logger.error("one of %s cannot be told (%s)", signal, type(error).__name__)
+                    logger.error("one event of %s could not be sent (%s)", signal, type(error).__name__)
                 self._count(signal, "broken", 1)
             time.sleep(0)  # the plane may want the interpreter, and else gets it after 5 ms only
         return made
