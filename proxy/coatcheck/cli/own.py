@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from coatcheck.decision.policy import Policy
 
 MOST_SECRET_BYTES = 65_536
-"""As much as a secret's file may hold (`stores.file`)."""
+"""As much as a secret's file may hold (`secrets.file`)."""
 
 
 @dataclass(frozen=True, slots=True)

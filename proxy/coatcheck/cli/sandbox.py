@@ -23,7 +23,7 @@ app = typer.Typer(
     name="sandbox",
     no_args_is_help=True,
     help="Sandboxes whose only network access is the proxy, and which hold no secret.\n\n"
-    "Example: coatcheck sandbox run -- python3 agent.py",
+    "Example: coatcheck sandbox run -- python3 -c 'print(6 * 7)'",
 )
 
 SandboxArgument = Annotated[str, typer.Argument(metavar="SANDBOX", help="Sandbox id.")]
@@ -142,7 +142,7 @@ def run(
     \b
     Examples:
       coatcheck sandbox run -- python3 -c 'print(6 * 7)'
-      coatcheck sandbox run --secret openai=key.txt --memory 1024 -- python3 agent.py
+      tar c agent.py | coatcheck sandbox run --secret openai=key.txt -- sh -c 'tar x && python3 agent.py'
       coatcheck sandbox run --volume work:/work --keep -- bash
     """
     from coatcheck.cli.sandbox_run import FAILED, Asked, environment_of

@@ -14,5 +14,5 @@ One request passes through these modules in this order:
 7. response     what must happen to the answer -> ResponsePlan
 8. scrub        takes secrets out of the answer, chunk by chunk
 
-`decide` composes 2 to 5 into one Verdict; `verdict` holds the words in which refusals are given.
+`decide` composes 2 to 4 into one Verdict (`verdict`); `denial` holds the reasons and texts of refusals.
 """

@@ -64,7 +64,7 @@ class State(StrEnum):
 
     @property
     def begins(self) -> bool:
-        """A life of it was admitted, and has no supervisor yet."""
+        """A start, wake or restore was admitted, and no supervisor runs yet."""
         return self in _BEGINS
 
     @property
@@ -94,11 +94,11 @@ class Event(StrEnum):
     """Nothing was started. Of a new sandbox: it is forgotten."""
     STARTED = "its supervisor is started"
     RUNS = "it runs"
-    """Its supervisor says so; as do the next two."""
+    """Reported by the supervisor, like PAUSES and SLEEPS."""
     PAUSES = "it is paused"
     SLEEPS = "it is saved"
     ENDS = "it ends"
-    """For any reason but the next one: `Ending` has them."""
+    """For any reason but KILLED: `Ending` has them."""
     KILLED = "a caller kills it"
     LEFT_ASLEEP = "its supervisor is gone, its sleep is saved"
     LEFT_SAVED = "its supervisor is gone, a snapshot is left"

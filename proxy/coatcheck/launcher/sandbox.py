@@ -58,7 +58,7 @@ class Ending(StrEnum):
     REBIND_FAILED = "rebind_failed"
     """A copy of a saved sandbox did not get its own identity, and never ran."""
     SUPERVISOR_GONE = "supervisor_gone"
-    """Its supervisor was killed or crashed; what was left has been swept."""
+    """Its supervisor was killed, crashed or failed; what was left has been swept."""
     RESTORED = "restored"
     """An earlier state of it takes its place."""
     CRASH_LOOP = "crash_loop"

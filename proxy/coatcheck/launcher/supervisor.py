@@ -33,11 +33,11 @@ from coatcheck.launcher.spec import SupervisorSpec
 logger = logging.getLogger("coatcheck.launcher")
 
 STOP_SECONDS: Final = 30.0
-"""For a machine to be gone; what is left then is said in the log, and falls with our process."""
+"""Seconds for the machine to stop. After that we log it and exit, and the kernel ends the rest with us."""
 WARN_SECONDS: Final = 60.0
-"""How long before its time limit whoever is connected is told; a tenth of it if that is less."""
+"""Seconds before the time limit at which connected clients are warned; at most a tenth of the limit."""
 LAST_WORDS_SECONDS: Final = 2.0
-"""How long a machine whose channel closed may take to say why."""
+"""Seconds that a machine whose channel closed has to report why."""
 
 type Notice = dict[str, Any]
 
@@ -47,7 +47,7 @@ class Extension:
     """What a layer above does in a sandbox's life."""
 
     wake: Callable[[], Awaitable[None]]
-    """Called before anybody uses the sandbox. SandboxRefused: it cannot be used now."""
+    """Called before each use of the sandbox. SandboxRefused: it cannot be used now."""
     idle: Callable[[Channel], bool]
     """Called when nobody has been connected for `idle_seconds`. False: the sandbox ends."""
     paused: Callable[[], None]
@@ -205,7 +205,7 @@ class Supervisor:
         """A part of it failed as nobody foresaw: a session must not live on without all of them."""
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("sandbox %s: its supervisor failed", self.spec.id, exc_info=error)
-            ending = Ending.START_FAILED if self.state is SandboxState.STARTING else Ending.KILLED
+            ending = Ending.START_FAILED if self.state is SandboxState.STARTING else Ending.SUPERVISOR_GONE
             self.end(ending, f"its supervisor failed ({type(error).__name__}); see the daemon's log")
 
     async def _live(self) -> None:

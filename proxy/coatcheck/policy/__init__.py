@@ -3,18 +3,10 @@
 May import: policy/bundle, policy/file, policy/samples, injectors, state, telemetry, settings, platform,
 decision.
 
-1. reading    bytes -> plain data, every value with its line and column
-2. fields     one text -> one decision value, or what is wrong with it and what to write instead
-3. models     what a file may hold; editor_schema: the same, for editors that complete and explain it
-4. review     what only shows when parts are seen together: credentials nobody can tell apart, hosts
-              that no rule allows, tunnels that would carry secrets
-5. building   models -> Policy
-6. loading    all of it in one call, for one file or a directory of files, all or nothing
-7. samples    requests with the answers that their authors expect
-8. lint       what loads and should still not be merged as it is
-9. meaning    policies as sets of requests, and what changes between two of them
-
-Nothing here logs, watches or swaps: a caller keeps its old policies when `PolicyError` comes.
+`file` reads one policy file, `lint` finds what should not be merged, `samples` runs a policy's tests,
+`diff` compares policies as sets of requests, `bundle` signs them. `watch` notices changed files,
+`in_force` swaps the
+policies of a running daemon, `shadow` judges candidates beside them. `replay` and `learn` read audit logs.
 """
 
 from coatcheck.policy.editor_schema import policy_schema, samples_schema

@@ -63,9 +63,10 @@ class Call:
         """Bytes of body to buffer because a signature covers it."""
         self.entered = False
         """The limits have counted this call in; `complete` counts it out."""
-        self.told = self.left = False
-        """The verdict is in the audit log, without which nothing leaves (I8); something was written to the
-        upstream, so that it can only be broken off (I3)."""
+        self.told = False
+        """The verdict is in the audit log, without which nothing leaves (I8)."""
+        self.left = False
+        """Something was written to the upstream: the call can only be broken off (I3)."""
         self.committed = False
         """The head with its secrets was handed to the plane."""
         self.status = 0
@@ -85,8 +86,8 @@ class Call:
         self._minted: tuple[str, ...] = ()
         """Signatures that were made for this request: its answer is searched for them, too."""
         self._travels = True
-        """False for SigV4 without a session token: no secret is in the request, so ranges are harmless
-        (s3transfer downloads in parts)."""
+        """False where no secret is in the request (`Injector.travels`): ranges are then harmless, and
+        s3transfer downloads in parts."""
         self._ended = False
         self._on_end: Callable[[Call], None] | None = None
 

@@ -1,4 +1,4 @@
-"""One request, as a straight line: who, may it, is it genuine, how often, secret, put in, take out, tell.
+"""One request, as a straight line: who, may it, is it genuine, how often, secret, record, inject, redact.
 
     receive -> decide -> limits -> (await secrets) -> audit -> commit -> ... -> respond -> ... -> complete
 
@@ -254,7 +254,7 @@ class Exchange:
         return None
 
     async def _fetch(self, call: Call, verdict: Inject) -> None:
-        """The only await of a request: ask the store for what is not at hand."""
+        """Ask the store for secrets that the cache does not have."""
         if self._waiting >= self._settings.max_waiting:
             call.deny(
                 Deny(Reason.SECRET_UNAVAILABLE, "too many requests wait for the store", retry_after=1.0)

@@ -2,7 +2,8 @@
 
 May import: settings, decision.
 
-Implementations: `vault` (Vault/OpenBao), `file`, `memory`. This file imports none of them.
+Stores: `vault` (Vault/OpenBao), `file`, `memory`. `router` picks one by a reference's scheme, `cache` keeps
+what was read, `embedded` runs an OpenBao for development. This file imports none of them.
 """
 
 from typing import ClassVar, NoReturn, Protocol

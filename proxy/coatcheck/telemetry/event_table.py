@@ -60,7 +60,8 @@ type Metric = Literal[
     "scrubbed_total",
     "added_latency_seconds",
 ]
-"""What events move; `metrics/table.py` says what each is. The others are read when somebody scrapes."""
+"""What events move; `metrics/table.py` says what each is. Other metrics are read at a scrape, or counted by
+a method of `Metrics`."""
 type Count = Callable[[Metric, tuple[object, ...], float], None]
 """Add an amount to a metric, under its labels; or observe it."""
 

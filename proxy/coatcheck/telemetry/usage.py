@@ -53,7 +53,7 @@ class UsageLedger:
             self._accounts.setdefault(session, _Account(tenant, subject, opened_at))
 
     def replay(self, records: Iterable[dict[str, object]]) -> None:
-        """Add what audit records (parsed lines, e.g. `audit_tail.records`) say about resumed sessions."""
+        """Add what audit records (parsed lines of `telemetry.audit.tail`) say about resumed sessions."""
         with self._lock:
             for record in records:
                 account = self._accounts.get(str(record.get("session")))

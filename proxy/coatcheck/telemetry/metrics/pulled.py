@@ -30,7 +30,8 @@ def _none() -> dict[str, float]:
 class Pulled:
     """Where the gauges come from. The composition root sets each callable; it must be quick and thread-safe.
 
-    One that raises, or was never set, is NaN in the scrape: a wrong number would be worse.
+    One that raises is NaN in the scrape: a wrong number would be worse. One that was never set has its
+    default.
     """
 
     sessions: Callable[[], float] = _unknown
