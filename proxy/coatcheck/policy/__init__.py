@@ -4,9 +4,9 @@ May import: policy/bundle, policy/file, policy/samples, injectors, state, teleme
 decision.
 
 `file` reads one policy file, `lint` finds what should not be merged, `samples` runs a policy's tests,
-`diff` compares policies as sets of requests, `bundle` signs them. `watch` notices changed files,
-`in_force` swaps the
-policies of a running daemon, `shadow` judges candidates beside them. `replay` and `learn` read audit logs.
+`diff` compares policies as sets of requests, `bundle` signs them. `watch` notices changed files, `in_force`
+swaps the policies of a running daemon, and `shadow` judges candidates beside them. `replay` and `learn` read
+audit logs.
 """
 
 from coatcheck.policy.editor_schema import policy_schema, samples_schema

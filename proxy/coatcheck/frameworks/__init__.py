@@ -1,0 +1,4 @@
+"""The deprecated names of what is in `coatcheck.client.frameworks`.
+
+May import: client.
+"""
