@@ -10,7 +10,9 @@ from dataclasses import replace
 
 import pytest
 
+from coatcheck.telemetry.event_table import TABLE
 from coatcheck.telemetry.log import LogFormat, configure, log_event
+from tests.telemetry.every_event import EVERY
 from tests.telemetry.samples import ALARM, ALL_EVENTS
 
 BEARER = "Bearer " + "abcdef0123456789" * 2
@@ -162,6 +164,23 @@ def test_each_event_has_its_level() -> None:
     for event in ALL_EVENTS:
         log_event(event)
     assert len(verbose.getvalue().splitlines()) == 10
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("level", ["info", "warning", "error", "critical"])
+def test_a_line_is_written_at_every_level_that_lets_it_through(level: str) -> None:
+    """Some events, as a policy that is refused, are graver than others of their kind. No line is lost."""
+    wanted = [
+        line.level
+        for event in EVERY
+        if (log := TABLE[type(event)].log) is not None and (line := log.line(event)) is not None
+        if line.level >= logging.getLevelName(level.upper())
+    ]
+    out = stream(LogFormat.JSON, level)
+    for event in EVERY:
+        log_event(event)
+    levels = [json.loads(line)["level"] for line in out.getvalue().splitlines()]
+    assert wanted and levels == [logging.getLevelName(each).lower() for each in wanted]
 
 
 @pytest.mark.usefixtures("restored")

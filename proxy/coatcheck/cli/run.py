@@ -113,7 +113,7 @@ def run(
         raise
     except Exception as problem:
         # 1 to 3 are the command's own codes here: what failed before it or beside it must look different.
-        if getattr(problem, "code", None) is ExitCode.USAGE or report(problem) is None:
+        if getattr(problem, "exit_code", None) is ExitCode.USAGE or report(problem) is None:
             raise
         raise typer.Exit(FAILED) from None
 

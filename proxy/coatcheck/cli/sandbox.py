@@ -202,7 +202,7 @@ def run(
         )
     except Exception as problem:
         # 1 to 3 are the command's own codes here: what failed before it or beside it must look different.
-        if getattr(problem, "code", None) is ExitCode.USAGE or report(problem) is None:
+        if getattr(problem, "exit_code", None) is ExitCode.USAGE or report(problem) is None:
             raise
         raise typer.Exit(FAILED) from None
     raise typer.Exit(code)

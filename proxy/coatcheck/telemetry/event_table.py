@@ -78,8 +78,11 @@ class Logged[E](NamedTuple):
     """How an event is written to the log."""
 
     least: int
-    """The lowest level of its lines, so that nothing is put together that is not written."""
+    """The lowest level of its lines."""
     line: Callable[[E], Line | None]
+    most: int | None = None
+    """The highest level of its lines; None: all have the same. Where not even that is written, no line is put
+    together."""
 
 
 class Use(Enum):
@@ -414,7 +417,7 @@ TABLE: Final[Mapping[type, Row[Any]]] = table(
         Row(
             of=ApprovalEvent,
             kind="approval",
-            log=Logged(logging.INFO, _approval_line),
+            log=Logged(logging.INFO, _approval_line, most=logging.WARNING),
             ocsf=ocsf_classes.base,
             page=_approval_shown,
             kept_for_page=lambda event: event.change is not ApprovalChange.ASKED,  # it is shown as waiting
@@ -480,7 +483,7 @@ TABLE: Final[Mapping[type, Row[Any]]] = table(
         Row(
             of=Inspected,
             kind="inspection",
-            log=Logged(logging.INFO, _inspected_line),
+            log=Logged(logging.INFO, _inspected_line, most=logging.CRITICAL),
             ocsf=ocsf_classes.inspection,
             page=None,
             kept_for_page=_always,
@@ -493,7 +496,7 @@ TABLE: Final[Mapping[type, Row[Any]]] = table(
         Row(
             of=PolicyEvent,
             kind="policy",
-            log=Logged(logging.INFO, _policy_line),
+            log=Logged(logging.INFO, _policy_line, most=logging.ERROR),
             ocsf=ocsf_classes.policy,
             page=_policy_shown,
             kept_for_page=_always,

@@ -135,7 +135,7 @@ _events = logging.getLogger("coatcheck.events")
 def log_event(event: Event) -> None:
     """The log's view of an event: alarms and failures stand out, single requests only at debug."""
     log = TABLE[type(event)].log
-    if log is None or not _events.isEnabledFor(log.least):
+    if log is None or not _events.isEnabledFor(log.most or log.least):
         return
     said = log.line(event)
     if said is not None:
