@@ -36,7 +36,7 @@ def test_a_microvm_is_preferred_and_its_isolation_is_the_measured_one(
     for backend in (None, Backend.MICROVM):
         choice = backends.choose(backend, None)
         assert (choice.backend, choice.isolation) == (Backend.MICROVM, Isolation.EMULATED)
-        assert choice.why == "TCG). Not a security boundary: there is no /dev/kvm"
+        assert choice.why == "TCG, not a security boundary: there is no /dev/kvm"
         assert choice.image == str(tmp_path / "default")
     assert asked == [tmp_path / "default/vmlinuz"]
 

@@ -269,7 +269,7 @@ async def test_freezing_says_what_the_agent_did_not_do(agent_program: Path, tmp_
     """And the channel goes on once it is thawed."""
     told: SupervisorSpec = spec(tmp_path, [identity(tmp_path)], machine=COPY)
     async with inhabited(agent_program) as guest:
-        with pytest.raises(AgentError, match="become somebody"):
+        with pytest.raises(AgentError, match="get its own identity"):
             await rebind(guest.channel, replace(told, machine=replace(COPY, generation=1)))
         await freeze(guest.channel)
         await set_clock(guest.channel)

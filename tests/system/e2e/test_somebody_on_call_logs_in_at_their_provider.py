@@ -40,7 +40,7 @@ async def test_a_login_at_the_provider_ends_with_its_entry_in_the_grants(
         person.open(f"{oidc.url}/page/")
         person.reads("#oidc", f"Log in with {provider.issuer.removeprefix('https://')}")
         person.click("#oidc")
-        person.reads("#login-problem", "you are no caller in the daemon's grants file")
+        person.reads("#login-problem", "the daemon's grants file does not list you as a caller")
         assert person.run("return location.href") == f"{oidc.url}/page/"
 
     def let_in() -> None:
@@ -62,7 +62,7 @@ async def test_a_login_at_the_provider_ends_with_its_entry_in_the_grants(
         person.find("#token")
         person.complaints()  # the browser's own line about the 401, if the page asked at that moment
         person.click("#oidc")
-        person.reads("#login-problem", "you are no caller in the daemon's grants file")
+        person.reads("#login-problem", "the daemon's grants file does not list you as a caller")
 
     for part in (refused, let_in, take_away):
         await asyncio.to_thread(part)

@@ -77,7 +77,7 @@ async def test_tenants_do_not_share_a_name(store: Path) -> None:
 @pytest.mark.parametrize("name", ["", "..", "../x", "a/b", ".hidden", "A", "x" * 65, "a\n", "ä"])
 def test_a_name_is_no_path(store: Path, name: str) -> None:
     """It comes from a caller."""
-    with pytest.raises(MachineError, match="no name of a volume"):
+    with pytest.raises(MachineError, match="not a volume name"):
         volume_file(volume(store, name))
 
 
@@ -97,7 +97,7 @@ async def test_nothing_else_is_taken_for_a_volume(store: Path) -> None:
         await open_volume(volume(store))
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(MachineError, match="no plain file"):
+    with pytest.raises(MachineError, match="not a regular file"):
         await open_volume(volume(store))
 
 
@@ -166,7 +166,7 @@ async def test_a_volume_can_be_made_with_what_is_in_it(store: Path, tmp_path: Pa
     )
     assert told.stdout == b"#!/bin/sh\n"
     os.close(await open_volume(volume(store)))
-    with pytest.raises(MachineError, match="is there already"):
+    with pytest.raises(MachineError, match="already exists"):
         await make_volume(volume(store), content)
 
 

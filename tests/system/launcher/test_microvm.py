@@ -403,5 +403,5 @@ async def test_a_missing_qemu_is_said(image: Path, tmp_path: Path, monkeypatch: 
 async def test_an_isolation_that_it_is_not_is_refused(image: Path, tmp_path: Path) -> None:
     """A credential may have been granted for exactly that."""
     spec = MachineSpec(Isolation.NAMESPACE, image, Resources(192, 1, 64, 64))
-    assert "no isolation of class namespace" in str(await failing(spec, tmp_path))
+    assert "not isolation of class namespace" in str(await failing(spec, tmp_path))
     assert "needs an image" in str(await failing(wanted(None), tmp_path))

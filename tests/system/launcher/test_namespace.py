@@ -65,7 +65,7 @@ async def test_nothing_is_left_when_it_stops(agent_program: Path, tmp_path: Path
         assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
         assert of_group(inside.group) == []
         await inside.machine.stop()
-        with pytest.raises(MachineError, match="gone"):
+        with pytest.raises(MachineError, match="has ended"):
             await inside.machine.remains()
 
 
@@ -196,7 +196,7 @@ async def test_what_it_cannot_be_it_refuses_with_a_way_out(agent_program: Path, 
     volume = Volume(tmp_path, "tenant", "data", "/data", 10)
     (tmp_path / "image").mkdir()
     for wanted, words in (
-        (replace(spec(), isolation=Isolation.HARDWARE), "no isolation of class hardware"),
+        (replace(spec(), isolation=Isolation.HARDWARE), "not isolation of class hardware"),
         (replace(spec(), volumes=(volume,)), "only a microVM has"),
         (spec(image=tmp_path / "image"), "no directory `root`"),
     ):

@@ -51,7 +51,7 @@ async def test_a_truncated_snapshot_is_refused(world: World, snapshot: Path) -> 
     os.truncate(spoiled / "memory", 100 << 20)
     assert "is damaged: it has 104857600 bytes" in await failing(world, spoiled)
     (spoiled / manifest.NAME).unlink()
-    assert "there is no whole snapshot" in await failing(world, spoiled)
+    assert "there is no complete snapshot" in await failing(world, spoiled)
     shutil.rmtree(spoiled)
 
 
@@ -172,7 +172,7 @@ async def test_a_qemu_that_dies_while_it_is_saved_leaves_no_snapshot(
     async with world.machine(snapshot) as (machine, _):
         await machine.resume()
         with right_before(step, killing(machine)) as reached:
-            with pytest.raises(MachineError, match=r"gone|closed|not running|reset"):
+            with pytest.raises(MachineError, match=r"has ended|closed|not running|reset"):
                 await machine.save(world.snapshots / "none")
             assert reached
         assert await machine.wait() == "QEMU was killed by signal 9"
