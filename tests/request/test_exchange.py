@@ -207,6 +207,53 @@ async def test_the_last_look_sees_what_was_taken_after_the_verdict(
     assert why(call.commit(b"")) is expected
 
 
+def in_seconds(world: World, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """The state's wall clock shows that much later; leases go on."""
+    now = world.state.clock.now()
+    later = type(now)(now.wall + seconds, now.monotonic)
+    monkeypatch.setattr(world.state.clock, "now", lambda: later)
+
+
+@pytest.mark.parametrize("waits", ["for its plane", "for the store"])
+async def test_a_handle_that_expires_while_its_request_waits_gets_no_secret(
+    world: World, monkeypatch: pytest.MonkeyPatch, waits: str
+) -> None:
+    """A body that trickles in, an approval, a slow store: the last look is at the handle's end, too (I4)."""
+    short = world.state.mint(world.session.id, "api", ttl=1.0).value
+    if waits == "for the store":
+        world.store.at_hand = False
+        fetched = world.store.fetch
+
+        async def slow(ref: SecretRef) -> Secret:
+            in_seconds(world, monkeypatch, 2)
+            return await fetched(ref)
+
+        monkeypatch.setattr(world.store, "fetch", slow)
+    call = await world.ask(handle=short)
+    assert call.denial is None
+    if waits == "for its plane":
+        in_seconds(world, monkeypatch, 2)
+    out = call.commit(b"")
+    assert why(out) is Reason.HANDLE_EXPIRED
+    assert world.store.secret not in repr(out)
+    assert not call.committed
+    assert world.exchange.secrets.patterns(world.session.id) is None  # none was taken out to be injected
+
+
+async def test_a_handle_that_expires_while_its_body_is_buffered_gets_no_secret(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handle stands in the body, so the verdict comes with the whole of it; then the store is asked."""
+    world.state.swap_policies({"default": load_policy("default", IN_BODY)})
+    text = json.dumps({"key": world.state.mint(world.session.id, "api", ttl=1.0).value}).encode()
+    head = RequestHead("POST", "/v1/x", (("content-type", "application/json"),), end_stream=False)
+    call, _ = world.exchange.receive(world.peer(), API, head, http2=False)
+    world.exchange.receive_body(call, text)
+    assert call.denial is None
+    in_seconds(world, monkeypatch, 2)
+    assert why(call.commit(text)) is Reason.HANDLE_EXPIRED
+
+
 async def test_a_revoked_session_gets_no_clean_end(world: World) -> None:
     """The last chunk went before; the end of the message would vouch for it, and does not follow (I3)."""
     call = await world.ask(body=True)

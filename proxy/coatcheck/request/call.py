@@ -13,6 +13,7 @@ from coatcheck.decision.message import Destination, Edits, Peer, RequestHead, Re
 from coatcheck.decision.policy import Credential, HandlesInBody, LimitKind, Rule
 from coatcheck.decision.response import ResponsePlan
 from coatcheck.decision.session import Session, alive
+from coatcheck.decision.substitute import body_limit
 from coatcheck.decision.verdict import Inject, Pass
 from coatcheck.request.capacity import Capacity
 from coatcheck.request.handle_use import ancestor_shown, counts_until, foreign, one_revoked
@@ -116,6 +117,19 @@ class Call:
         """Nobody waits for the answer: whoever is asked whether it may leave need not say."""
         self._shared.approvals.forget_request(self.request_id)
 
+    def allow(self, verdict: Pass | Inject) -> Deny | None:
+        """The verdict, from which on its handles' expiry counts. A request may still wait for a body, an
+        approval or the store: `commit` must see that a handle has expired meanwhile (TOCTOU)."""
+        self.session, self.rule, self.verdict = verdict.session, verdict.rule, verdict
+        until = counts_until(verdict.session, verdict, self._shared.state.genuine)
+        if until is None:
+            return Deny(Reason.INTERNAL_ERROR, "a handle that was judged can no longer be read")
+        self._handle_until = until
+        self.credentials = verdict.credentials
+        if isinstance(verdict, Inject):
+            self.signs_body = body_limit(self.head, verdict.injections)
+        return None
+
     def hold(self, credential: Credential, secret: Secret) -> None:
         self._secrets[credential.name] = secret
 
@@ -200,10 +214,6 @@ class Call:
         if self.session is not None:
             session_id, secrets = self.session.id, self._shared.secrets
             self._answer = Answer(self.head, session_id, secrets, self._host_gets_secrets, self._minted)
-        until = counts_until(self.session, self.verdict, self._shared.state.genuine)
-        if until is None:
-            return Deny(Reason.INTERNAL_ERROR, "a handle that was judged can no longer be read")
-        self._handle_until = until
         self.committed = True
         return edits
 

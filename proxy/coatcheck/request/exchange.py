@@ -27,7 +27,6 @@ from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.head import check_head
 from coatcheck.decision.message import Destination, Peer, RequestHead
 from coatcheck.decision.session import Session, alive
-from coatcheck.decision.substitute import body_limit
 from coatcheck.decision.verdict import Inject, Pass
 from coatcheck.policy.shadow import Shadow
 from coatcheck.request import audit_records
@@ -165,23 +164,20 @@ class Exchange:
             call.deny(verdict)
             self._tell(call)
             return None
-        call.session, call.rule = verdict.session, verdict.rule
         if isinstance(verdict, NeedBody):
-            call.need = verdict
+            call.session, call.rule, call.need = verdict.session, verdict.rule, verdict
             crowded = self.capacity.enter(call, verdict.session.id)
             if crowded is not None:
                 call.deny(crowded)
                 self._tell(call)
             return None
-        call.verdict = verdict
-        crowded = self.capacity.enter(call, verdict.session.id) if call not in self.calls else None
-        if crowded is not None:
-            call.deny(crowded)
+        refused = call.allow(verdict)
+        if refused is None and call not in self.calls:
+            refused = self.capacity.enter(call, verdict.session.id)
+        if refused is not None:
+            call.deny(refused)
             self._tell(call)
             return None
-        if isinstance(verdict, Inject):
-            call.signs_body = body_limit(call.head, verdict.injections)
-        call.credentials = verdict.credentials
         taken = self._take(call, verdict)
         if isinstance(taken, ShareAwaited):
             return partial(self._await_share, call, verdict, taken)

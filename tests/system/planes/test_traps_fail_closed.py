@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import warnings
+from dataclasses import replace
 
 import pytest
 from mitmproxy.proxy import layer
@@ -11,11 +12,13 @@ from mitmproxy.proxy.layers.http import HttpRequestHook
 from mitmproxy.proxy.layers.tls import TlsClienthelloHook, TlsStartClientHook, TlsStartServerHook
 
 from coatcheck.decision.denial import Reason
+from coatcheck.decision.policy import SecretRef
 from coatcheck.planes.mitm.ending import Ending
 from coatcheck.planes.mitm.hooks import VerdictHook
 from coatcheck.request.call import Call
 from coatcheck.request.exchange import Exchange
-from coatcheck.secrets import SecretUnavailable
+from coatcheck.secrets import Secret, SecretUnavailable
+from coatcheck.secrets.cache import CachedStore
 from tests.daemon import Sandbox, TestDaemon
 from tests.planes.attack import eventually, nothing_is_left, request
 from tests.planes.raw_origin import RawOrigin, Visit, answering
@@ -279,6 +282,24 @@ async def test_the_store_that_fails_refuses(
     monkeypatch.setattr("coatcheck.secrets.cache.CachedStore.fetch", unavailable)
     assert b"secret_unavailable" in await attempt(raw_daemon, raw_sandbox)
     assert raw_origin.saw_nothing
+
+
+async def test_a_handle_that_expires_while_the_store_is_asked_refuses(
+    raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The verdict was yes; the last look before the first upstream byte says no (I4)."""
+    state = raw_daemon.state
+    short = state.mint(raw_sandbox.session.id, "openai", ttl=1.0).value
+    fetch, now = CachedStore.fetch, state.clock.now
+
+    async def slow(store: CachedStore, ref: SecretRef) -> Secret:
+        monkeypatch.setattr(state.clock, "now", lambda: replace(now(), wall=now().wall + 2))
+        return await fetch(store, ref)
+
+    monkeypatch.setattr(CachedStore, "fetch", slow)
+    briefly = replace(raw_sandbox, handles={**raw_sandbox.handles, "openai": short})
+    assert b"handle_expired" in await attempt(raw_daemon, briefly)
+    assert b"".join(bytes(visit.received) for visit in raw_origin.visits) == b""  # connected is not sent
 
 
 async def test_the_body_hook_that_raises_refuses(
