@@ -1,19 +1,30 @@
 """How a sandbox gets from one state to another, and what of that cannot happen. Supervisors that are killed:
 test_sandboxes.py; daemons: tests/faults."""
 
+import json
 import logging
+import os
+import queue
 import shutil
+import socketserver
 import subprocess
+import tempfile
+import time
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from coatcheck.durable.durability import RestorePoint
+from coatcheck.durable import run_directory
+from coatcheck.durable.durability import Durability, RestorePoint
+from coatcheck.durable.recovery import Step, next_step
 from coatcheck.durable.sandboxes import Sandboxes
 from coatcheck.durable.states import TRANSITIONS, Entry, Event, State
 from coatcheck.durable.store import ASLEEP, SNAPSHOTS
+from coatcheck.launcher.asking import SOCKET
 from coatcheck.launcher.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
 from coatcheck.settings.daemon import Settings
 from coatcheck.telemetry.events import SandboxEvent
@@ -168,3 +179,137 @@ def test_a_report_that_comes_late_changes_nothing(left: Left) -> None:
     for state in (SandboxState.RUNNING, SandboxState.PAUSED, SandboxState.ENDING):
         left.sandboxes.reported(ID, state)
     assert left.state == before and not left.changes
+
+
+# --- a sandbox that was killed, and its daemon died before anything came of that ----------------------------
+
+
+class Killed:
+    """It ran, a caller killed it, and all that its daemon did was to record that. The next one has begun."""
+
+    def __init__(self, directory: Path, where: str, *, first: Ending = Ending.KILLED, gone: bool) -> None:
+        self.settings = Settings(state_dir=directory, runtime_dir=directory / "run")
+        before = keeper(directory)
+        begin(before, "ses_1", of=RAN)
+        self.saved = save(before, before.place(ID) / where, 1)
+        last = Sandboxes(self.settings, lambda _: None, lambda *_: None)
+        self.place = last.directory(ID)
+        self.place.mkdir(parents=True)
+        run_directory.describe(self.place, RAN)
+        self.lock = run_directory.lock(self.place)
+        last.adopt({})
+        for ending in dict.fromkeys((first, Ending.KILLED)):
+            last.kill(ID, ending, "ended by a test")
+        assert run_directory.read(self.place) == RAN  # no supervisor listens, and nothing was swept
+        if gone:
+            os.close(self.lock)
+        self.ended: list[str] = []
+        self.sandboxes = Sandboxes(self.settings, lambda _: None, lambda each, why: self.ended.append(each))
+
+    def is_gone(self) -> bool:
+        found = self.sandboxes.get(ID)
+        assert found is not None and found.ending is not None
+        return (
+            found.past
+            and not self.saved.exists()
+            and not self.place.exists()
+            and self.sandboxes.kept.record(ID) is None
+            and next_step(found, (), time.time()) is Step.NOTHING
+        )
+
+
+RAN = replace(
+    sandbox(),
+    state=SandboxState.RUNNING,
+    sessions={"agent": "ses_1"},
+    keeping=Durability(sleeps=True, recovers=True),
+    expires_at=time.time() + 3600,
+)
+SAVED_AS = pytest.mark.parametrize("where", [ASLEEP, f"{SNAPSHOTS}/one"], ids=["asleep", "restorable"])
+FIRST = pytest.mark.parametrize("first", [Ending.KILLED, Ending.MACHINE_ENDED], ids=str)
+
+
+@SAVED_AS
+@FIRST
+def test_one_that_was_killed_is_not_brought_back_by_the_next_daemon(
+    tmp_path: Path, where: str, first: Ending
+) -> None:
+    """Its supervisor is gone. Killed while it ran, or while it was ending of something that is recovered."""
+    killed = Killed(tmp_path, where, first=first, gone=True)
+    killed.sandboxes.adopt({})
+    assert killed.is_gone() and set(killed.ended) == {"ses_1"}
+
+
+@SAVED_AS
+@FIRST
+def test_one_that_was_killed_ends_though_its_supervisor_is_still_there(
+    tmp_path: Path, where: str, first: Ending
+) -> None:
+    """It is not taken for one that runs, whatever its directory and its supervisor say."""
+    killed = Killed(tmp_path, where, first=first, gone=False)
+    killed.sandboxes.adopt({})
+    now = killed.sandboxes.reported(ID, SandboxState.RUNNING)
+    assert now is not None and now.state is SandboxState.ENDING and killed.ended == ["ses_1"]
+    with pytest.raises(SandboxRefused) as busy:
+        killed.sandboxes.admit(WANTED, ID)
+    assert busy.value.problem is SandboxProblem.SANDBOX_BUSY
+    os.close(killed.lock)
+    killed.sandboxes.settle(ID)
+    assert killed.is_gone()
+
+
+@SAVED_AS
+def test_one_that_was_killed_stays_dead_when_the_host_went_down_with_it(tmp_path: Path, where: str) -> None:
+    """There is no run directory any more."""
+    killed = Killed(tmp_path, where, gone=True)
+    shutil.rmtree(killed.place)
+    killed.sandboxes.adopt({})
+    assert killed.is_gone() and killed.ended == ["ses_1"]
+
+
+def test_a_supervisor_that_the_last_daemon_did_not_tell_is_told_to_end() -> None:
+    """As the record says why."""
+    with tempfile.TemporaryDirectory(prefix="cch-") as directory:  # short: a socket's path has 107 bytes
+        _is_told(Killed(Path(directory), ASLEEP, gone=False))
+
+
+def _is_told(killed: Killed) -> None:
+    told: queue.Queue[object] = queue.Queue()
+
+    class Supervisor(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            told.put((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def address_string(self) -> str:
+            return "a Unix socket"
+
+    with socketserver.UnixStreamServer(str(killed.place / SOCKET), Supervisor) as server:
+        server.timeout = 10
+        killed.sandboxes.adopt({})
+        server.handle_request()
+    assert told.get(timeout=10) == ("/kill", {"ending": "killed", "detail": "ended by a test"})
+
+
+@SAVED_AS
+def test_one_that_ended_otherwise_keeps_what_was_saved_of_it(tmp_path: Path, where: str) -> None:
+    """Also when its supervisor, asked to stop by somebody else, called that killed."""
+    before = keeper(tmp_path)
+    begin(before, "ses_1", of=RAN)
+    saved = save(before, before.place(ID) / where, 1)
+    settings = Settings(state_dir=tmp_path, runtime_dir=tmp_path / "run")
+    last = Sandboxes(settings, lambda _: None, lambda *_: None)
+    place = last.directory(ID)
+    place.mkdir(parents=True)
+    run_directory.describe(place, RAN)
+    held = run_directory.lock(place)
+    last.adopt({})
+    last.reported(ID, SandboxState.ENDING, Ending.KILLED, "its supervisor was asked to stop")
+    os.close(held)
+    sandboxes = Sandboxes(settings, lambda _: None, lambda *_: None)
+    sandboxes.adopt({})
+    found = sandboxes.get(ID)
+    assert found is not None and not found.past and saved.exists()

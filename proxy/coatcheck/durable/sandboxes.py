@@ -28,7 +28,7 @@ from coatcheck.durable.sandbox import Admitted, ClaimFailed, Sandbox, SandboxIde
 from coatcheck.durable.spawning import is_gone
 from coatcheck.durable.starting import claim, event_of, first_event, refusal_of, sandbox_of, start
 from coatcheck.durable.states import Entry, Event, State
-from coatcheck.durable.store import SandboxStore
+from coatcheck.durable.store import Record, SandboxStore
 from coatcheck.durable.warm_machine import ClaimError, WarmMachine
 from coatcheck.launcher.asking import (
     ANSWER_SECONDS,
@@ -257,6 +257,7 @@ class Sandboxes:
             if killed:
                 entry.ending_since = time.monotonic()
         if killed:
+            self._record_end(entry)
             process.terminate()
             raise _killed_meanwhile()
         return sandbox
@@ -303,7 +304,7 @@ class Sandboxes:
             if event is None or not before.is_heard:
                 return entry.sandbox
             now = self._moves(entry, event, ending, detail)
-        self._moved(entry.announced, before, now)
+        self._moved(entry, before, now)
         return now
 
     def _moves(self, entry: Entry, event: Event, ending: Ending | None, detail: str) -> Sandbox:
@@ -315,17 +316,17 @@ class Sandboxes:
             entry.move(event, detail=detail or entry.known.detail)
         return entry.known
 
-    def _moved(self, announced: SandboxChange, before: State, now: Sandbox) -> None:
+    def _moved(self, entry: Entry, before: State, now: Sandbox) -> None:
         """The consequences of a change of one whose supervisor is there."""
         if now.over:
-            self.kept.ended(now)  # before anything of it is: a daemon that dies here must not bring it back
+            self._record_end(entry)  # first: the daemon after one that dies here must not bring it back
             self._let_go(now)
             self._emit_change(now, SandboxChange.ENDED, now.detail)
         elif before is State.STARTING and now.state in (SandboxState.RUNNING, SandboxState.PAUSED):
             self.kept.awake(now.id)
             with contextlib.suppress(OSError):  # a daemon that comes after us finds it as it is
                 run_directory.describe(self.directory(now.id), now)
-            self._emit_change(now, announced, "")
+            self._emit_change(now, entry.announced, "")
         elif now.state is SandboxState.SLEEPING and before is not State.SLEEPING:
             self._emit_change(now, SandboxChange.SLEEPING, "")
         elif before is State.SLEEPING and now.state is SandboxState.RUNNING:
@@ -375,15 +376,24 @@ class Sandboxes:
                 entry.move(event, **{"ending": ending, "detail": detail} if asleep else {})
             now = entry.known
         if before.is_heard:
-            self._moved(entry.announced, before, now)
+            self._moved(entry, before, now)
         elif before.is_down:
             if event is Event.KILLED:
                 self.kept.forget(sandbox_id)
                 if not was.past:
                     self._emit_change(now, SandboxChange.ENDED, detail)
             return
+        else:
+            self._record_end(entry)  # it was ending, and is now to be discarded
+        self._tell_to_end(entry, ending, detail)
+
+    def _record_end(self, entry: Entry) -> None:
+        self.kept.ended(entry.known, discarded=entry.state is State.DISCARDING)
+
+    def _tell_to_end(self, entry: Entry, ending: Ending, detail: str) -> None:
+        """Its supervisor; one that does not listen is killed by `settle`."""
         try:
-            self.ask(sandbox_id, "POST", "/kill", {"ending": ending, "detail": detail})
+            self.ask(entry.id, "POST", "/kill", {"ending": ending, "detail": detail})
         except SupervisorSilent:
             if entry.process is not None:
                 entry.process.terminate()
@@ -413,7 +423,7 @@ class Sandboxes:
                 return  # somebody does just now
             entry.change(ending=why, detail=detail)
             now = entry.known
-            self.kept.ended(now)
+            self._record_end(entry)
         self._emit_change(now, SandboxChange.GIVEN_UP, detail)
 
     def sessions_over(self, session_ids: AbstractSet[str], is_over: Callable[[str], bool]) -> None:
@@ -455,32 +465,44 @@ class Sandboxes:
     def adopt(self, listeners: Mapping[str, int]) -> None:
         """At the daemon's start: sandboxes that outlived the last are ours, what is left of others goes, and
         of `listeners`' sessions those that were opened for a sandbox which never came to be."""
-        kept = self.kept.read_all()
+        records = {each.sandbox.id: each for each in self.kept.read_all()}
         for directory in sorted(self._root.iterdir()) if self._root.is_dir() else ():
             try:
                 sandbox = run_directory.read(directory)
             except (OSError, ValueError, KeyError, TypeError):
                 sandbox = None
             if sandbox is not None:
-                self._entries[sandbox.id] = entry = Entry.found(sandbox)
+                entry = self._found(sandbox, records.pop(sandbox.id, None))
                 if run_directory.is_locked(directory):
+                    if entry.known.over:
+                        self._end_adopted(entry)
                     continue
-                record = self.kept.record(sandbox.id)
-                if record is not None and record.sandbox.over:  # it was ending, and how is known
-                    entry.move(Event.ENDS, ending=record.sandbox.ending, detail=record.sandbox.detail)
-                    self._let_go(entry.known)
                 self._gone(entry)
             remove_cgroup(f"coatcheck-{directory.name}")  # of one that was nobody's, too
             shutil.rmtree(directory, ignore_errors=True)
-        for record in kept:
-            if record.sandbox.id not in self._entries:  # it had ended, or the host went down with it
-                was = record.sandbox
-                entry = Entry.found(replace(was, state=SandboxState.ENDING) if was.over else was)
-                self._entries[was.id] = entry
-                self._gone(entry)
+        for record in records.values():  # it had ended, or the host went down with it
+            self._gone(self._found(record.sandbox, record))
         for session in self.ownerless(listeners):
             self._end_session(session, "it was opened for a sandbox, and there is none")
         self.pool.begin()
+
+    def _found(self, sandbox: Sandbox, record: Record | None) -> Entry:
+        """As the last daemon left it. A record that says it is over was written before anything was done for
+        that, so that counts, whatever its directory says and whether or not its supervisor is there."""
+        if record is not None and record.sandbox.over:
+            sandbox = record.sandbox
+        entry = Entry.found(sandbox, discarded=record is not None and record.discarded)
+        self._entries[entry.id] = entry
+        if entry.known.over:
+            self._let_go(entry.known)
+        return entry
+
+    def _end_adopted(self, entry: Entry) -> None:
+        """The last daemon may have died before it told the supervisor. No start of a daemon waits for one
+        that does not answer."""
+        entry.ending_since = time.monotonic()
+        told = (entry, entry.known.ending or Ending.KILLED, entry.known.detail)
+        threading.Thread(target=self._tell_to_end, args=told, name="end-adopted", daemon=True).start()
 
     def settle(self, sandbox_id: str) -> Sandbox | None:
         """The sandbox as it is now, after a look at its supervisor."""
@@ -516,7 +538,7 @@ class Sandboxes:
                 if entry.state is State.ENDED:
                     self.kept.forget(entry.id)
                 elif entry.state is State.RESTORABLE:
-                    self.kept.ended(now)
+                    self._record_end(entry)
                 past = [each.id for each in self._entries.values() if each.state is State.ENDED]
                 for forgotten in past[:-MAX_REMEMBERED]:
                     del self._entries[forgotten]

@@ -172,9 +172,12 @@ class Entry:
     """The change that is reported when it first runs."""
 
     @classmethod
-    def found(cls, sandbox: Sandbox) -> "Entry":
-        """As an earlier daemon left it."""
-        return cls(sandbox.id, state=State(sandbox.state.value), sandbox=sandbox)
+    def found(cls, sandbox: Sandbox, *, discarded: bool) -> "Entry":
+        """As an earlier daemon left it. One that is over is ending until it is known what is left of it."""
+        over = Event.KILLED if discarded else Event.ENDS
+        entry = cls(sandbox.id, state=_LIVE[over] if sandbox.over else State(sandbox.state), sandbox=sandbox)
+        entry.change()
+        return entry
 
     @property
     def known(self) -> Sandbox:

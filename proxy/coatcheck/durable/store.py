@@ -66,6 +66,8 @@ class Record:
     """When it was last brought back by itself, Unix seconds."""
     interrupted: bool = False
     """It ran when its daemon stopped, and was put to sleep: the next daemon wakes it."""
+    discarded: bool = False
+    """A caller killed it: what was saved of it is to be removed once its supervisor is gone."""
 
     @property
     def generation(self) -> int:
@@ -198,11 +200,12 @@ class SandboxStore:
         write_atomically(place / RECORD, _RECORDS.dump_json(record), overwrite=True)
         self._records[record.sandbox.id] = record
 
-    def ended(self, sandbox: Sandbox) -> None:
-        """How it ended is known to the next daemon, too: what somebody ended must not come back by itself."""
+    def ended(self, sandbox: Sandbox, *, discarded: bool = False) -> None:
+        """How it ended is known to the next daemon, too: what somebody ended must not come back by itself.
+        One that was `discarded` once remains so."""
         with self._lock, contextlib.suppress(OSError):  # a disk that is full is no reason not to end
             if (record := self._records.get(sandbox.id)) is not None:
-                self._write(replace(record, sandbox=sandbox))
+                self._write(replace(record, sandbox=sandbox, discarded=record.discarded or discarded))
 
     def recovering(self, sandbox_id: str, now: float) -> None:
         """It is about to be brought back by itself: on disk first, so that no crash forgets how often.
@@ -253,6 +256,8 @@ class SandboxStore:
         """All of it is gone, snapshots too."""
         with self._lock:
             self._records.pop(sandbox_id, None)
+            with contextlib.suppress(OSError):  # first: without it the next daemon removes the rest
+                (self.place(sandbox_id) / RECORD).unlink()
             shutil.rmtree(self.place(sandbox_id), ignore_errors=True)
 
     def read_all(self) -> tuple[Record, ...]:
