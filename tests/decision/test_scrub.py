@@ -55,6 +55,24 @@ def union_of_all(patterns: tuple[bytes, ...], data: bytes) -> tuple[bytes, int]:
     return bytes(masked), hits
 
 
+@given(streams, st.lists(st.integers(0, 200), max_size=6))
+def test_joined_patterns_mask_what_all_of_them_would(data: bytes, cuts: list[int]) -> None:
+    """However their tables are spread, and whatever the split."""
+    small = Patterns.together((Patterns(NESTED[3:5], 2), Patterns(NESTED[5:], 4)))
+    joined = Patterns(NESTED[:3]).beside(small)
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    chunks = [data[start:end] for start, end in pairwise(places)]
+    assert run(joined, chunks) == run(joined.lower_case, chunks) == union_of_all(NESTED, data)
+    assert len(joined) == len(NESTED) and joined and not Patterns([]).beside(Patterns([]))
+
+
+def test_joined_patterns_hold_back_what_any_of_them_may_need() -> None:
+    """The longest, and every kind of byte that stands in one."""
+    joined = Patterns([b"a" * 16]).beside(Patterns.together((Patterns([b"(" * 40], 4),)))
+    assert joined.undecided(b"x" * 100) == joined.undecided(b"(" * 100) == 39
+    assert joined.undecided(b"\n" * 100) == 0
+
+
 def run(patterns: Patterns, chunks: list[bytes]) -> tuple[bytes, int]:
     scrubber = Scrubber(patterns)
     out = b"".join([*map(scrubber.feed, chunks), scrubber.finish()])

@@ -469,3 +469,40 @@ async def test_a_websockets_messages_are_bodies_and_its_pings_count(world: World
     for _ in range(2):
         assert calls[1].websocket_control(b"x" * 125, from_client=True) == b"x" * 125
     assert why(calls[1].websocket_control(b"x" * 125, from_client=True)) is Reason.BODY_TOO_LARGE
+
+
+async def test_a_signature_does_not_come_back_in_another_requests_answer(tmp_path: Path) -> None:
+    """An upstream that shows one request to another, in its headers and its body."""
+    policy = b"""
+version: 1
+owner: tests
+credentials:
+  sig:
+    secret: memory:secret/api#key
+    hosts: [api.example.org]
+    inject: {hmac: {header: X-Sig, message: "{method} {path}"}}
+rules:
+  - {name: r, hosts: [api.example.org], methods: [GET], credentials: [sig]}
+  - {name: log, hosts: [api.example.org], methods: [HEAD, POST]}
+"""
+    state = State.open(tmp_path / "sessions", emit=lambda event: None)
+    world = World(state, load_policy("default", policy), known_secret("the exchange's secret"))
+
+    def commit(method: str, path: str, *headers: tuple[str, str]) -> tuple[Call, Edits]:
+        call, _ = world.exchange.receive(world.peer(), API, RequestHead(method, path, headers), http2=False)
+        edits = call.commit(b"")
+        assert isinstance(edits, Edits)
+        return call, edits
+
+    before, _ = commit("POST", "/log")
+    assert isinstance(before.respond(ResponseHead(200, ()), end_stream=False), ResponsePlan)
+    made = dict(commit("GET", "/pay", ("x-sig", world.handle))[1].set_headers)["x-sig"]
+    signed, plain = commit("GET", "/log", ("x-sig", world.handle))[0], commit("POST", "/log")[0]
+    for call in (signed, plain):
+        plan = call.respond(ResponseHead(200, (("x-last", made),)), end_stream=False)
+        assert isinstance(plan, ResponsePlan) and plan.headers == (("x-last", "*" * 64),)
+    for call in (before, signed, plain):
+        out, rest = call.download(made.encode()), call.download_end()
+        assert not isinstance(out, Deny) and not isinstance(rest, Deny)
+        assert b"".join((*out, *rest)) == b"*" * 64
+    state.close()

@@ -2,6 +2,8 @@
 
 import gzip
 
+import pytest
+
 from coatcheck.decision.denial import Deny
 from coatcheck.decision.message import Headers, RequestHead, ResponseHead
 from coatcheck.decision.response import ResponsePlan
@@ -76,3 +78,16 @@ def test_another_sessions_secrets_are_not_looked_for() -> None:
     secrets = SessionSecrets()
     secrets.add("b", FIRST, "")
     assert text(answer(secrets).feed(FIRST.encode())) == FIRST.encode()
+
+
+def test_its_own_signature_is_masked_to_the_end_of_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also once later requests have pushed it out of what the whole session's answers lose."""
+    monkeypatch.setattr(SessionSecrets, "MINTED", 1)
+    secrets = SessionSecrets()
+    own = secrets.add_minted("a", "5" * 64)
+    head = RequestHead("GET", "/", ())
+    made, other = (Answer(head, "a", secrets, lambda: True, minted) for minted in (own, None))
+    assert made.whole(b"5" * 64) == other.whole(b"5" * 64) == b"*" * 64
+    secrets.add_minted("a", "6" * 64)
+    assert made.whole(b"5" * 64 + b"6" * 64) == b"*" * 128
+    assert other.whole(b"5" * 64) == b"5" * 64

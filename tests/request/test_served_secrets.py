@@ -1,8 +1,10 @@
 """Which secrets a session was served, kept for scrubbing."""
 
+from collections.abc import Iterable
+
 import pytest
 
-from coatcheck.decision.scrub import scrub_bytes
+from coatcheck.decision.scrub import Patterns, scrub_bytes
 from coatcheck.request.served_secrets import SessionSecrets
 from tests.known_secrets import known_secret
 
@@ -46,3 +48,37 @@ def test_too_many_secrets_are_refused_and_none_is_forgotten(monkeypatch: pytest.
     assert masked(secrets, "a", f"{OLD}0000") == "*" * len(f"{OLD}0000")
     secrets.forget("a")
     assert secrets.patterns("a") is None
+
+
+def test_the_latest_signatures_are_looked_for_in_every_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the secrets, in one session, and so many: a sandbox can have any number made (I9)."""
+    monkeypatch.setattr(SessionSecrets, "MINTED", 2)
+    secrets = SessionSecrets()
+    made = [f"{n:064x}" for n in range(3)]
+    secrets.add_minted("a", made[0])
+    secrets.add("a", OLD, "")
+    secrets.add_minted("a", made[1])
+    assert secrets.patterns("b") is None
+    assert masked(secrets, "a", f"{OLD} {made[0]} {made[1]}").strip("* ") == ""
+    own = secrets.add_minted("a", made[2])
+    assert masked(secrets, "a", f"{made[0]} {made[1]} {made[2]}").split(" ") == [made[0], "*" * 64, "*" * 64]
+    assert secrets.add_minted("a", made[2]) is own, "the same request again costs nothing"
+    secrets.forget("a")
+    assert secrets.patterns("a") is None
+
+
+def test_a_signature_does_not_compile_the_sessions_secrets_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request with one costs the same however many secrets its session was served."""
+    secrets = SessionSecrets()
+    secrets.add("a", OLD, "")
+    compiled: list[int] = []
+    build = Patterns.__init__
+
+    def counted(self: Patterns, patterns: Iterable[bytes], most_stride: int = 16) -> None:
+        build(self, patterns, most_stride)
+        compiled.append(len(self))
+
+    monkeypatch.setattr(Patterns, "__init__", counted)
+    own = secrets.add_minted("a", "5" * 64)
+    assert compiled == [len(own)]
+    assert masked(secrets, "a", OLD + "5" * 64) == "*" * (len(OLD) + 64)

@@ -159,6 +159,11 @@ class Injector(ABC):
         """What `edit` made with the secret that must not come back either."""
         return ()
 
+    @property
+    def outlasts_handle(self) -> bool:
+        """Whether what `edit` makes with the secret counts for its request as long as the secret does."""
+        return False
+
     def travels(self, secret: str) -> bool:
         """Whether anything is in the request that an answer could echo and that must not come back. Such an
         answer counts as authenticated, and no range of it is asked for."""

@@ -12,6 +12,7 @@ letter (docs/adr/0024). A line's end, a brace or a blank ends such a run: events
 
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NoReturn, Self
 
 from coatcheck.decision.encodings import encodings
@@ -22,6 +23,7 @@ MIN_SECRET_BYTES = 16
 _MASK = b"*"
 _WORD = 4
 _MAX_STRIDE = 16  # words; longer steps save little and make the table larger
+_SMALL_STRIDE = 4
 # Kinds of bytes. Letters, digits and what encodings write may always continue a pattern; of the others a
 # whole kind does as soon as one of it stands in a pattern, so that no cut tells which one it is.
 _ALWAYS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=-_.~%\\&#;"
@@ -36,6 +38,20 @@ class SecretTooShort(ValueError):
     """A secret of fewer than `MIN_SECRET_BYTES` bytes cannot be scrubbed. The message does not hold it."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """Which patterns may be near: the words that can stand at each `stride`-th place, and whose they are."""
+
+    words: frozenset[int]
+    tables: tuple[dict[int, tuple[bytes, ...]], ...]
+    stride: int
+
+    def near(self, words: memoryview) -> Iterable[bytes]:
+        """Of the patterns, those of which a word stands in the data."""
+        hits = self.words.intersection(words[:: self.stride])
+        return (pattern for table in self.tables for word in hits if word in table for pattern in table[word])
+
+
 class Patterns:
     """Every form of every secret of one session, compiled. Build it once for a set of secrets and keep it.
 
@@ -46,26 +62,63 @@ class Patterns:
     a whole, which costs the same wherever and however often the word stands.
     """
 
-    __slots__ = ("_inside", "_longest", "_lower_case", "_patterns", "_stride", "_table", "_words")
+    __slots__ = ("_indexes", "_inside", "_kinds", "_longest", "_lower_case", "_parts", "_patterns")
 
-    def __init__(self, patterns: Iterable[bytes]) -> None:
+    def __init__(self, patterns: Iterable[bytes], most_stride: int = _MAX_STRIDE) -> None:
         """Compile `patterns` as they are; `of` makes them from secrets. Each has 16 bytes or more."""
         self._patterns = sorted(set(patterns))
-        self._lower_case: Patterns | None = None
         lengths = [len(pattern) for pattern in self._patterns] or [MIN_SECRET_BYTES]
         if min(lengths) < MIN_SECRET_BYTES:
             raise SecretTooShort(f"a secret has {min(lengths)} bytes; scrubbing needs {MIN_SECRET_BYTES}")
-        self._longest = max(lengths)
-        self._stride = min((min(lengths) - _WORD + 1) // _WORD, _MAX_STRIDE)
+        stride = min((min(lengths) - _WORD + 1) // _WORD, most_stride)
         table: dict[int, set[bytes]] = {}
         for pattern in self._patterns:
-            for offset in range(self._stride * _WORD):
+            for offset in range(stride * _WORD):
                 word = int.from_bytes(pattern[offset : offset + _WORD], sys.byteorder)
                 table.setdefault(word, set()).add(pattern)
-        self._table = {word: tuple(owners) for word, owners in table.items()}
-        self._words = frozenset(table)
-        present = set().union(*self._patterns)
-        self._inside = _ALWAYS + b"".join(kind for kind in _KINDS if not present.isdisjoint(kind))
+        whole = {word: tuple(owners) for word, owners in table.items()}
+        present: set[int] = set().union(*self._patterns)
+        kinds = frozenset(kind for kind in _KINDS if not present.isdisjoint(kind))
+        self._complete((_Index(frozenset(whole), (whole,), stride),), max(lengths), kinds, ())
+
+    def _complete(
+        self,
+        indexes: "tuple[_Index, ...]",
+        longest: int,
+        kinds: frozenset[bytes],
+        parts: "tuple[Patterns, ...]",
+    ) -> None:
+        self._indexes = indexes
+        self._longest = longest
+        self._kinds = kinds
+        self._inside = _ALWAYS + b"".join(kinds)
+        self._parts = parts
+        self._lower_case: Patterns | None = None
+
+    @classmethod
+    def small(cls, secret: str) -> Self:
+        """For one of many that are kept a short while: a quarter of the table, looked up more often."""
+        return cls(encodings(secret.encode(), ()), _SMALL_STRIDE)
+
+    @classmethod
+    def together(cls, parts: "tuple[Patterns, ...]") -> Self:
+        """`parts`, which are small, searched in one pass. Nothing is compiled again."""
+        indexes = [index for part in parts for index in part._indexes]
+        words = frozenset[int]().union(*(index.words for index in indexes))
+        tables = tuple(table for index in indexes for table in index.tables)
+        return cls._of_parts((_Index(words, tables, min(index.stride for index in indexes)),), parts)
+
+    def beside(self, other: "Patterns") -> "Patterns":
+        """This and `other`, each searched in a pass of its own. Nothing is compiled again."""
+        return Patterns._of_parts((*self._indexes, *other._indexes), (self, other))
+
+    @classmethod
+    def _of_parts(cls, indexes: "tuple[_Index, ...]", parts: "tuple[Patterns, ...]") -> Self:
+        made = cls.__new__(cls)
+        made._patterns = []
+        kinds = frozenset[bytes]().union(*(part._kinds for part in parts))
+        made._complete(indexes, max(part._longest for part in parts), kinds, parts)
+        return made
 
     @classmethod
     def of(cls, secrets: Iterable[str | bytes], basic_usernames: Iterable[str] = ()) -> Self:
@@ -84,14 +137,21 @@ class Patterns:
     def lower_case(self) -> "Patterns":
         """The same forms in lower case, for header names, which planes deliver so."""
         if self._lower_case is None:
-            self._lower_case = Patterns(pattern.lower() for pattern in self._patterns)
+            if len(self._indexes) == 1 and self._parts:
+                self._lower_case = Patterns.together(tuple(part.lower_case for part in self._parts))
+            elif self._parts:
+                one, other = self._parts
+                self._lower_case = one.lower_case.beside(other.lower_case)
+            else:
+                lower = {pattern.lower() for pattern in self._patterns}
+                self._lower_case = Patterns(lower, self._indexes[0].stride)
         return self._lower_case
 
     def __bool__(self) -> bool:
-        return bool(self._patterns)
+        return bool(self._patterns) or any(self._parts)
 
     def __len__(self) -> int:
-        return len(self._patterns)
+        return len(self._patterns) + sum(map(len, self._parts))
 
     def __repr__(self) -> str:
         return f"Patterns({len(self)} patterns)"
@@ -101,12 +161,9 @@ class Patterns:
 
     def occurrences(self, data: bytes) -> list[tuple[int, int]]:
         """Start and end of every occurrence of every pattern in `data`, overlapping ones too, by start."""
-        words = memoryview(data)[: len(data) & ~(_WORD - 1)].cast("I")[:: self._stride]
-        hits = self._words.intersection(words)
-        if not hits:
-            return []
+        words = memoryview(data)[: len(data) & ~(_WORD - 1)].cast("I")
         found = []
-        for pattern in {pattern for word in hits for pattern in self._table[word]}:
+        for pattern in {pattern for index in self._indexes for pattern in index.near(words)}:
             start = data.find(pattern)
             while start >= 0:
                 found.append((start, start + len(pattern)))
@@ -116,7 +173,7 @@ class Patterns:
 
     def undecided(self, data: bytes) -> int:
         """How many last bytes of `data` wait for what follows: by their kinds, never by their values."""
-        if not self._patterns:
+        if not self:
             return 0
         tail = data[1 - self._longest :]
         return len(tail) - len(tail.rstrip(self._inside))

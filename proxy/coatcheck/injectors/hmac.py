@@ -165,6 +165,11 @@ class HmacInjection(Injector):
         return tuple(value[len(before) : len(value) - len(after)] for value in values)
 
     @property
+    def outlasts_handle(self) -> bool:
+        """Without a signed time, each repetition of the request has the same signature."""
+        return "timestamp" not in self._fields
+
+    @property
     def _fields(self) -> frozenset[str]:
         return frozenset(_PLACE.findall(self.message))
 

@@ -12,6 +12,7 @@ from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import Destination, Edits, Peer, RequestHead, ResponseHead
 from coatcheck.decision.policy import Credential, HandlesInBody, LimitKind, Rule
 from coatcheck.decision.response import ResponsePlan
+from coatcheck.decision.scrub import Patterns
 from coatcheck.decision.session import Session, alive
 from coatcheck.decision.substitute import body_limit
 from coatcheck.decision.verdict import Inject, Pass
@@ -84,8 +85,8 @@ class Call:
         self._answer: Answer | None = None
         self._handle_until = math.inf
         """When the first of the handles expires."""
-        self._minted: tuple[str, ...] = ()
-        """Signatures that were made for this request: its answer is searched for them, too."""
+        self._minted: Patterns | None = None
+        """Of signatures that were made for this request: its answer is searched for them to its end."""
         self._travels = True
         """False where no secret is in the request (`Injector.travels`): ranges are then harmless, and
         s3transfer downloads in parts."""
@@ -242,12 +243,16 @@ class Call:
             if isinstance(put_in, Deny):
                 return put_in
             credentials = put_in
-            self._minted = tuple(minted_values(verdict, credentials))
+            minted = [
+                self._shared.secrets.add_minted(verdict.session.id, value)
+                for value in minted_values(verdict, credentials)
+            ]
+            self._minted = Patterns.together(tuple(minted)) if minted else None
             self._travels = secret_travels(verdict, self._secrets)
             for value, username in values_to_scrub(verdict, self._secrets):
                 if not self._shared.secrets.add(verdict.session.id, value, username):
                     return Deny(Reason.CAPACITY, "the session was served too many different secrets")
-        scrub = bool(self._minted) or self._shared.secrets.patterns(verdict.session.id) is not None
+        scrub = self._minted is not None or self._shared.secrets.patterns(verdict.session.id) is not None
         return with_connection_edits(self.head, credentials, injected=self._forbids_ranges(), scrub=scrub)
 
     def buffer(self, count: int) -> Deny | None:

@@ -26,10 +26,10 @@ class Answer:
         session_id: str,
         secrets: SessionSecrets,
         host_gets_secrets: Callable[[], bool],
-        minted: tuple[str, ...] = (),
+        minted: Patterns | None = None,
     ) -> None:
         """`host_gets_secrets`: whether any credential of the session's policy may go to this host. `minted`:
-        what was made for this request alone, such as a signature, and must not come back either."""
+        what was made for this request alone, such as a signature, and is looked for until its answer ends."""
         self._head = head
         self._secrets = secrets
         self._session = session_id
@@ -53,10 +53,10 @@ class Answer:
     def patterns(self) -> Patterns | None:
         """What must not come back, as of now: requests beside this one may have fetched more."""
         common = self._secrets.patterns(self._session)
-        if not self._minted:
-            return common
+        if self._minted is None or common is None:
+            return common or self._minted
         if self._own is None or common is not self._common:
-            self._common, self._own = common, self._secrets.with_minted(self._session, self._minted)
+            self._common, self._own = common, common.beside(self._minted)
         return self._own
 
     def count_hits(self, hits: int) -> None:

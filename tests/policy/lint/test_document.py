@@ -136,3 +136,17 @@ def test_a_yes_that_counts_for_hours_is_found() -> None:
     at = ("rules", 0, "ask", "remember")
     assert found({"ask": {"remember": "2h"}}) == [(Code.LONG_LIFETIME, at)]
     assert found({"ask": {"remember": "1h"}}) == found({"ask": {}}) == []
+
+
+def test_a_signature_without_a_time_is_found() -> None:
+    """It counts as long as the key, whatever is revoked. A time must be signed, too."""
+    time = {"header": "X-Time"}
+    for message, timestamp, found_ in (
+        ("{path}", None, True),
+        ("{path}", time, True),
+        ("{path}{timestamp}", time, False),
+    ):
+        hmac = {"header": "X-Sig", "message": message, "timestamp": timestamp}
+        at: Location = ("credentials", "key", "inject", 0, "hmac")
+        expected = [(Code.LASTING_SIGNATURE, at)] if found_ else []
+        assert found(credential={"inject": {"hmac": hmac}}) == expected

@@ -20,6 +20,7 @@ class Code(StrEnum):
     OBSERVE = "observe"
     NO_LIMITS = "no-limits"
     LONG_LIFETIME = "long-lifetime"
+    LASTING_SIGNATURE = "lasting-signature"
     NO_OWNER = "no-owner"
     NO_SAMPLE = "no-sample"
     NEEDLESS = "needless"
@@ -108,6 +109,12 @@ EXPLANATIONS: dict[Code, Explanation] = {
         "An accepted finding for more than a year, observing for more than a month, a yes for more than an "
         "hour: nobody looks at it again before the reason for it is forgotten.",
         "Write a nearer day, or a shorter time; renewing it is one line in a review.",
+    ),
+    Code.LASTING_SIGNATURE: Explanation(
+        "a signature that never expires",
+        "Whoever sees it once can send the same request again, from anywhere: neither the end of the session "
+        "nor a revocation stops that, only another key.",
+        "Sign the time of the request, if the upstream checks one.",
     ),
     Code.NO_OWNER: Explanation(
         "no team answers for the file",

@@ -47,6 +47,14 @@ def sends_secret(spec: CredentialSpec) -> bool:
     return any(injector is None or injector.sends_secret for injector in injectors)
 
 
+def lasting_signatures(place: Location, spec: CredentialSpec) -> Iterator[Location]:
+    """Where a credential makes signatures that count as long as the key."""
+    for index, each in enumerate(spec.places):
+        injector = _injector(each)
+        if injector is not None and injector.outlasts_handle:
+            yield (*_where(place, spec, index), injector.key)
+
+
 def _injector(inject: InjectSpec) -> Injector | None:
     """None when it does not name one way: `_review_place` says so."""
     return inject.build() if len(inject.ways()) == 1 else None

@@ -6,7 +6,7 @@ from itertools import chain
 
 from coatcheck.decision.policy import HostPattern, PathPattern
 from coatcheck.policy.file.codes import Code
-from coatcheck.policy.file.credential_review import sends_secret
+from coatcheck.policy.file.credential_review import lasting_signatures, sends_secret
 from coatcheck.policy.file.models import CredentialSpec, Document, ObserveSpec, RuleSpec
 from coatcheck.policy.file.overlap import host_covers, path_covers
 from coatcheck.policy.file.problem import Finding, Level, Location
@@ -60,6 +60,13 @@ def _ask(place: Location, rule: RuleSpec) -> Iterator[Finding]:
 def _credential(place: Location, credential: CredentialSpec) -> Iterator[Finding]:
     if sends_secret(credential):
         yield from _wildcards(place, credential.hosts)
+    for where in lasting_signatures(place, credential):
+        yield _finding(
+            where,
+            "the message has no {timestamp}: a signature stays valid as long as the key, whatever is revoked",
+            'add "{timestamp}" to message, and timestamp: {header: …}',
+            Code.LASTING_SIGNATURE,
+        )
     yield from chain(_needless_hosts(place, credential.hosts), _needless_paths(place, credential.paths))
 
 
