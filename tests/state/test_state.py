@@ -8,8 +8,9 @@ from coatcheck.decision.denial import Reason
 from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.state import NewSession, Problem, State, StateError, StateSettings, Status
 from coatcheck.state.registry import Taken
-from coatcheck.telemetry.events import DaemonEvent, Revocation, SessionChange, SessionEvent
-from tests.state.house import WANTED, House, counts, reason
+from coatcheck.telemetry.audit.log import AuditUnavailable
+from coatcheck.telemetry.events import DaemonEvent, Event, Revocation, SessionChange, SessionEvent
+from tests.state.house import POLICIES, WANTED, House, counts, reason
 
 
 def test_a_session_opens_with_a_handle_for_each_credential(state: State) -> None:
@@ -196,6 +197,31 @@ def test_a_rebind_gives_no_more_handles_than_a_session_may_have(house: House) ->
     assert caught.value.reason is Problem.CAPACITY
     assert state.session(session.id).generation == session.generation == 3
     assert counts(state, session, handle.value) is None
+
+
+def test_a_rebind_that_cannot_be_recorded_leaves_the_old_handles_stale(house: House) -> None:
+    """What takes is in force at once and stays: a full disk revives no handle. The next rebind gives some."""
+    full = [False]
+
+    def emit(event: Event) -> None:
+        if full[0]:
+            raise AuditUnavailable("disk full")
+        house.events.append(event)
+
+    state = State.open(house.directory, emit=emit, clock=house.time.clock())
+    state.swap_policies(POLICIES)
+    session, (old,) = state.open_session(WANTED, "launcher")
+    full[0] = True
+    with pytest.raises(StateError) as caught:
+        state.rebind(session.id, "launcher")
+    assert caught.value.reason is Problem.NOT_RECORDED
+    assert counts(state, session, old.value) is Reason.HANDLE_STALE
+    state.close()
+    state = house.open()
+    assert counts(state, session, old.value) is Reason.HANDLE_STALE
+    again, (new,) = state.rebind(session.id, "launcher")
+    assert counts(state, session, new.value) is None
+    assert again.generation == 3
 
 
 def test_a_session_begins_at_its_sandboxes_generation(house: House, state: State) -> None:

@@ -236,7 +236,9 @@ class State:
     def rebind(self, session_id: str, caller: str) -> tuple[Session, tuple[MintedHandle, ...]]:
         """Raise the generation of a live session, whose sandbox has begun a new life: every handle issued to
         it before is refused from now on, and what runs on one is cut off. The handles of the new generation,
-        one a credential. StateError: nothing has changed, and the old handles still count."""
+        one a credential. StateError: nothing has changed, and the old handles still count. NOT_RECORDED is
+        the exception: the old handles are refused and stay so, nobody was given the new ones, and another
+        rebind gives some."""
         with self._writing:
             now = self.clock.now()
             session = self._registry.live(session_id, now)
