@@ -90,6 +90,61 @@ def test_a_handle_is_reported_once_a_body_and_the_reports_are_bounded() -> None:
     assert len(run([many], masking=False)[1]) == MAX_REPORTED
 
 
+SIGNED = "cch_eyJhbGciOi-_x.eyJzaWQi." + "s" * 86
+TRUE = (SIGNED, REFERENCE)
+
+
+def ways(body: bytes) -> list[list[bytes]]:
+    """A body in one piece, in two at every place, and byte by byte."""
+    halves = [[body[:at], body[at:]] for at in range(1, len(body))]
+    return [[body], *halves, [bytes([byte]) for byte in body]]
+
+
+@pytest.mark.parametrize("handle", TRUE, ids=["signed", "reference"])
+@pytest.mark.parametrize("before", ["cch_eyJA", "cch_eyJA.b.", "cch_eyJ" * 20, "cch_eyJ" + "A" * 1000])
+@pytest.mark.parametrize("behind", ["", " ", ".", "x", "cch_eyJA"])
+@pytest.mark.parametrize("masking", [True, False])
+def test_a_handle_behind_a_decoy_without_a_gap_is_found_and_masked_to_its_end(
+    before: str, handle: str, behind: str, masking: bool
+) -> None:
+    """The text from the decoy's mark on is no genuine handle, and the handle within it left unseen."""
+    behind = behind if handle is SIGNED or behind != "x" else "-"
+    body = (before + handle + behind).encode()
+    for chunks in ways(body):
+        out, found = run(chunks, masking=masking)
+        assert handle in found
+        assert len(out) == len(body)
+        if not masking:
+            assert out == body
+        else:
+            hidden = len(before) + len(handle) - 4
+            assert out[4 : 4 + hidden] == b"*" * hidden
+
+
+def test_a_reference_right_behind_a_reference_and_a_handle_right_behind_a_handle_are_found() -> None:
+    """Each ends where it is whole."""
+    for first in TRUE:
+        for second in ("cch_eyJb.c." + "d" * 86, *TRUE):
+            for chunks in ways((first + second + " ").encode()):
+                assert list(dict.fromkeys((first, second))) == [
+                    text for text in run(chunks, masking=False)[1] if text in (first, second)
+                ]
+
+
+def test_a_body_with_more_texts_than_are_reported_says_so() -> None:
+    """Each may cost a signature check; what is not looked at may be a handle. Copies are one text."""
+    for more, crowded in ((0, False), (1, True)):
+        body = b" ".join(b"cch_eyJ%04d" % number for number in range(MAX_REPORTED + more))
+        body += b" " + body
+        for chunks in ([body], [bytes([byte]) for byte in body]):
+            search = BodySearch()
+            for chunk in chunks:
+                search.feed(chunk)
+            search.close()
+            assert len(search.take()) == MAX_REPORTED
+            assert search.crowded is crowded
+
+
 def test_an_endless_run_is_not_kept() -> None:
     """What is held back stays below a handle's greatest length."""
     search = BodySearch(masking=True)
@@ -168,6 +223,9 @@ SHAPES = st.lists(
 )
 
 
+SIGNED_RUN = re.compile(rb"cch_eyJ[A-Za-z0-9_.-]{1,1017}")
+
+
 def word_by_word(body: bytes, shapes: list[Shape], known: set[str]) -> bytes:
     """What masking means, place by place, however long it takes."""
     out, at = b"", 0
@@ -179,6 +237,10 @@ def word_by_word(body: bytes, shapes: list[Shape], known: set[str]) -> bytes:
             match = re.compile(re.escape(mark) + run).match(body, at)
             if match and not found and (mark == b"cch_eyJ" or match[0].decode() in known):
                 found = match[0]
+        for inner in range(at + 1, at + len(body)):  # a mark within a handle begins one of its own
+            behind = SIGNED_RUN.match(body, inner) if found.startswith(b"cch_eyJ") else None
+            if behind and inner < at + len(found):
+                found = body[at : max(at + len(found), behind.end())]
         kept = found[:4] if found.startswith(b"cch_eyJ") else found[:0]
         out += kept + b"*" * (len(found) - len(kept)) if found else body[at : at + 1]
         at += len(found) or 1
@@ -188,9 +250,26 @@ def word_by_word(body: bytes, shapes: list[Shape], known: set[str]) -> bytes:
 @given(
     SHAPES,
     st.lists(
-        st.sampled_from(["g", "gh", "ghp_", "a", "aab", "sk-", "ant-", "cch_", "eyJ", "x", "~", " ", "é"])
+        st.sampled_from(
+            [
+                "g",
+                "gh",
+                "ghp_",
+                "a",
+                "aab",
+                "sk-",
+                "ant-",
+                "cch_",
+                "eyJ",
+                "x",
+                "~",
+                " ",
+                "é",
+                "cch_eyJ" + "x" * 990,
+            ]
+        )
     ),
-    st.lists(st.integers(0, 200)),
+    st.lists(st.integers(0, 3000)),
     st.integers(1, 3),
 )
 def test_every_shape_is_found_wherever_marks_overlap(
@@ -228,6 +307,9 @@ MANY = tuple(Shape(f"{start}{number}_", 22 + number) for start in ("ghp", "sk-")
         (b"cch_eyJ", (GHP,)),
         (b"cch_eyJ ", (GHP,)),
         (b"cch_eyJx ", (GHP,)),
+        (b"cch_eyJA", (GHP,)),
+        (b"cch_eyJghp_", (GHP,)),
+        (b"cch_eyJa.b.c", (GHP,)),
         (b"cch_eyJ".ljust(1100, b"a"), (GHP,)),
     ],
 )

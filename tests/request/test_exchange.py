@@ -454,6 +454,46 @@ async def test_a_buffered_body_is_counted_and_searched_like_any_other(
         assert [event.bytes_up for event in world.told if isinstance(event, Completion)] == [len(text)]
 
 
+DECOYS = b" ".join(b"cch_eyJ%04d" % number for number in range(64)) + b" "
+
+
+@pytest.mark.parametrize("before", [b"", DECOYS, DECOYS + b"cch_eyJmore ", b"cch_eyJA"])
+@pytest.mark.parametrize("behind", [b"", b" rest", b"x", b"."])
+@pytest.mark.parametrize("path", ["/strict", "/masked", "/open"])
+async def test_no_decoy_hides_a_handle_in_a_body(
+    world: World, before: bytes, behind: bytes, path: str
+) -> None:
+    """64 texts that only looked like handles, or one glued to the handle, and no alarm was raised."""
+    open_rule = b"  - {name: open, hosts: [api.example.org], methods: [POST], paths: [/open]}\n"
+    world.state.swap_policies({"default": load_policy("default", POLICY + open_rule)})
+    handle = world.handle.encode()
+    body = before + handle + behind
+    for cut in range(len(body)):
+        call = await world.ask(path, "", body=True)
+        assert isinstance(call.commit(b""), Edits)
+        out = [call.upload(body[:cut]), call.upload(body[cut:]), call.upload_end()]
+        call.complete(None)
+        refusals = [part.reason for part in out if isinstance(part, Deny)]
+        assert bool(refusals) is (path == "/strict")
+        assert set(refusals) <= {Reason.HANDLE_MISPLACED}
+        if path != "/strict":
+            sent = b"".join(part for part in out if isinstance(part, bytes))
+            assert (handle in sent) is (path == "/open")
+            assert len(sent) == len(body)
+    assert len([event for event in world.told if isinstance(event, Alarm)]) == 1
+
+
+async def test_a_buffered_body_full_of_decoys_is_refused_where_handles_are(world: World) -> None:
+    """What is signed, or gets a credential, is searched as a whole."""
+    policy = IN_BODY.replace(b"max_request: 1000B", b"max_request: 4KiB")
+    world.state.swap_policies({"default": load_policy("default", policy)})
+    text = json.dumps({"key": world.handle, "note": DECOYS.decode()}).encode()
+    head = RequestHead("POST", "/v1/x", (("content-type", "application/json"),), end_stream=False)
+    call, _ = world.exchange.receive(world.peer(), API, head, http2=False)
+    world.exchange.receive_body(call, text)
+    assert why(call.commit(text)) is Reason.HANDLE_MISPLACED
+
+
 async def test_a_websockets_messages_are_bodies_and_its_pings_count(world: World) -> None:
     """`handles_in_body` holds in messages; control frames are no way around a byte limit."""
     policy = POLICY.replace(b"methods: [POST]", b"methods: [GET]").replace(

@@ -17,8 +17,12 @@ from coatcheck.decision.policy import Shape
 from coatcheck.decision.search import MARK, Known, never
 
 MAX_REPORTED: Final = 64
-"""Different handles reported a body; a session has few, and past this the alarm was raised anyway."""
-_RUN: Final = re.compile(rb"[A-Za-z0-9_.-]{0,%d}" % (MAX_CHARS - len(MARK)))
+"""Different texts reported a body, since each may cost a signature check. A session has few handles; a body
+with more is `crowded`, and the caller decides about it without knowing whether any of them is genuine."""
+_MARK: Final = MARK.encode()
+_RUN: Final = re.compile(rb"[A-Za-z0-9_.-]*")
+_SIGNED: Final = re.compile(re.escape(MARK) + r"[A-Za-z0-9_-]*\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{86}")
+"""A handle to the end of its Ed25519 signature, whose 64 bytes are 86 characters (RFC 8037)."""
 
 
 class _Mark(NamedTuple):
@@ -35,7 +39,7 @@ class _Mark(NamedTuple):
 @lru_cache(maxsize=64)
 def _marks(references: tuple[Shape, ...]) -> tuple[tuple[_Mark, ...], frozenset[bytes], int]:
     """All marks, every proper beginning of one, and the longest beginning's length."""
-    marks = [_mark(MARK.encode(), rb"[A-Za-z0-9_.-]|\Z", 0)]
+    marks = [_mark(_MARK, rb"[A-Za-z0-9_.-]|\Z", 0)]
     for shape in references:
         follows = rb"[A-Za-z0-9]{%d}|[A-Za-z0-9]{0,%d}+\Z" % (shape.length, shape.length - 1)
         marks.append(_mark(shape.prefix.encode(), follows, shape.length))
@@ -54,12 +58,26 @@ def _starts(mark: _Mark, index: int, data: bytes, first: int) -> Iterator[tuple[
         yield match.start(), index
 
 
+def _run_end(data: bytes, start: int) -> int:
+    run = _RUN.match(data, start)
+    return run.end() if run else start
+
+
+def _stars(data: bytes, done: int, kept: int, masked: int, stop: int) -> bytes:
+    """`data[done:stop]` with stars from `kept` to `masked`."""
+    stars = b"*" * (min(masked, stop) - max(kept, done))
+    return data[done : min(kept, stop)] + stars + data[max(masked, done) : stop]
+
+
 class BodySearch:
     """Feed it a body's chunks in order, then `close`.
 
     Without `masking` every chunk is returned as it came, at once. With it, handles become `cch_***…` of
     the same length, so that framing and Content-Length stay true; held back is only what may be the
     beginning of a handle, at most MAX_CHARS bytes.
+
+    Characters of a handle may stand right before and right behind one. So every mark begins a candidate of
+    its own, also inside what began at an earlier mark: a decoy in front once hid the handle behind it.
     """
 
     def __init__(
@@ -68,6 +86,10 @@ class BodySearch:
         self._known = known
         self._masking = masking
         self._held = b""
+        self._kept = self._masked = 0
+        """Of what is held: up to where an earlier handle's prefix reaches, and where that handle ends."""
+        self.crowded = False
+        """Whether there were more different texts than MAX_REPORTED: any of the rest may be a handle."""
         self._reported: set[bytes] = set()
         self._new: list[str] = []
         self._marks, self._beginnings, self._longest_beginning = _marks(references)
@@ -89,27 +111,35 @@ class BodySearch:
 
     def _scan(self, chunk: bytes, *, end: bool) -> bytes:
         data = self._held + chunk if self._held else chunk
-        self._held = b""
         out: list[bytes] = []
-        done = 0
+        done, kept, masked = 0, self._kept, self._masked
+        run = reference = 0  # where the last run of a handle's characters ends, and the last reference
+        rest = len(data)
         for start, mark in self._candidates(data):
-            if start < done:
+            if start < reference:
                 continue
-            stop = self._stop(data, start, mark, end=end)
+            if not mark.length and run <= start:
+                run = _run_end(data, start)  # once for all marks in it: looking again for each is quadratic
+            stop = self._stop(data, start, mark, run, end=end)
             if stop is None:
-                self._held = data[start:]
-                out.append(data[done:start])
-                return b"".join(out)
+                rest = start
+                break
             if not stop:
                 continue
-            text = data[start:stop].decode()
-            self._report(text)
-            kept = start + (len(PREFIX) if text.startswith(MARK) else 0)
-            out.append(data[done:kept] + b"*" * (stop - kept))
-            done = stop
-        rest = len(data) if end else max(done, len(data) - self._beginning(data))
+            self._report(data[start:stop])
+            if start >= masked:
+                out.append(_stars(data, done, kept, masked, start))
+                done = start
+                kept = start + (len(PREFIX) if data.startswith(_MARK, start) else 0)
+            masked = max(masked, stop)
+            if mark.length:
+                reference = stop
+        else:
+            if not end:
+                rest = max(reference, len(data) - self._beginning(data))
+        out.append(_stars(data, done, kept, masked, rest))
         self._held = data[rest:]
-        out.append(data[done:rest])
+        self._kept, self._masked = max(kept - rest, 0), max(masked - rest, 0)
         return b"".join(out)
 
     def _candidates(self, data: bytes) -> Iterator[tuple[int, _Mark]]:
@@ -122,7 +152,7 @@ class BodySearch:
         ]
         return ((start, self._marks[index]) for start, index in merge(*found))
 
-    def _stop(self, data: bytes, start: int, mark: _Mark, *, end: bool) -> int | None:
+    def _stop(self, data: bytes, start: int, mark: _Mark, run: int, *, end: bool) -> int | None:
         """Where the handle that begins at `start` ends; 0: there is none; None: what follows decides."""
         first = start + len(mark.text)
         if mark.length:
@@ -130,8 +160,7 @@ class BodySearch:
             if stop > len(data):
                 return 0 if end else None
             return stop if self._known(data[start:stop].decode()) else 0
-        run = _RUN.match(data, first)
-        stop = run.end() if run else first
+        stop = min(run, start + MAX_CHARS)
         if stop == len(data) and stop - start < MAX_CHARS and not end:
             return None
         return stop if stop > first else 0
@@ -143,8 +172,18 @@ class BodySearch:
                 return length
         return 0
 
-    def _report(self, text: str) -> None:
+    def _report(self, found: bytes) -> None:
+        if self.crowded:
+            return
+        text = found.decode()
+        signed = _SIGNED.match(text)
+        if signed is not None:  # what stands behind the signature is no part of the handle
+            text = signed[0]
         digest = sha256(text.encode()).digest()
-        if digest not in self._reported and len(self._reported) < MAX_REPORTED:
-            self._reported.add(digest)
-            self._new.append(text)
+        if digest in self._reported:
+            return
+        if len(self._reported) == MAX_REPORTED:
+            self.crowded = True
+            return
+        self._reported.add(digest)
+        self._new.append(text)

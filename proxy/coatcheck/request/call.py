@@ -3,9 +3,9 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 
-from coatcheck.decision.body_search import BodySearch
+from coatcheck.decision.body_search import MAX_REPORTED, BodySearch
 from coatcheck.decision.decide import DecisionContext, NeedBody
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.handle import Claims
@@ -309,27 +309,38 @@ class Call:
 
     def _seen_in_body(self, search: BodySearch, declared: Container[str | None] = ()) -> Deny | None:
         """A handle in a body is inert: told once a session and credential, refused only where policy says."""
-        for text in search.take():
-            claims = self._shared.state.genuine.claims_of(text)
-            if not isinstance(claims, Claims) or self.session is None or self.rule is None:
-                continue
-            if text in declared:
-                continue
-            if self._shared.first_report(self.session.id, claims.cred):
+        if self.session is None or self.rule is None:
+            return None
+        for credential, what in self._handles_in(search, declared):
+            if self._shared.first_report(self.session.id, credential):
                 self._shared.emit(
                     Alarm(
                         at=self._shared.state.clock.now().wall,
                         reason=Reason.HANDLE_MISPLACED,
                         session=self.session.id,
                         tenant=self.session.tenant,
-                        credential=claims.cred,
-                        detail=f"handle {claims.jti} in a body to {self.destination.url}",
+                        credential=credential,
+                        detail=f"{what} in a body to {self.destination.url}",
                     )
                 )
             unmasked = self._search is None and self.rule.handles_in_body is HandlesInBody.MASK
             if unmasked or self.rule.handles_in_body is HandlesInBody.REFUSE:
-                return Deny(Reason.HANDLE_MISPLACED, f"credential {claims.cred} in a body", alarm=True)
+                detail = f"credential {credential}" if credential else what
+                return Deny(Reason.HANDLE_MISPLACED, f"{detail} in a body", alarm=True)
         return None
+
+    def _handles_in(self, search: BodySearch, declared: Container[str | None]) -> Iterator[tuple[str, str]]:
+        """The credential and the name of each genuine handle that is not declared there.
+
+        A crowded body counts as one with a handle of an unknown credential: decoys in front of a handle once
+        hid it from `refuse`.
+        """
+        for text in search.take():
+            claims = self._shared.state.genuine.claims_of(text)
+            if isinstance(claims, Claims) and text not in declared:
+                yield claims.cred, f"handle {claims.jti}"
+        if search.crowded:
+            yield "", f"more than {MAX_REPORTED} different texts that look like handles"
 
     def _charge(self, kind: LimitKind, count: int) -> Deny | None:
         if self.session is None or self.rule is None or not self.rule.limits:

@@ -127,7 +127,7 @@ EXCUSES = (
     Excuse(
         "request.call:Call._forbids_ranges value", ("complete",), "it is only asked whether there are some"
     ),
-    Excuse("request.call:Call._seen_in_body value of call: self._shared.state.genuine", ("complete",), INERT),
+    Excuse("request.call:Call._handles_in value of call: self._shared.state.genuine", ("complete",), INERT),
     Excuse(f"{L}_serve await: self._end(", ("refused",), "its one wait has a bound, in answer_and_close"),
     Excuse(
         f"{C}_dial_and_serve value of call: limit_handshake", ("complete",), "a timer that was not needed"
