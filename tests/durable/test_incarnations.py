@@ -2,6 +2,8 @@
 
 Real sandboxes: test_sandbox_keeping.py, tests/system/e2e/test_four_lifecycles_of_one_launcher.py."""
 
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,16 +13,19 @@ from typing import Any
 import pytest
 
 from coatcheck.durable.durability import Durability, Incarnation, Lifecycle, RestorePoint
-from coatcheck.durable.incarnations import Incarnations, Maker
-from coatcheck.durable.sandbox import Sandbox
+from coatcheck.durable.incarnations import Incarnations, Maker, WantedIdentity
+from coatcheck.durable.sandbox import Admitted, Sandbox, SandboxIdentity
+from coatcheck.durable.sandboxes import Sandboxes
 from coatcheck.durable.store import SNAPSHOTS
-from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused, SandboxState
+from coatcheck.launcher.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
+from coatcheck.settings.daemon import Settings
 from coatcheck.state import Problem, State
 from coatcheck.state.database import Status
 from coatcheck.state.errors import StateError
 from tests.durable.test_recovery import DEAD
 from tests.durable.test_states import ID, Left
 from tests.durable.test_store import WANTED as KEPT
+from tests.durable.test_store import begin, keeper, people, sandbox, save
 from tests.state.house import WANTED, House
 
 BOTH = frozenset({"anthropic", "github"})
@@ -203,3 +208,86 @@ async def test_one_that_cannot_be_begun_may_be_tried_again(
             await incarnations.begin_again(ID, MAKER, left.saved)
         assert caught.value.reason is Problem.UNKNOWN_SESSION
         assert not left.sandboxes.admitted()
+
+
+# --- what is revoked while an incarnation begins ------------------------------------------------------------
+
+
+class Beginning:
+    """Real sandboxes and sessions; supervisors that do nothing. `meanwhile`: what happens at each moment."""
+
+    def __init__(self, directory: Path, state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.state = state
+        self.source = self.session()
+        self.opened: list[str] = []
+        self.meanwhile: dict[str, Callable[[], object]] = {}
+        self.supervisors: list[subprocess.Popen[bytes]] = []
+        kept = keeper(directory)
+        begin(kept, self.source, of=replace(sandbox(), sessions={"agent": self.source}))
+        save(kept, kept.place(ID) / SNAPSHOTS / "one", 2)
+        settings = Settings(state_dir=directory, runtime_dir=directory / "run")
+        self.sandboxes = Sandboxes(settings, lambda _: None, lambda *_: None)
+        self.sandboxes.adopt({})
+        state.on_revoked(lambda taken: self.sandboxes.sessions_over(frozenset(taken.sessions), self.is_over))
+        self.incarnations = Incarnations(self.sandboxes, state, self.opens, self.take)
+        monkeypatch.setattr(self.sandboxes, "choose", lambda *_: KEPT.choice)
+        monkeypatch.setattr("coatcheck.durable.sandboxes.start", self.starts)
+        monkeypatch.setattr("coatcheck.durable.incarnations.BACK_SECONDS", 0.1)
+
+    def session(self) -> str:
+        return self.state.open_session(replace(WANTED, credentials=BOTH), "launcher")[0].id
+
+    def is_over(self, session_id: str) -> bool:
+        return self.state.status(session_id) is not Status.LIVE
+
+    async def opens(self, admitted: Admitted, person: WantedIdentity, generation: int) -> SandboxIdentity:
+        self.happens("before it is opened")
+        self.opened.append(self.session())
+        self.happens("once it is opened")
+        (identity,) = people(self.opened[-1], generation=generation)
+        return identity
+
+    async def take(self, work: Callable[[], object]) -> object:
+        return work()
+
+    def starts(self, *about: Any) -> "subprocess.Popen[bytes]":
+        self.happens("while its supervisor is started")
+        self.supervisors.append(subprocess.Popen([shutil.which("sleep") or "sleep", "1000"]))
+        return self.supervisors[-1]
+
+    def happens(self, moment: str) -> None:
+        self.meanwhile.get(moment, lambda: None)()
+
+    @property
+    def left(self) -> Sandbox:
+        found = self.sandboxes.get(ID)
+        assert found is not None
+        return found
+
+    def close(self) -> None:
+        for each in self.supervisors:
+            each.kill()
+            each.wait(10)
+
+
+@pytest.fixture
+def beginning(tmp_path: Path, state: State, monkeypatch: pytest.MonkeyPatch) -> Iterator[Beginning]:
+    made = Beginning(tmp_path, state, monkeypatch)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("moment", ["", "once it is opened", "while its supervisor is started"])
+async def test_a_session_that_is_revoked_before_its_sandbox_has_begun_ends_it(
+    beginning: Beginning, moment: str
+) -> None:
+    """That revocation found no sandbox to end."""
+    beginning.meanwhile[moment] = lambda: beginning.state.revoke(beginning.opened[-1], "operator")
+    begun = await beginning.incarnations.make(KEPT, [WantedIdentity("agent", None)])
+    now = beginning.sandboxes.get(begun.id)
+    assert now is not None
+    if not moment:
+        assert now.state is SandboxState.STARTING
+        return
+    assert (now.state, now.ending) == (SandboxState.ENDING, Ending.SESSION_OVER)
+    assert beginning.supervisors[-1].wait(10) != 0

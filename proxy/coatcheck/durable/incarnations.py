@@ -319,13 +319,27 @@ class Incarnations:
             for each in identities:
                 identity = await self._open_session(admitted, each, generation)
                 opened.append(identity)  # at once: what fails next must find it
-            start = partial(self._sandboxes.start, admitted, opened, back, boots=boots)
-            return await asyncio.to_thread(start)
+            return await asyncio.to_thread(self._start_supervisor, admitted, opened, back, boots=boots)
         except BaseException:
             maker = admitted.wanted.opened_by
             for made in opened:
                 await self._take(partial(self._state.end, made.session, maker))
             raise
+
+    def _start_supervisor(
+        self,
+        admitted: Admitted,
+        opened: Sequence[SandboxIdentity],
+        back: RestorePoint | None,
+        *,
+        boots: bool,
+    ) -> Sandbox:
+        """What ended a session before this had ended no sandbox: none had that session yet."""
+        begun = self._sandboxes.start(admitted, opened, back, boots=boots)
+        over = frozenset(filter(self._is_over, begun.sessions.values()))
+        if over:
+            self._sandboxes.sessions_over(over, self._is_over)
+        return begun
 
     # --- what was revoked ---------------------------------------------------------------------------------
 
@@ -337,6 +351,10 @@ class Incarnations:
             for each in sandbox.sessions.values()
         ]
         return bool(whose) and (all if sandbox.keeping.shares else any)(whose)
+
+    def _is_over(self, session_id: str) -> bool:
+        known = session_id in self._state.sessions.by_id
+        return not known or self._state.status(session_id) is not Status.LIVE
 
     def _revoked_names(self, sandbox: Sandbox) -> frozenset[str]:
         known = {name: each for name, each in sandbox.sessions.items() if each in self._state.sessions.by_id}
