@@ -258,11 +258,17 @@ class Beginning:
     def happens(self, moment: str) -> None:
         self.meanwhile.get(moment, lambda: None)()
 
-    @property
-    def left(self) -> Sandbox:
-        found = self.sandboxes.get(ID)
-        assert found is not None
-        return found
+    async def ask(self, action: str) -> Sandbox:
+        source = self.sandboxes.get(ID)
+        assert source is not None
+        if action == "restore":
+            return await self.incarnations.restore(source, MAKER, None)
+        (clone,) = await self.incarnations.fork(source, MAKER, None, 1)
+        return clone
+
+    def statuses(self) -> list[Status]:
+        """Of the sessions that were opened."""
+        return [self.state.status(each) for each in self.opened]
 
     def close(self) -> None:
         for each in self.supervisors:
@@ -291,3 +297,27 @@ async def test_a_session_that_is_revoked_before_its_sandbox_has_begun_ends_it(
         return
     assert (now.state, now.ending) == (SandboxState.ENDING, Ending.SESSION_OVER)
     assert beginning.supervisors[-1].wait(10) != 0
+
+
+@pytest.mark.parametrize("action", ["restore", "fork"])
+@pytest.mark.parametrize("moment", ["before it is opened", "while its supervisor is started"])
+async def test_whose_source_is_revoked_while_it_begins_is_revoked(
+    beginning: Beginning, action: str, moment: str
+) -> None:
+    """A caller asked for a restore or a fork of one that was not revoked."""
+    beginning.meanwhile[moment] = lambda: beginning.state.revoke(beginning.source, "operator")
+    begun = await beginning.ask(action)
+    assert set(beginning.statuses()) == {Status.REVOKED}
+    assert begun.over and begun.ending is Ending.SESSION_OVER
+
+
+@pytest.mark.parametrize("action", ["restore", "fork"])
+@pytest.mark.parametrize("revoked", [False, True])
+async def test_a_caller_may_begin_from_what_was_revoked_before(
+    beginning: Beginning, action: str, revoked: bool
+) -> None:
+    """Who asks for that knows of it."""
+    if revoked:
+        beginning.state.revoke(beginning.source, "operator")
+    begun = await beginning.ask(action)
+    assert set(beginning.statuses()) == {Status.LIVE} and begun.state is SandboxState.STARTING

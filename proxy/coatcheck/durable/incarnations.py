@@ -8,6 +8,7 @@ call this; how a session is opened is the control API's matter, and comes as an 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -84,7 +85,7 @@ class Incarnations:
     async def restore(self, sandbox: Sandbox, maker: Maker, snapshot: str | None) -> Sandbox:
         """It goes on from the snapshot of that name, or the newest; what it is now is gone, if it runs. As it
         is once it runs."""
-        sandboxes = self._sandboxes
+        sandboxes, before = self._sandboxes, self._revoked_names(sandbox)
         saved = await asyncio.to_thread(self._kept.saved, sandbox.id, snapshot)
         with self._kept.using(saved):
             await asyncio.to_thread(
@@ -95,6 +96,7 @@ class Incarnations:
                 await self._take(lambda: sandboxes.kill(sandbox.id, Ending.RESTORED, detail))
                 await self.until(sandbox.id, lambda now: sandboxes.is_down(now.id), GONE_SECONDS)
             back = await self.begin_again(sandbox.id, maker, saved)
+            await self._revoke_late(sandbox, before, back)
             return await self.running(back)
 
     async def wake(self, sandbox: Sandbox, maker: Maker) -> Sandbox:
@@ -135,16 +137,11 @@ class Incarnations:
     async def restore_unattended(
         self, sandbox: Sandbox, maker: Maker, saved: Path, until: float | None = None
     ) -> Sandbox:
-        """`begin_again` where no caller asked for a restore: what is revoked meanwhile is revoked, though its
-        new sessions were not there yet then. Of one that several share, only theirs who were revoked."""
+        """`begin_again` where no caller asked for a restore: a revocation from before this call takes effect,
+        too. Where several share the sandbox, `identities` has seen to those."""
         before = self._revoked_names(sandbox) if sandbox.keeping.shares else frozenset()
         back = await self.begin_again(sandbox.id, maker, saved, until)
-        late = self._revoked_names(sandbox) - before
-        if late and not sandbox.keeping.shares:
-            late = frozenset(back.sessions)
-        for name in late & back.sessions.keys():
-            why = "its source session was revoked in the meantime"
-            await self._take(partial(self._state.revoke, back.sessions[name], sandbox.opened_by, why))
+        await self._revoke_late(sandbox, before, back)
         return back
 
     async def begin_again(
@@ -172,7 +169,7 @@ class Incarnations:
 
     async def fork(self, sandbox: Sandbox, maker: Maker, name: str | None, count: int) -> Sequence[Sandbox]:
         """Copies of it as it is now, or as the snapshot of that name; as they are once they run."""
-        sandboxes, point = self._sandboxes, None
+        sandboxes, point, before = self._sandboxes, None, self._revoked_names(sandbox)
         if name is None and not sandboxes.is_down(sandbox.id):
             asked = partial(sandboxes.ask, sandbox.id, "POST", "/fork-point", {}, SAVE_SECONDS)
             said = await asyncio.to_thread(asked)
@@ -184,6 +181,8 @@ class Incarnations:
             with self._kept.using(saved):
                 back = await asyncio.to_thread(self._kept.restore_point, sandbox.id, saved)
                 clones = await self._clones(self._wanted(sandbox.id), back, maker, count)
+                for each in clones:
+                    await self._revoke_late(sandbox, before, each)
                 return [await self.running(each) for each in clones]
         finally:
             if point is not None:  # they have read it, or never will
@@ -351,6 +350,16 @@ class Incarnations:
             for each in sandbox.sessions.values()
         ]
         return bool(whose) and (all if sandbox.keeping.shares else any)(whose)
+
+    async def _revoke_late(self, source: Sandbox, before: AbstractSet[str], begun: Sandbox) -> None:
+        """What of `source` was revoked since `before` is revoked in `begun`, too: its new sessions were not
+        there yet then. Of one that several share, only theirs who were revoked."""
+        late = self._revoked_names(source) - before
+        if late and not source.keeping.shares:
+            late = frozenset(begun.sessions)
+        for name in late & begun.sessions.keys():
+            why = "its source session was revoked in the meantime"
+            await self._take(partial(self._state.revoke, begun.sessions[name], begun.opened_by, why))
 
     def _is_over(self, session_id: str) -> bool:
         known = session_id in self._state.sessions.by_id
