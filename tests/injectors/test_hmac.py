@@ -9,17 +9,21 @@ import pytest
 
 from coatcheck.decision import substitute as core
 from coatcheck.decision.denial import Deny, Reason
-from coatcheck.decision.injection import Injector
+from coatcheck.decision.head import BODY_DIGESTS, HOP_BY_HOP, RANGES, UNREADABLE_ANSWERS
+from coatcheck.decision.injection import EDITED_BY_PLANES, Injector
 from coatcheck.decision.message import Destination, Edits, RequestHead
 from coatcheck.decision.policy import Policy
 from coatcheck.decision.search import find, placed
 from coatcheck.decision.verdict import Injection
+from coatcheck.injectors.body import BodyInjection
 from coatcheck.injectors.header import HeaderInjection
-from coatcheck.injectors.hmac import HmacInjection, KeyId, Timestamp, TimestampFormat
+from coatcheck.injectors.hmac import HmacInjection, KeyId, Timestamp, TimestampFormat, message_template
 from coatcheck.injectors.query import QueryInjection
+from coatcheck.injectors.spelling import Wrong
 from coatcheck.policy import load_policy
 from coatcheck.policy.diff.terms import credential_terms
 from coatcheck.policy.file.problem import PolicyError
+from coatcheck.request.request_edits import with_connection_edits
 from tests.injectors.substitution import HANDLE, OTHER, credential, edits, refused
 
 KEY = "signing-key-0123456789abcdef"
@@ -61,6 +65,7 @@ class TestSignature:
         assert dict(result.set_headers) == {
             "x-signature": signed(message.encode()).hex(),
             "x-timestamp": "1800000000",
+            "host": "api.example.com",
         }
         assert result.body is None and result.target is None
 
@@ -108,9 +113,24 @@ class TestSignature:
         kind = HmacInjection("x-signature", "{host}")
         result = edits(run(kind, head(host="API.example.com:443"), None))
         assert dict(result.set_headers)["host"] == "api.example.com"
+        bare = replace(head(), headers=(("x-signature", HANDLE),))  # HTTP/2 has an :authority instead
+        assert dict(edits(run(kind, bare, None)).set_headers)["host"] == "api.example.com"
         elsewhere = Destination("https", "api.example.com", 8443)
         result = edits(run(kind, head(host="api.example.com:8443"), None, destination=elsewhere))
-        assert result.set_headers == (("x-signature", signed(b"api.example.com:8443").hex()),)
+        assert dict(result.set_headers) == {
+            "x-signature": signed(b"api.example.com:8443").hex(),
+            "host": "api.example.com:8443",
+        }
+
+    def test_two_signatures_may_cover_the_host(self) -> None:
+        """Both put the same name there."""
+        one_, two = (HmacInjection(name, "{host}") for name in ("x-one", "x-two"))
+        credentials = [credential(kind, name=kind.header) for kind in (one_, two)]
+        injections = (Injection(credentials[0], HANDLE), Injection(credentials[1], OTHER))
+        request = head(x_one=HANDLE, x_two=OTHER, x_signature="")
+        secrets = {"x-one": KEY, "x-two": KEY}
+        result = edits(core.substitute(request, HERE, None, injections, secrets, NOW))
+        assert {name for name, _ in result.set_headers} == {"x-one", "x-two", "host"}
 
     def test_what_another_credential_puts_in_is_covered(self) -> None:
         """It signs last, over the headers and target that the others left."""
@@ -256,6 +276,8 @@ class TestPolicy:
             ("{header: X-Signature, message: '{timestamp}'}", "no header sends it"),
             ("{header: X-Signature, message: '{header:Host}'}", "write {host}"),
             ("{header: X-Signature, message: '{header:Accept-Encoding}'}", "may be edited on its way"),
+            ("{header: X-Signature, message: '{header:Accept-Charset}'}", "leave it out of the message"),
+            ("{header: X-Signature, message: '{header:Content-Digest}'}", "write {body_sha256}"),
             ("{header: X-Signature, message: '{header:X-Signature}'}", "the signature's own header"),
             ("{header: Host, message: '{path}'}", "Host cannot carry a secret"),
             ("{header: X-Signature, value: v1, message: '{path}'}", "needs {signature} exactly once"),
@@ -272,6 +294,30 @@ class TestPolicy:
         with pytest.raises(PolicyError) as refused_:
             one(inject)
         assert message in str(refused_.value)
+
+    @pytest.mark.parametrize("version", ["HTTP/1.1", "HTTP/2.0"])
+    @pytest.mark.parametrize("injected", [True, False])
+    @pytest.mark.parametrize("upgrade", [True, False])
+    def test_no_header_that_is_removed_or_edited_later_can_be_signed(
+        self, version: str, injected: bool, upgrade: bool
+    ) -> None:
+        """What is signed is what is sent, whichever sets the edits are made from."""
+        names = {*HOP_BY_HOP, *UNREADABLE_ANSWERS, *RANGES, *BODY_DIGESTS, *EDITED_BY_PLANES, "x-kept"}
+        names = names if upgrade else names - {"upgrade"}
+        request = RequestHead("POST", "/", (("content-type", "application/json"),))
+        request = replace(request, http_version=version)
+        request = replace(request, headers=(*request.headers, *((name, "a") for name in sorted(names))))
+        form = credential(BodyInjection("token"), name="form")
+        body = b'{"token": "%s"}' % HANDLE.encode()
+        put_in = edits(
+            core.substitute(request, HERE, body, (Injection(form, HANDLE),), {"form": "f" * 32}, NOW)
+        )
+        left = with_connection_edits(request, put_in, injected=injected, scrub=True)
+        changed = {name for name, _ in left.set_headers} | set(left.remove_headers)
+        assert changed > BODY_DIGESTS | UNREADABLE_ANSWERS and "x-kept" not in changed
+        for name in changed:
+            with pytest.raises(Wrong, match="cannot be signed"):
+                message_template(f"{{header:{name}}}")
 
     def test_a_difference_is_told(self) -> None:
         """A larger body widens; another message, form, time or key changes."""

@@ -51,6 +51,16 @@ HOP_BY_HOP = frozenset(
 )
 """Never forwarded: they speak about this connection only (RFC 9110 7.6.1), or to us."""
 
+UNREADABLE_ANSWERS = frozenset({"a-im", "accept-charset", "grpc-accept-encoding"})
+"""They may ask for answers in which no secret could be found, so they go where one may be. Accept-Charset is
+deprecated anyway (RFC 9110 12.5.2)."""
+
+RANGES = frozenset({"if-range", "range"})
+"""A range may begin inside an echo, so requests with a secret lose them."""
+
+BODY_DIGESTS = frozenset({"content-digest", "content-md5", "digest", "repr-digest"})
+"""They name the exact bytes of a body (RFC 9530, 1864), so they go when it changes."""
+
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
 _METHOD = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ-")
 _REFUSED_METHODS = frozenset({"TRACE", "TRACK", "CONNECT", "PRI"})

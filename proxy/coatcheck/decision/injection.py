@@ -10,28 +10,25 @@ from enum import StrEnum
 from typing import ClassVar, Final
 
 from coatcheck.decision.denial import Deny, Reason
+from coatcheck.decision.head import HOP_BY_HOP, RANGES, UNREADABLE_ANSWERS
 from coatcheck.decision.message import Destination, Edits, RequestHead
 
 SHORTEST_SCRUBBED_SECRET: Final = 16
 """Bytes. A shorter one would be redacted from answers where it stands by chance."""
 
-EDITED_BY_PLANES: Final = frozenset(
-    {
+EDITED_BY_PLANES: Final = (
+    HOP_BY_HOP
+    | UNREADABLE_ANSWERS
+    | RANGES
+    | {
         "accept-encoding",
         "cache-control",
-        "connection",
         "content-length",
         "cookie",
         "expect",
         "forwarded",
-        "if-range",
-        "keep-alive",
         "pragma",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "range",
-        "te",
+        "sec-websocket-extensions",
         "trailer",
         "transfer-encoding",
         "upgrade",

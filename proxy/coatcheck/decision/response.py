@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from coatcheck.decision.content_coding import DECODABLE, parse_codings
 from coatcheck.decision.denial import Deny, Reason
+from coatcheck.decision.head import BODY_DIGESTS, RANGES, UNREADABLE_ANSWERS
 from coatcheck.decision.message import Edits, Headers, RequestHead, ResponseHead
 from coatcheck.decision.response_headers import (
     HEAD_ONLY,
@@ -54,7 +55,7 @@ class ResponsePlan:
 # Statements about the exact bytes of a body (RFC 9530, 1864): a client would find them false once an
 # echo was masked, and at the head of a stream nobody knows yet whether one will be. ETag and
 # Last-Modified stay: they name the upstream's version, which If-Match and If-None-Match need.
-_BODY_DIGESTS = frozenset({"content-md5", "digest", "content-digest", "repr-digest", "accept-ranges"})
+_ABOUT_BYTES = BODY_DIGESTS | {"accept-ranges"}
 
 # Charsets in which ASCII stands for itself, so that secrets are found. Servers choose another one when they
 # are asked to (Spring: `Accept: application/json;charset=utf-16`): UTF-16, UTF-7, EBCDIC.
@@ -134,7 +135,7 @@ def _plan(
     codings = _readable_codings(response)
     if not readable_charset(response):
         raise HeaderRefused("a charset in which secrets could not be found")
-    headers = without(headers, _BODY_DIGESTS)
+    headers = without(headers, _ABOUT_BYTES)
     if codings:
         headers = _decoded(headers)
         framing = Framing.CHUNKED
@@ -213,11 +214,10 @@ def plan_request_for_scrubbing(request: RequestHead, *, injected: bool) -> Edits
 
     An injected one loses Range and If-Range, since a range may begin inside an echo. Accept-Encoding is
     narrowed to what we can undo, in the client's order; if it offered nothing, nothing is added.
-    Accept-Charset goes: what it may ask for could not be scrubbed, and it is deprecated (RFC 9110 12.5.2).
     """
-    gone = {"a-im", "grpc-accept-encoding", "accept-charset"}
+    gone = set(UNREADABLE_ANSWERS)
     if injected:
-        gone |= {"range", "if-range"}
+        gone |= RANGES
     if not request.http_version.startswith("HTTP/2") or tokens(request.get_all("te")) != ("trailers",):
         gone.add("te")  # gRPC servers want `te: trailers`; HTTP/1 trailers cannot be sent on
     offered = request.get_all("accept-encoding")

@@ -10,14 +10,12 @@ from dataclasses import replace
 from urllib.parse import unquote
 
 from coatcheck.decision.denial import Deny, Reason
+from coatcheck.decision.head import BODY_DIGESTS
 from coatcheck.decision.injection import Outgoing
 from coatcheck.decision.message import Destination, Edits, RequestHead
 from coatcheck.decision.policy import Credential
 from coatcheck.decision.search import MARK
 from coatcheck.decision.verdict import Injection
-
-_BODY_DIGESTS = frozenset({"content-md5", "digest", "content-digest", "repr-digest"})
-"""They name the body as the client wrote it, so they go when it changes."""
 
 
 def substitute(
@@ -49,7 +47,7 @@ def substitute(
         if isinstance(change, Deny):
             return change
         for name, value in change.set_headers:
-            if name in headers:
+            if headers.get(name, value) != value:
                 return Deny(Reason.PLANE_CANNOT, f"two credentials need the header {name}")
             headers[name] = value
         removed += change.remove_headers
@@ -81,7 +79,7 @@ def _checked(head: RequestHead, edits: Edits, injections: tuple[Injection, ...])
         return left
     if edits.body is None:
         return edits
-    stale = tuple(name for name, _ in head.headers if name in _BODY_DIGESTS)
+    stale = tuple(name for name, _ in head.headers if name in BODY_DIGESTS)
     return replace(edits, remove_headers=(*edits.remove_headers, *stale))
 
 

@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from coatcheck.decision.denial import Deny, Reason
+from coatcheck.decision.head import BODY_DIGESTS
 from coatcheck.decision.injection import EDITED_BY_PLANES, Found, Injector, Location, Outgoing, only_value
 from coatcheck.decision.message import Edits, RequestHead
 from coatcheck.injectors.spelling import (
@@ -146,8 +147,8 @@ class HmacInjection(Injector):
                 return Deny(Reason.PLANE_CANNOT, "the clock shows no time that could be signed")
             own[self.timestamp.header] = time
         host = request.destination.url.partition("://")[2]
-        if "host" in self._fields and request.head.get("host") not in (None, host):
-            own["host"] = host  # what is signed is what is sent
+        if "host" in self._fields:
+            own["host"] = host  # also where HTTP/2's :authority would be sent: what is signed is what is sent
         message = self._message(request, own, host)
         if isinstance(message, Deny):
             return message
@@ -277,6 +278,11 @@ def message_template(text: str) -> str:
             raise Wrong(f"there is no field {{{name}}}", "write one of: " + ", ".join(known))
         if header == "host":
             raise Wrong("the Host header is the field {host}", "write {host}")
+        if header in BODY_DIGESTS:
+            raise Wrong(
+                f"header {header} is removed when a credential changes the body, so it cannot be signed",
+                "write {body_sha256}",
+            )
         if header in EDITED_BY_PLANES:
             raise Wrong(
                 f"header {header} may be edited on its way, so it cannot be signed",

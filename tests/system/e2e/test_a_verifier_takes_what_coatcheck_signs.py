@@ -169,3 +169,23 @@ async def test_what_cannot_be_signed_does_not_leave(client: Inside, verifier: Ve
         ran = await client.run("curl", "-sS", "-D", "-", *arguments, f"https://{HOST}/v1/orders")
         assert f"coatcheck-reason: {reason}" in ran.output.lower(), (arguments, ran.output)
     assert verifier.taken == [] and verifier.refused == 0
+
+
+async def test_the_host_is_signed_as_it_is_sent(
+    place: Path, verifier: Verifier, upstream_tls: UpstreamTls, tmp_path: Path
+) -> None:
+    """Over HTTP/2 the host is in :authority, here with the port that https has anyway; the upstream's Host is
+    the one that was signed."""
+    policy = POLICY.replace("methods: [GET, POST]", "methods: [GET, POST]\n    http2: true")
+    secrets, connect = {"memory:secret/exchange#key": signing_key()}, {f"{HOST}:443": verifier.port}
+    async with running_daemon(
+        place, policy, secrets, upstream_ca=upstream_tls.ca, connect_to=connect
+    ) as daemon:
+        client = inside(await daemon.sandbox(), tmp_path / "home")
+        shown = ("-H", f"X-Signature: v1={client.environment['EXCHANGE_KEY']}", "-H", "Content-Type: a")
+        for version, status in (("--http2", "HTTP/2 200"), ("--http1.1", "HTTP/1.1 200")):
+            for host in (HOST, f"{HOST}:443"):
+                named = (version, "-H", f"Host: {host}", f"https://{HOST}/v1/balance")
+                ran = await client.run("curl", "-sS", "-D", "-", *shown, *named)
+                assert status in ran.output, (version, host, ran.output)
+    assert verifier.refused == 0 and len(verifier.taken) == 4

@@ -40,6 +40,9 @@ def apply_edits(request: http.Request, edits: Edits) -> None:
     """Change the request in place, right before it leaves."""
     new = {name.lower().encode("latin-1"): value.encode("latin-1") for name, value in edits.set_headers}
     drop = {name.lower().encode("latin-1") for name in edits.remove_headers}
+    host = new.get(b"host")
+    if host is not None and request.data.authority:
+        request.data.authority = host  # HTTP/2 has the host here; an HTTP/1 upstream reads Host
     fields = []
     for field in request.headers.fields:  # one pass: mitmproxy's mapping goes through all for each name
         name = field[0].lower()
