@@ -14,6 +14,8 @@ from coatcheck.control.views import handle_view, lease_expires_at, minted_view, 
 from coatcheck.decision.message import OriginClass
 from coatcheck.decision.session import Session
 from coatcheck.state.errors import Problem
+from coatcheck.state.issued import MintedHandle
+from coatcheck.state.sessions import OWN_SANDBOX
 
 GONE: Final[frozenset[Reason]] = frozenset({Problem.UNKNOWN_SESSION})
 GIVING: Final[frozenset[Reason]] = frozenset(
@@ -110,15 +112,19 @@ async def renew(context: Context, ask: Ask) -> Answer:
 async def rebind(context: Context, ask: Ask) -> Answer:
     found = find(context, ask)
     check_gift(caller_of(ask), found)
-    for sandbox in context.backend.sandboxes.all():
-        if found.id in sandbox.sessions.values():
+    state, caller = context.backend.state, caller_of(ask).name
+
+    def rebound() -> tuple[Session, tuple[MintedHandle, ...]]:
+        # By its mark, which it has from its opening on: its sandbox may not have begun.
+        if state.listeners().get(found.id) == OWN_SANDBOX:
             raise ControlProblem(
                 Problem.BAD_VALUE,
-                f"session {found.id} is of the sandbox {sandbox.id}, whose processes hold its handles",
+                f"session {found.id} is of a sandbox of this daemon, whose processes hold its handles",
                 "Restore or fork the sandbox: each gives it a new session of a later generation.",
             )
-    state, caller = context.backend.state, caller_of(ask).name
-    session, minted = await context.give(lambda: state.rebind(found.id, caller))
+        return state.rebind(found.id, caller)
+
+    session, minted = await context.give(rebound)
     policy = state.policies.get(session.policy)
     handles = {each.credential: minted_view(each, policy) for each in minted}
     variables: dict[str, str] = {}

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from coatcheck.client.control import ControlError
+from coatcheck.state.sessions import OWN_SANDBOX
 from demo.upstreams.server import TlsServer
 from tests.system.control.conftest import CALLERS, Control
 
@@ -173,6 +174,18 @@ async def test_a_session_that_is_rebound_goes_on_with_new_handles_alone(
     records = [record for record in control.daemon.records() if record["type"] == "session"]
     assert [each["change"] for each in records] == ["opened", "rebound", "revoked"]
     assert records[1]["detail"] == "generation 2"
+
+
+async def test_a_session_of_a_sandbox_that_has_not_begun_is_not_rebound(control: Control) -> None:
+    """Its first handles are on their way into that sandbox, which no list has yet."""
+    session = await control.session(listen="sandbox")
+    control.daemon.state.note_listener(session, OWN_SANDBOX)  # as it is opened for one
+    answer = await control.ask("POST", f"/v1/sessions/{session}/rebind", caller="ci-launcher", body={})
+    assert (answer.status, answer.reason) == (400, "bad_value")
+    assert control.daemon.state.session(session).generation == 1
+    others = await control.session(listen="sandbox")  # somebody else's sandbox
+    answer = await control.ask("POST", f"/v1/sessions/{others}/rebind", caller="ci-launcher", body={})
+    assert answer.status == 200
 
 
 async def test_handles_are_shown_once(control: Control) -> None:
