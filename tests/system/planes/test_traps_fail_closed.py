@@ -3,18 +3,24 @@
 import asyncio
 import gc
 import logging
+import socket
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
-from mitmproxy.proxy import layer
+from mitmproxy.connection import Server
+from mitmproxy.proxy import commands, layer
 from mitmproxy.proxy.layers.http import HttpRequestHook
 from mitmproxy.proxy.layers.tls import TlsClienthelloHook, TlsStartClientHook, TlsStartServerHook
+from mitmproxy.proxy.server import ConnectionIO
 
 from coatcheck.decision.denial import Reason
 from coatcheck.decision.policy import SecretRef
 from coatcheck.planes.mitm.ending import Ending
 from coatcheck.planes.mitm.hooks import VerdictHook
+from coatcheck.planes.mitm.outbox import Outbox
 from coatcheck.request.call import Call
 from coatcheck.request.exchange import Exchange
 from coatcheck.secrets import Secret, SecretUnavailable
@@ -362,3 +368,46 @@ async def test_a_connection_that_cannot_be_ended_in_order_keeps_no_revocation_fr
         async with asyncio.timeout(10):
             assert await one.rest() == await other.rest() == b""
     assert next(failures, None) is None and raw_origin.saw_nothing
+
+
+async def test_a_head_that_is_taken_back_leaves_the_departures_of_others() -> None:
+    """Two streams of a client, one upstream each: one fails before its head is written, the other's is
+    written, and a later failure of that one must not be answered as if nothing had left."""
+    upstreams = [Server(address=(name, 443)) for name in ("kept.example", "failed.example")]
+    transports: dict[object, ConnectionIO] = {}
+    far = []
+    for upstream in upstreams:
+        ours, theirs = socket.socketpair()
+        transports[upstream] = ConnectionIO(None, *await asyncio.open_connection(sock=ours))
+        theirs.setblocking(False)
+        far.append(theirs)
+    outbox = Outbox(Server(address=("client.example", 1)), transports)  # type: ignore[arg-type]
+    kept, failed = SimpleNamespace(left=False), SimpleNamespace(left=False)
+    for upstream, call in zip(upstreams, (kept, failed), strict=True):
+        outbox.depart(cast(Call, call), upstream)
+        outbox.put(commands.SendData(upstream, b"a head"))
+    outbox.take_back(upstreams[1])
+    outbox.flush()
+    assert (kept.left, failed.left) == (True, False)
+    assert far[0].recv(100) == b"a head"
+    assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(far[1], 100), 3) == b""
+    for upstream, theirs in zip(upstreams, far, strict=True):
+        writer = transports[upstream].writer
+        assert isinstance(writer, asyncio.StreamWriter)
+        writer.transport.abort()
+        theirs.close()
+
+
+async def test_a_head_has_left_once_its_own_upstream_was_written_to() -> None:
+    """What is written to another upstream says nothing about it."""
+    first, second = Server(address=("a.example", 443)), Server(address=("b.example", 443))
+    ours, theirs = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=ours)
+    outbox = Outbox(Server(address=("client.example", 1)), {first: ConnectionIO(None, reader, writer)})
+    call = SimpleNamespace(left=False)
+    outbox.depart(cast(Call, call), second)
+    outbox.put(commands.SendData(first, b"of another"))
+    outbox.flush()
+    assert theirs.recv(100) == b"of another" and not call.left
+    writer.transport.abort()
+    theirs.close()

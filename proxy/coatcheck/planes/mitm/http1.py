@@ -303,6 +303,11 @@ class BoundedHttp1Client(_Bounded, Http1Client):
         if isinstance(event, mitm_http.RequestData):
             yield from self._body(event.data)
             return
+        if isinstance(event, mitm_http.RequestHeaders) and not event.end_stream:
+            fields = event.request.headers
+            if ("content-length" in fields) == ("transfer-encoding" in fields):
+                # Without a length, or with two, the body would be another request to the upstream.
+                raise ValueError("a request's body needs Content-Length or Transfer-Encoding, and not both")
         for command in super().send(event):
             if isinstance(command, commands.SendData):
                 self._hold(command.data)

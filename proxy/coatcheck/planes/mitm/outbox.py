@@ -17,14 +17,14 @@ class Outbox:
         self._client = client
         self._transports = transports
         self._pieces: list[commands.SendData] = []
-        self._leaving: list[Call] = []
+        self._leaving: dict[Connection, list[Call]] = {}
 
     def put(self, piece: commands.SendData) -> None:
         self._pieces.append(piece)
 
-    def depart(self, call: Call) -> None:
-        """The request's head is sent upstream next; once it is written, `call.left` is set."""
-        self._leaving.append(call)
+    def depart(self, call: Call, upstream: Connection) -> None:
+        """The request's head is sent to `upstream` next; once it is written, `call.left` is set."""
+        self._leaving.setdefault(upstream, []).append(call)
 
     @property
     def is_empty(self) -> bool:
@@ -39,9 +39,8 @@ class Outbox:
         for connection, data in pieces.items():
             io = self._transports.get(connection)
             if io is not None and io.writer is not None and not io.writer.is_closing():
-                if connection is not self._client:
-                    while self._leaving:
-                        self._leaving.pop().left = True
+                for call in self._leaving.pop(connection, ()):
+                    call.left = True
                 io.writer.write(data[0] if len(data) == 1 else b"".join(data))
 
     def drop_upstream(self) -> None:
@@ -51,7 +50,7 @@ class Outbox:
     def take_back(self, upstream: Connection) -> None:
         """Send nothing of what is on its way to `upstream`, which therefore cannot be used any more."""
         self._pieces = [piece for piece in self._pieces if piece.connection is not upstream]
-        self._leaving.clear()
+        self._leaving.pop(upstream, None)
         io = self._transports.get(upstream)
         if io is not None and io.writer is not None:
             reset(io.writer)

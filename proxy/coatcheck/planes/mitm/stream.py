@@ -42,7 +42,7 @@ from coatcheck.planes.mitm.hooks import EnterTunnel, VerdictHook
 from coatcheck.planes.mitm.http1 import BoundedHttp1Client
 from coatcheck.planes.mitm.link import Link
 from coatcheck.planes.mitm.refusal import FAILED, refusal
-from coatcheck.planes.mitm.translate import apply_edits, response_head, set_response_headers
+from coatcheck.planes.mitm.translate import apply_edits, frame_body, response_head, set_response_headers
 from coatcheck.planes.mitm.websocket import EgressWebsocket
 from coatcheck.request.call import Call
 
@@ -166,12 +166,11 @@ class EgressStream(mitm_http.HttpStream):
         apply_edits(self.flow.request, committed)
         if committed.body is not None:
             body = committed.body
-        if not end_stream and not body and "content-length" not in self.flow.request.headers:
-            if connection.alpn != b"h2":
-                self.flow.request.headers["transfer-encoding"] = "chunked"
-        ended = end_stream or (request_done and not body)
+        ended = request_done and not body
+        if not ended and connection.alpn != b"h2":
+            frame_body(self.flow.request, length=len(body) if request_done else None)
         self._head_sent = True
-        self.link.outbox.depart(self.call)
+        self.link.outbox.depart(self.call, connection)
         yield mitm_http.SendHttp(
             RequestHeaders(self.stream_id, self.flow.request, ended), self.context.server
         )

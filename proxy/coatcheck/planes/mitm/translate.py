@@ -59,6 +59,20 @@ def apply_edits(request: http.Request, edits: Edits) -> None:
         request.headers["content-length"] = str(len(edits.body))
 
 
+def frame_body(request: http.Request, *, length: int | None) -> None:
+    """Say in the head of a request to an HTTP/1 upstream where its body ends. `length`: None while unknown.
+
+    HTTP/2 needs no length. On HTTP/1 a body without one is the next request, which nobody judged
+    (RFC 9112 6.3).
+    """
+    if "content-length" in request.headers or "transfer-encoding" in request.headers:
+        return
+    if length is None:
+        request.headers["transfer-encoding"] = "chunked"
+    else:
+        request.headers["content-length"] = str(length)
+
+
 def set_response_headers(
     response: http.Response, plan: ResponsePlan, *, end_stream: bool, to_h2: bool, to_http10: bool
 ) -> None:

@@ -90,7 +90,7 @@ class OpaqueTunnel(layer.Layer):
             yield from self._refuse(denial)
             return
         self._open = True
-        self._link.outbox.depart(self._call)
+        self._link.outbox.depart(self._call, self.context.server)
         yield commands.SendData(self.context.server, bytes(self._hello))
         self._hello.clear()
 
