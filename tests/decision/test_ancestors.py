@@ -16,7 +16,8 @@ from tests.decision.test_decide import API, CREDENTIALS, POLICY, SESSION, alarm,
 def _clone(name: str, *ancestors: str) -> Session:
     origin = Origin(OriginClass.SOCKET, name)
     line = frozenset(ancestors)
-    return replace(SESSION, id=name, origin=origin, ancestors=line, generation=1 + len(line))
+    born = 1 + len(line)
+    return replace(SESSION, id=name, origin=origin, ancestors=line, generation=born, born=born)
 
 
 PARENT = replace(SESSION, revoked=True, generation=3)
@@ -125,8 +126,29 @@ def test_an_ancestor_that_nobody_remembers_vouches_for_nothing() -> None:
 def test_a_string_that_the_ancestor_got_after_the_fork_is_stale_in_the_clone(generation: int) -> None:
     """No process of the clone can hold it from before; the next child of the parent inherits it."""
     assert reason(ask(CLONE, f"cch_eyJlater-{generation}")) is Reason.HANDLE_STALE
-    child = replace(_clone("ses_child", "ses_a"), generation=4)
+    rebound = replace(CLONE, generation=9)  # its own new life makes nothing of its parent's older
+    assert reason(ask(rebound, f"cch_eyJlater-{generation}")) is Reason.HANDLE_STALE
+    child = replace(_clone("ses_child", "ses_a"), generation=4, born=4)
     assert isinstance(ask(child, f"cch_eyJlater-{generation}"), Inject)
+
+
+def test_a_later_string_does_not_count_in_a_later_fork_of_the_fork_either() -> None:
+    """It was no string of the clone's, so the grandchild did not inherit it, however late it was born."""
+    late = replace(GRANDCHILD, generation=9, born=9)
+    assert isinstance(ask(late, "cch_eyJses_a-api"), Inject)
+    assert isinstance(ask(late, "cch_eyJses_clone-api"), Inject)
+    for generation in (2, 3):
+        assert reason(ask(late, f"cch_eyJlater-{generation}")) is Reason.HANDLE_STALE
+
+
+def test_a_line_that_is_not_known_whole_vouches_for_nothing() -> None:
+    """The clone between the two would tell when the line left its first ancestor, and is forgotten."""
+    head = RequestHead("GET", "/v1", (("authorization", "Bearer cch_eyJses_a-api"),), end_stream=True)
+    verdict = decide(Peer("c", (GRANDCHILD.origin,)), API, head, world(PARENT, GRANDCHILD))
+    assert reason(verdict) is Reason.HANDLE_STALE
+    unknown = replace(CLONE, born=0)
+    verdict = decide(Peer("c", (CLONE.origin,)), API, head, world(PARENT, unknown))
+    assert reason(verdict) is Reason.HANDLE_STALE
 
 
 def test_what_the_clone_was_not_granted_an_ancestors_string_does_not_give() -> None:

@@ -229,13 +229,13 @@ def test_a_genuine_handle_counts_only_for_its_own_session_credential_and_time(
     session: Session, credential: Credential, wall: float, reason: Reason | None, alarm: bool
 ) -> None:
     """One row for each way in which a genuine handle does not count."""
-    denied = judge(CLAIMS, session, credential, Now(wall, 0))
+    denied = judge(CLAIMS, session, credential, Now(wall, 0), {})
     assert (denied.reason, denied.alarm) == (reason, alarm) if denied is not None else reason is None
 
 
 def test_a_theft_names_both_sessions() -> None:
     """Whoever reads the alarm must know whose handle it was and who used it."""
-    denied = judge(CLAIMS, replace(SESSION, id="ses_b"), CREDENTIAL, Now(1_500, 0))
+    denied = judge(CLAIMS, replace(SESSION, id="ses_b"), CREDENTIAL, Now(1_500, 0), {})
     assert denied is not None and "ses_a" in denied.detail and "ses_b" in denied.detail
 
 

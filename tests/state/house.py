@@ -106,6 +106,6 @@ def counts(state: State, session: Session, handle: str) -> Reason | None:
     if isinstance(claims, Deny):
         return claims.reason
     credential = POLICIES["agents"].credentials[claims.cred]
-    ancestor = state.sessions.by_id.get(claims.sid)
-    denied = judge(claims, state.sessions.by_id[session.id], credential, state.clock.now(), ancestor)
+    by_id = state.sessions.by_id
+    denied = judge(claims, by_id[session.id], credential, state.clock.now(), by_id)
     return denied.reason if denied is not None else None

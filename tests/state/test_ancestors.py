@@ -80,6 +80,25 @@ def test_every_kind_of_string_counts_in_a_fork(state: State, name: str) -> None:
     assert counts(state, parent, held[name]) is Reason.SESSION_REVOKED
 
 
+def test_what_a_parent_got_after_the_fork_is_never_the_forks(house: House, state: State) -> None:
+    """Also when the fork itself is rebound, past its parent; in what is forked from it then; and after a
+    restart."""
+    parent, before = opened(state)
+    child, _ = opened(state, parent.id)
+    later = _values(state.rebind(parent.id, "launcher")[1])
+    state.rebind(child.id, "launcher")
+    child, handles = state.rebind(child.id, "launcher")
+    own = _values(handles)
+    grandchild, _ = opened(state, child.id)
+    assert child.generation > state.session(parent.id).generation
+    for _ in range(2):
+        for each in (child, grandchild):
+            assert counts(state, each, before["openai"]) is None
+            assert counts(state, each, own["openai"]) is None
+            assert counts(state, each, later["openai"]) is Reason.HANDLE_STALE
+        state = house.restart(state)
+
+
 def test_a_forks_strings_are_stolen_on_its_parents_channel(state: State) -> None:
     """And on its sibling's."""
     parent, _ = opened(state)

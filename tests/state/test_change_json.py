@@ -5,7 +5,7 @@ import json
 import pytest
 
 from coatcheck.state.change_json import read, written
-from coatcheck.state.changes import Change
+from coatcheck.state.changes import Change, Opened
 from tests.state.test_changes import ALL
 
 
@@ -31,3 +31,12 @@ def test_anything_else_is_no_change(text: str) -> None:
 def test_a_session_comes_without_a_lease() -> None:
     """Only what is left of it on the reader's clock counts."""
     assert "lease_deadline" not in json.dumps(json.loads(written(ALL[0])))
+
+
+def test_a_session_that_an_earlier_coatcheck_wrote_has_no_known_birth() -> None:
+    """Its generation may have been raised since: nothing of an ancestor counts, until it is forked again."""
+    plain = json.loads(written(ALL[0]))
+    del plain[1]["born"]
+    opened = read(json.dumps(plain))
+    assert isinstance(opened, Opened)
+    assert opened.session.born == 0

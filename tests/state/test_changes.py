@@ -37,6 +37,7 @@ SESSION = Session(
     lease_deadline=float("-inf"),
     opened_by="launcher",
     ancestors=frozenset({"ses_0"}),
+    born=1,
 )
 OTHER = replace(SESSION, id="ses_2", origin=Origin(OriginClass.TOKEN, "issuer|2"))
 HANDLE = IssuedHandle(

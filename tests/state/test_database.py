@@ -19,7 +19,7 @@ from tests.state.house import POLICIES
 NOW = Now(1_000.0, 50.0)
 SESSION = Session(
     "ses_a", "t", "u", "p", Origin(OriginClass.MTLS, "aa"), frozenset({"c", "b"}), Isolation.HARDWARE,
-    3, 900.0, 2_000.0, 120.0, 110.0, opened_by="launcher",
+    3, 900.0, 2_000.0, 120.0, 110.0, opened_by="launcher", born=2,
 )  # fmt: skip
 
 CHILD = """
@@ -152,27 +152,39 @@ CREATE TABLE listeners (
 ) STRICT;
 INSERT INTO sessions VALUES ('ses_a', 't', 'u', 'p', 'mtls', 'aa', '["b", "c"]', 'hardware', 3, 900, 2000,
   120, 1060, 'launcher', 'live', NULL);
+INSERT INTO sessions SELECT 'ses_0', tenant, subject, policy, origin_class, 'bb', '[]', isolation, generation,
+  opened_at, expires_at, lease_seconds, lease_until, opened_by, status, closed_at FROM sessions;
+INSERT INTO handles VALUES ('jti-3', 'ses_a', 'b', 3, 950, 2000, x'03', '', 0, 0),
+  ('jti-2', 'ses_a', 'b', 2, 900, 2000, x'02', '', 0, 0);
 PRAGMA user_version = 2;
 """
 """As the release before forks wrote it."""
 
 
 def test_a_database_from_before_there_were_forks_is_read_and_written(tmp_path: Path) -> None:
-    """Its sessions live on, without ancestors; new ones have theirs, and the version counts on."""
+    """Its sessions live on, without ancestors; new ones have theirs, and the version counts on. Their first
+    handles say which generation they were born with; where there are none, it is not known."""
     path = tmp_path / "sessions.db"
     path.touch(mode=0o600)
     old = sqlite3.connect(path)
     old.executescript(OLD)
     old.close()
     child = replace(SESSION, id="ses_b", ancestors=frozenset({"ses_a", "ses_0"}))
+    bare = replace(
+        SESSION, id="ses_0", origin=Origin(OriginClass.MTLS, "bb"), credentials=frozenset(), born=0
+    )
     database = Database(path)
     assert database.version == 7
-    assert [session for session, _, _ in database.sessions(NOW)] == [SESSION]
+    assert {session.id: session for session, _, _ in database.sessions(NOW)} == {
+        "ses_0": bare,
+        "ses_a": SESSION,
+    }
     with database.flushed(NOW):
         database.put_session(child, 1_060.0)
     database.close()
     again = Database(path)
     assert {session.id: session for session, _, _ in again.sessions(NOW)} == {
+        "ses_0": bare,
         "ses_a": SESSION,
         "ses_b": child,
     }

@@ -77,6 +77,12 @@ class SessionsModel(RuleBasedStateMachine):
             assert alive
             entry.handles.append(handle.value)
 
+    @rule(entry=opened)
+    def rebind_twice(self, entry: Expected) -> None:
+        """Past whatever was rebound before: an order of generations alone would forget what came first."""
+        self.rebind(entry)
+        self.rebind(entry)
+
     @rule(entry=opened, lease=st.integers(1, 600))
     def renew(self, entry: Expected, lease: int) -> None:
         alive = self.alive(entry)

@@ -213,8 +213,8 @@ def _stolen_or_unknown(claims: Claims, session: Session) -> Deny:
 def _may_use(
     claims: Claims, session: Session, credential: Credential, context: DecisionContext
 ) -> Deny | None:
-    ancestor = context.by_id.get(claims.sid) if claims.sid in session.ancestors else None
-    return judge(claims, session, credential, context.now, ancestor) or _origin_suffices(session, credential)
+    refused = judge(claims, session, credential, context.now, context.by_id)
+    return refused or _origin_suffices(session, credential)
 
 
 def _origin_suffices(session: Session, credential: Credential) -> Deny | None:

@@ -120,16 +120,16 @@ def verify(text: str, keys: HandleKeys) -> Claims | Deny:
 
 
 def judge(
-    claims: Claims, session: Session, credential: Credential, now: Now, ancestor: Session | None = None
+    claims: Claims, session: Session, credential: Credential, now: Now, by_id: Mapping[str, Session]
 ) -> Deny | None:
     """Whether a genuine handle counts for `credential`, on this session's origin, now. None when it does.
 
     That the session itself lives was judged by `identify`. The order is from the most telling to the
-    least: a stolen handle is reported as stolen even when it has expired as well. `ancestor`: the session
-    that the handle names, where that is one of this session's ancestors and is still known.
+    least: a stolen handle is reported as stolen even when it has expired as well. `by_id`: the sessions that
+    are known, among them this one's ancestors.
     """
     if claims.sid in session.ancestors:
-        refused = _not_inherited(claims, session, credential, ancestor)
+        refused = _not_inherited(claims, session, credential, by_id)
     else:
         refused = _not_its_own(claims, session, now)
     if refused is not None:
@@ -160,24 +160,35 @@ def _not_its_own(claims: Claims, session: Session, now: Now) -> Deny | None:
 
 
 def _not_inherited(
-    claims: Claims, session: Session, credential: Credential, ancestor: Session | None
+    claims: Claims, session: Session, credential: Credential, by_id: Mapping[str, Session]
 ) -> Deny | None:
     """An ancestor's string is a name, not authority: its expiry, and whether it is stale in its own session,
     do not matter here, where a process that began in an earlier life still holds it. It matters that this
-    very string was revoked, as it has leaked; and that it was issued in a generation which is not before
-    this session's, by a rebind after the fork: no process here can have inherited it."""
-    if ancestor is None or ancestor.id != claims.sid:
+    very string was revoked, as it has leaked; and that it was issued by a rebind after the fork, in a
+    generation which is not before the one that the fork was born with: no process here can have inherited
+    it. What generation the fork has now says nothing: a rebind raises it past its parent's later strings."""
+    ancestor = by_id.get(claims.sid)
+    if ancestor is None:
         detail = f"handle {claims.jti} of session {claims.sid}, which is not known"
         return Deny(Reason.HANDLE_STALE, detail)
-    if claims.generation >= session.generation:
+    forked = _forked_at(ancestor, session, by_id)
+    if claims.generation >= forked:
         detail = f"handle {claims.jti} of session {claims.sid} is of generation {claims.generation}"
-        return Deny(Reason.HANDLE_STALE, f"{detail}, which is not before {session.generation}")
+        return Deny(Reason.HANDLE_STALE, f"{detail}, which is not before {forked}")
     if claims.jti in ancestor.revoked_handles:
         return Deny(Reason.HANDLE_REVOKED, f"handle {claims.jti} of session {claims.sid}")
     if not credential.inherit:
         detail = f"handle {claims.jti} of session {claims.sid}: {credential.name} is not inherited"
         return Deny(Reason.HANDLE_STALE, detail)
     return None
+
+
+def _forked_at(ancestor: Session, session: Session, by_id: Mapping[str, Session]) -> int:
+    """The generation that the first of the line from `ancestor` to `session` was born with; 0, before which
+    there is none, when one between them is not known any more."""
+    between = session.ancestors - ancestor.ancestors - {ancestor.id}
+    born = (by_id[each].born if each in by_id else 0 for each in between)
+    return min([session.born, *born])
 
 
 def _claims(payload: bytes) -> Claims | None:

@@ -50,6 +50,9 @@ class Session:
     ancestors: frozenset[str] = frozenset()
     """Ids of the sessions whose strings this one's processes may hold, because it was forked, restored or
     woken from what those were: here such a string names *this* session's grant, nothing of theirs (I10)."""
+    born: int = 0
+    """The generation that it was opened with, which no rebind raises: what an ancestor was given from that
+    one on came after the fork. 0: not known, so nothing of an ancestor counts."""
 
 
 @dataclass(frozen=True, slots=True)

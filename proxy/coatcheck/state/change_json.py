@@ -110,6 +110,7 @@ def _plain_session(session: Session) -> dict[str, Any]:
         "lease_seconds": session.lease_seconds,
         "opened_by": session.opened_by,
         "ancestors": sorted(session.ancestors),
+        "born": session.born,
     }
 
 
@@ -131,4 +132,6 @@ def _session(plain: dict[str, Any]) -> Session:
         lease_deadline=float("-inf"),
         opened_by=plain["opened_by"],
         ancestors=frozenset(plain["ancestors"]),
+        # An earlier coatcheck did not write it, and its snapshots hold generations that were raised since.
+        born=plain.get("born", 0),
     )

@@ -25,7 +25,7 @@ from coatcheck.decision.session import Isolation, Now, Session
 from coatcheck.platform.private_files import PrivateFileError, write_atomically
 from coatcheck.state.errors import Problem, StateError
 
-_SCHEMA_VERSION: Final = 3
+_SCHEMA_VERSION: Final = 4
 _SCHEMA: Final = """
 CREATE TABLE meta (version INTEGER NOT NULL, high_water REAL NOT NULL);
 INSERT INTO meta VALUES (0, 0);
@@ -34,7 +34,8 @@ CREATE TABLE sessions (
   origin_class TEXT NOT NULL, origin_value TEXT NOT NULL, credentials TEXT NOT NULL,
   isolation TEXT NOT NULL, generation INTEGER NOT NULL, opened_at REAL NOT NULL, expires_at REAL NOT NULL,
   lease_seconds REAL NOT NULL, lease_until REAL NOT NULL, opened_by TEXT NOT NULL,
-  status TEXT NOT NULL, closed_at REAL, ancestors TEXT NOT NULL DEFAULT '[]'
+  status TEXT NOT NULL, closed_at REAL, ancestors TEXT NOT NULL DEFAULT '[]',
+  born INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE TABLE handles (
   jti TEXT PRIMARY KEY, session TEXT NOT NULL REFERENCES sessions(id) ON DELETE CASCADE,
@@ -46,15 +47,22 @@ CREATE INDEX handles_session ON handles (session);
 CREATE TABLE listeners (
   session TEXT PRIMARY KEY REFERENCES sessions(id) ON DELETE CASCADE, port INTEGER NOT NULL
 ) STRICT;
-PRAGMA user_version = 3;
+PRAGMA user_version = 4;
 """
 _STEPS: Final = {
     2: """
 ALTER TABLE sessions ADD COLUMN ancestors TEXT NOT NULL DEFAULT '[]';
 PRAGMA user_version = 3;
-"""
+""",
+    3: """
+ALTER TABLE sessions ADD COLUMN born INTEGER NOT NULL DEFAULT 0;
+UPDATE sessions SET born = coalesce((SELECT min(generation) FROM handles WHERE session = sessions.id), 0);
+PRAGMA user_version = 4;
+""",
 }
-"""From each older format that is read to the next."""
+"""From each older format that is read to the next. A session's first handles are issued when it is opened and
+kept for as long as it is: the earliest generation among them is the one that it was born with. One without
+handles gets 0, with which nothing of an ancestor counts; its generation may have been raised since."""
 
 
 class Status(StrEnum):
@@ -161,7 +169,7 @@ class Database:
 
     def put_session(self, session: Session, lease_until: float) -> None:
         self._sql.execute(
-            "INSERT INTO sessions VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,NULL,?)",
+            "INSERT INTO sessions VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,NULL,?,?)",
             (
                 session.id,
                 session.tenant,
@@ -179,6 +187,7 @@ class Database:
                 session.opened_by,
                 Status.LIVE.value,
                 json.dumps(sorted(session.ancestors)),
+                session.born,
             ),
         )
 
@@ -252,7 +261,7 @@ class Database:
         for row in self._sql.execute(
             "SELECT id, tenant, subject, policy, origin_class, origin_value, credentials, isolation,"
             " generation, opened_at, expires_at, lease_seconds, lease_until, opened_by, status, closed_at,"
-            " ancestors FROM sessions"
+            " ancestors, born FROM sessions"
         ):
             status = Status(row[14])
             left = row[12] - now.wall if status is Status.LIVE else float("-inf")
@@ -272,6 +281,7 @@ class Database:
                 revoked=status in (Status.REVOKED, Status.ENDED),
                 opened_by=row[13],
                 ancestors=frozenset(json.loads(row[16])),
+                born=row[17],
             )
             yield session, status, row[15] or 0.0
 

@@ -146,6 +146,7 @@ def new_session(
             "a session's socket is made by the proxy and cannot be named",
             "Leave the origin out for a socket, or name one of another class with its value.",
         )
+    generation = max(wanted.generation, parent.generation + 1 if parent is not None else 1)
     return Session(
         id=session_id,
         tenant=wanted.tenant,
@@ -154,13 +155,14 @@ def new_session(
         origin=origin,
         credentials=credentials,
         isolation=wanted.isolation,
-        generation=max(wanted.generation, parent.generation + 1 if parent is not None else 1),
+        generation=generation,
         opened_at=now.wall,
         expires_at=now.wall + max_age,
         lease_seconds=lease,
         lease_deadline=now.monotonic + lease,
         opened_by=caller,
         ancestors=ancestors,
+        born=generation,
     )
 
 

@@ -104,6 +104,13 @@ def test_a_fork_and_a_new_generation_are_known_everywhere(three: Fleet) -> None:
     _, (new,) = b.state.rebind(parent.id, "launcher")
     until(lambda: a.counts(parent, new.value) is None)
     assert a.counts(parent, old.value) is Reason.HANDLE_STALE
+    a.state.rebind(forked.id, "launcher")
+    again, _ = a.state.rebind(forked.id, "launcher")  # past its parent, whose new handle is not its own
+    until(lambda: b.state.session(forked.id).generation == again.generation)
+    for each in (a, b):
+        assert each.state.session(forked.id).born == forked.generation < again.generation
+        assert each.counts(forked, old.value) is None
+        assert each.counts(forked, new.value) is Reason.HANDLE_STALE
 
 
 @pytest.mark.parametrize("how", ["all", "this one"])
