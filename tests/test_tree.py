@@ -133,7 +133,6 @@ COVERED_BY = {
     "planes/stock/session.py": "system/planes/stock/test_script.py",
     "planes/mitm/tls.py": "system/planes/test_traps_addresses.py",
     "planes/mitm/tls_layers.py": "system/planes/mitm/test_stream.py",
-    "planes/mitm/translate.py": "system/planes/mitm/test_stream.py",
     "planes/upstream/upstream.py": "system/planes/test_traps_addresses.py",
     "planes/mitm/websocket.py": "system/planes/mitm/test_stream.py",
     "policy/checking.py": "system/cli/test_policy.py",
