@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from coatcheck.decision.body_search import MAX_REPORTED, BodySearch
 from coatcheck.decision.handle import MAX_CHARS
 from coatcheck.decision.policy import Shape
-from tests.decision.cost import growth
+from tests.decision.cost import LINEAR, growth
 
 HANDLE = "cch_eyJhbGciOi-_x.eyJzaWQi.c2lnbmF0dXJl"
 GHP = Shape("ghp_", 36)
@@ -323,4 +323,4 @@ def test_the_cost_of_a_body_is_linear(piece: bytes, shapes: tuple[Shape, ...], c
             found.feed(body[start : start + chunk])
         found.close()
 
-    assert growth(search, 8 * 1024) < 24
+    assert growth(search, 8 * 1024) < LINEAR

@@ -256,9 +256,11 @@ def test_a_genuine_entry_in_another_place_is_believed_by_nobody(
         admin.hset(HEAD, mapping={"number": number + 1, "digest": "0" * 64})
         until(lambda: all("was not sealed with our key" in each.stale() for each in (a, b, c)))
     else:
-        admin.delete(LOG)
-        admin.xadd(LOG, closed, id=opened_id)
-        admin.xadd(LOG, opened, id=f"{epoch}-{number}")
+        with admin.pipeline(transaction=True) as at_once:  # a daemon that sees an empty log begins another
+            at_once.delete(LOG)
+            at_once.xadd(LOG, closed, id=opened_id)
+            at_once.xadd(LOG, opened, id=f"{epoch}-{number}")
+            at_once.execute()
     newcomer = three.daemon(wait=which == "swapped")
     until(lambda: newcomer.stale() != "" or newcomer.epoch > epoch)
     assert newcomer.counts(session, handle.value) is not None
