@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from coatcheck.client.control import ControlError
-from coatcheck.launcher.machine import MachineError
+from coatcheck.sandbox.machine import MachineError
 from coatcheck.secrets.embedded import EmbeddedVaultError
 from demo import stage as stages
 from demo.agent_program import AgentError

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from coatcheck.client.sandbox import Sandbox, SandboxClient
+from coatcheck.containers.jail import find_qemu
 from coatcheck.images.cache import find
 from coatcheck.images.problem import ImageError
 from coatcheck.inspection.statement import signed_bytes
 from coatcheck.launcher.disks import make_volume
-from coatcheck.launcher.jail import find_qemu
-from coatcheck.launcher.machine import MachineError, Volume
 from coatcheck.platform.private_files import PrivateFileError
+from coatcheck.sandbox.machine import MachineError, Volume
 from coatcheck.settings.daemon import process_environment
 from coatcheck.telemetry.audit.checkpoint import load_public_key, signature_holds
 from demo.agent_program import ENVIRONMENT, PACKAGE, AgentError, Conversation, bundled, command

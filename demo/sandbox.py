@@ -17,7 +17,7 @@ from typing import Any
 
 from coatcheck.certificates.client_environment import environment, proxy_variables, trust_variables
 from coatcheck.certificates.trust import BUNDLE_FILE, CA_FILE, JAVA_TRUSTSTORE_FILE, TrustFiles
-from coatcheck.launcher import seccomp
+from coatcheck.containers import seccomp
 from demo import isolation
 from demo.isolation import Isolation, Layout, bubblewrap_arguments
 from demo.requirement import PATH

@@ -15,9 +15,9 @@ import pytest
 
 from coatcheck.client.control import ControlClient
 from coatcheck.client.sandbox import Sandbox, SandboxClient
+from coatcheck.containers import cgroup
 from coatcheck.images.cache import find
 from coatcheck.images.problem import ImageError
-from coatcheck.launcher import cgroup
 from coatcheck.settings.daemon import Settings
 from demo.upstreams.origin import origin
 from tests.daemon import TestDaemon, running_daemon

@@ -15,7 +15,7 @@ from pathlib import Path
 from coatcheck.images.guest_programs import agent
 from coatcheck.launcher.channel import Stream
 from tests.bench.report import say
-from tests.launcher.namespaces import Inside, finish, sandbox, spec
+from tests.containers.namespaces import Inside, finish, sandbox, spec
 
 WILD = {
     "nothing": None,

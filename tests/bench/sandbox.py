@@ -22,16 +22,16 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from coatcheck.containers import jail
 from coatcheck.decision.session import Isolation
 from coatcheck.images.cache import Cache
 from coatcheck.images.initramfs import Entry, newc
-from coatcheck.launcher import jail
 from coatcheck.launcher.channel import Channel, Chunk, Stream
-from coatcheck.launcher.machine import MachineSpec
 from coatcheck.launcher.microvm import MicroVM
 from coatcheck.launcher.qemu import Hardware, arguments
-from coatcheck.launcher.resources import Resources
 from coatcheck.launcher.time_stamp_counter import tsc_khz
+from coatcheck.sandbox.machine import MachineSpec
+from coatcheck.sandbox.resources import Resources
 from coatcheck.settings.daemon import Settings
 from tests.bench import sandbox_https
 from tests.bench.report import say

@@ -1,7 +1,7 @@
 """Reasons and statuses."""
 
 from coatcheck.control.problem import Refusal, from_state
-from coatcheck.launcher.sandbox import SandboxProblem
+from coatcheck.sandbox.sandbox import SandboxProblem
 from coatcheck.state.errors import Problem, StateError
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from coatcheck.durable.microvm import DurableMicroVM
 from coatcheck.durable.snapshots.manifest import Origin
-from coatcheck.launcher.machine import MachineError
+from coatcheck.sandbox.machine import MachineError
 from tests.launcher.scripted import ScriptedMachine
 
 

@@ -11,9 +11,9 @@ from coatcheck.durable.admission import check_room, memory, range_for
 from coatcheck.durable.backends import Choice
 from coatcheck.durable.elastic import Elastic, Growth
 from coatcheck.durable.sandbox import Sandbox, WantedSandbox
-from coatcheck.launcher.limits import Limits
-from coatcheck.launcher.resources import Resources, Size
-from coatcheck.launcher.sandbox import Backend, SandboxProblem, SandboxRefused, SandboxState
+from coatcheck.sandbox.limits import Limits
+from coatcheck.sandbox.resources import Resources, Size
+from coatcheck.sandbox.sandbox import Backend, SandboxProblem, SandboxRefused, SandboxState
 
 SANDBOX = Sandbox(
     id="sbx_0",

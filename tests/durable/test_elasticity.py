@@ -20,10 +20,10 @@ from coatcheck.durable.elastic import (
 from coatcheck.durable.elasticity import Elasticity, Means
 from coatcheck.durable.sizing import Sizing, Use
 from coatcheck.launcher.channel import Channel
-from coatcheck.launcher.limits import Limits, for_commands
-from coatcheck.launcher.machine import MachineError
-from coatcheck.launcher.resources import Resources, Size
-from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
+from coatcheck.sandbox.limits import Limits, for_commands
+from coatcheck.sandbox.machine import MachineError
+from coatcheck.sandbox.resources import Resources, Size
+from coatcheck.sandbox.sandbox import SandboxProblem, SandboxRefused
 from tests.launcher.scripted import ScriptedMachine
 from tests.launcher.test_supervisor import until
 

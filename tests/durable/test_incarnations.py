@@ -17,7 +17,7 @@ from coatcheck.durable.incarnations import Incarnations, Maker, WantedIdentity
 from coatcheck.durable.sandbox import Admitted, Sandbox, SandboxIdentity
 from coatcheck.durable.sandboxes import Sandboxes
 from coatcheck.durable.store import SNAPSHOTS
-from coatcheck.launcher.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
+from coatcheck.sandbox.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
 from coatcheck.settings.daemon import Settings
 from coatcheck.state import Problem, State
 from coatcheck.state.database import Status

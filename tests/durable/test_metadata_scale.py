@@ -7,10 +7,10 @@ import pytest
 from coatcheck.durable.elastic import Initiator
 from coatcheck.durable.elasticity import Elasticity
 from coatcheck.durable.metadata_scale import RATE, ScaleResource
-from coatcheck.launcher.limits import Limits
 from coatcheck.launcher.metadata_http import MAX_BODY, Asked, Refused
-from coatcheck.launcher.resources import Size
-from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
+from coatcheck.sandbox.limits import Limits
+from coatcheck.sandbox.resources import Size
+from coatcheck.sandbox.sandbox import SandboxProblem, SandboxRefused
 
 
 class Scaler(Elasticity):

@@ -8,8 +8,8 @@ from coatcheck.decision.session import Isolation
 from coatcheck.durable.durability import Durability
 from coatcheck.durable.recovery import ATTEMPTS, DIED, PAUSES, WITHIN_SECONDS, Step, next_step
 from coatcheck.durable.sandbox import Sandbox
-from coatcheck.launcher.resources import Resources
-from coatcheck.launcher.sandbox import (
+from coatcheck.sandbox.resources import Resources
+from coatcheck.sandbox.sandbox import (
     Backend,
     Ending,
     SandboxState,

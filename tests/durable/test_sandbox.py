@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from coatcheck.durable.elastic import Elastic
-from coatcheck.launcher.sandbox import Backend
+from coatcheck.sandbox.sandbox import Backend
 from tests.durable.test_recovery import DEAD
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from coatcheck.durable.spec import Saving
 from coatcheck.launcher.channel import ChannelBroken
-from coatcheck.launcher.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
+from coatcheck.sandbox.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
 from tests.durable.lives import DurableLife, life
 from tests.durable.scripted import DurableMachine
 from tests.launcher.scripted import ScriptedMachine

@@ -12,8 +12,8 @@ from coatcheck.durable.elastic import (
     Scaling,
 )
 from coatcheck.durable.scaling import CEILING_TO_FLOOR, check_in_use, range_of, wanted
-from coatcheck.launcher.resources import Size
-from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
+from coatcheck.sandbox.resources import Size
+from coatcheck.sandbox.sandbox import SandboxProblem, SandboxRefused
 
 ELASTIC = Elastic(1024, 16384, 1, 4)
 NOW = Size(2048, 2)

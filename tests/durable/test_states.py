@@ -24,8 +24,8 @@ from coatcheck.durable.recovery import Step, next_step
 from coatcheck.durable.sandboxes import Sandboxes
 from coatcheck.durable.states import TRANSITIONS, Entry, Event, State
 from coatcheck.durable.store import ASLEEP, SNAPSHOTS
-from coatcheck.launcher.asking import SOCKET
-from coatcheck.launcher.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
+from coatcheck.launcher.spec import SOCKET
+from coatcheck.sandbox.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
 from coatcheck.settings.daemon import Settings
 from coatcheck.telemetry.events import SandboxEvent
 from tests.durable.test_store import WANTED, begin, keeper, people, sandbox, save

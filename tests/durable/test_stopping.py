@@ -14,7 +14,7 @@ from coatcheck.durable import stopping
 from coatcheck.durable.durability import Durability
 from coatcheck.durable.sandbox import Sandbox
 from coatcheck.durable.stopping import put_to_sleep
-from coatcheck.launcher.sandbox import (
+from coatcheck.sandbox.sandbox import (
     SandboxProblem,
     SandboxRefused,
     SandboxState,

@@ -22,9 +22,9 @@ from coatcheck.durable.sandbox import (
 from coatcheck.durable.snapshots import manifest
 from coatcheck.durable.snapshots.manifest import Image, Manifest, Origin, Surroundings
 from coatcheck.durable.store import ASLEEP, FORKS, RECORD, SNAPSHOTS, SandboxStore
-from coatcheck.launcher.resources import Resources
-from coatcheck.launcher.sandbox import Backend, Ending, SandboxProblem, SandboxRefused, SandboxState
 from coatcheck.platform.private_files import write_atomically
+from coatcheck.sandbox.resources import Resources
+from coatcheck.sandbox.sandbox import Backend, Ending, SandboxProblem, SandboxRefused, SandboxState
 from coatcheck.settings.daemon import Settings
 
 CHOICE = Choice(Backend.MICROVM, Isolation.EMULATED, "no KVM here", "image")

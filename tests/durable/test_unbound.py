@@ -13,9 +13,9 @@ import pytest
 from coatcheck.durable.spec import DurableSpec, Saving, dumps
 from coatcheck.durable.supervisor import DurableSupervisor
 from coatcheck.durable.unbound import CLAIMED, READY, Unbound
-from coatcheck.launcher.machine import MachineError, MachineSpec
 from coatcheck.launcher.metadata import MetadataService
-from coatcheck.launcher.sandbox import Ending
+from coatcheck.sandbox.machine import MachineError, MachineSpec
+from coatcheck.sandbox.sandbox import Ending
 from tests.durable.lives import durable_spec
 from tests.durable.scripted import DurableMachine
 from tests.launcher.scripted import MACHINE, Reports, ScriptedMachine, identity

@@ -3,7 +3,7 @@
 import pytest
 
 from coatcheck.inspection.scan_targets import Place, PlaceKind, place_of
-from coatcheck.launcher.machine import RemainKind
+from coatcheck.sandbox.machine import RemainKind
 
 
 def test_a_place_is_a_file_or_a_process() -> None:

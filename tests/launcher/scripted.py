@@ -10,12 +10,12 @@ from typing import Any
 from coatcheck.client.control import ControlClient, ControlError
 from coatcheck.decision.session import Isolation
 from coatcheck.launcher.frames import Fields
-from coatcheck.launcher.limits import Limits
-from coatcheck.launcher.machine import MachineSpec, Remain
 from coatcheck.launcher.mux import Data, Ended, Event, Greeted, Mux, Opened, Side, cost
-from coatcheck.launcher.resources import Resources
-from coatcheck.launcher.sandbox import Backend
 from coatcheck.launcher.spec import Identity, SupervisorSpec
+from coatcheck.sandbox.limits import Limits
+from coatcheck.sandbox.machine import MachineSpec, Remain
+from coatcheck.sandbox.resources import Resources
+from coatcheck.sandbox.sandbox import Backend
 
 MACHINE = MachineSpec(
     Isolation.NAMESPACE,

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from coatcheck.decision.filesystem import Filesystem
-from coatcheck.launcher.machine import Volume
-from coatcheck.launcher.resources import Size
 from coatcheck.launcher.spec import dumps, loads
+from coatcheck.sandbox.machine import Volume
+from coatcheck.sandbox.resources import Size
 from tests.launcher.scripted import MACHINE, identity, spec
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.launcher.machine import MachineError
 from coatcheck.launcher.time_stamp_counter import tsc_khz
+from coatcheck.sandbox.machine import MachineError
 
 
 def test_it_is_the_same_each_time() -> None:

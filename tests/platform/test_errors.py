@@ -5,8 +5,8 @@ from pathlib import Path
 
 import coatcheck
 from coatcheck.certificates.authority import CertificateError
-from coatcheck.launcher.limits import LimitError
 from coatcheck.platform.errors import CoatcheckError
+from coatcheck.sandbox.limits import LimitError
 from coatcheck.settings.explained import SettingsProblem
 
 PACKAGE = Path(coatcheck.__file__).parent

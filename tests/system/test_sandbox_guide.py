@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.launcher.limits import MIB, Limits
+from coatcheck.sandbox.limits import MIB, Limits
 from coatcheck.settings.daemon import Settings
 from tests.cli.transcript import coatcheck
 from tests.daemon import TestDaemon

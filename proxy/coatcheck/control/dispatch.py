@@ -54,7 +54,7 @@ from coatcheck.control.resources import (
     sessions,
 )
 from coatcheck.control.resources import sandbox_snapshots as sandbox_keeping
-from coatcheck.launcher.sandbox import SandboxRefused
+from coatcheck.sandbox.sandbox import SandboxRefused
 from coatcheck.state.errors import StateError
 
 logger = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from yarl import URL
 
 from coatcheck.control.operation import Passage
 from coatcheck.control.problem import ControlProblem, Refusal
-from coatcheck.launcher.sandbox import SandboxProblem
 from coatcheck.platform.http_relay import NotReached, relay, session
+from coatcheck.sandbox.sandbox import SandboxProblem
 
 MAX_PASSAGES: Final = 128
 """At once: half of what one listener has room for (door.py), so that revoking always gets in."""

@@ -4,8 +4,8 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import Final
 
-from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
 from coatcheck.platform.errors import CoatcheckError
+from coatcheck.sandbox.sandbox import SandboxProblem, SandboxRefused
 from coatcheck.state.errors import Problem, StateError
 
 

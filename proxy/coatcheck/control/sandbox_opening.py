@@ -33,7 +33,7 @@ from coatcheck.durable.sandbox import (
     WantedVolume,
 )
 from coatcheck.durable.snapshotting import held_back
-from coatcheck.launcher.sandbox import Backend, SandboxProblem, trust_inside
+from coatcheck.sandbox.sandbox import Backend, SandboxProblem, trust_inside
 from coatcheck.state.errors import Problem
 
 PROXY_INSIDE: Final = "http://127.0.0.1:3128"
@@ -166,7 +166,7 @@ def _growth(wanted: NewSandbox) -> Growth | None:
 
 
 def _limits(wanted: NewSandbox) -> dict[str, int]:
-    """By `launcher.limits.LimitName`."""
+    """By `sandbox.limits.LimitName`."""
     asked = {
         "memory": wanted.memory_mib,
         "cpus": wanted.cpus,

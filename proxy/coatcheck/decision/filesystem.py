@@ -1,4 +1,4 @@
-"""What a policy says about a sandbox's files. `launcher/filesystem.py` enforces it."""
+"""What a policy says about a sandbox's files. `containers/filesystem.py` enforces it."""
 
 from dataclasses import dataclass
 

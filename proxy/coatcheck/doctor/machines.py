@@ -3,12 +3,12 @@
 import asyncio
 from pathlib import Path
 
+from coatcheck.containers.jail import find_qemu
 from coatcheck.doctor.finding import Finding, Subject, ok, warning
+from coatcheck.durable import accelerator
 from coatcheck.images.cache import find
 from coatcheck.images.problem import ImageError
-from coatcheck.launcher import accelerator
-from coatcheck.launcher.jail import find_qemu
-from coatcheck.launcher.machine import MachineError
+from coatcheck.sandbox.machine import MachineError
 
 _CLOSED_BY = {
     "user/max_user_namespaces": ("0", "sysctl user.max_user_namespaces=15000"),

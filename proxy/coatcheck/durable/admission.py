@@ -7,9 +7,9 @@ from typing import Final
 from coatcheck.durable.elastic import Elastic
 from coatcheck.durable.sandbox import Sandbox, WantedSandbox
 from coatcheck.durable.scaling import range_of
-from coatcheck.launcher.limits import LimitError, LimitName, Limits, choose
-from coatcheck.launcher.resources import Size
-from coatcheck.launcher.sandbox import (
+from coatcheck.sandbox.limits import LimitError, LimitName, Limits, choose
+from coatcheck.sandbox.resources import Size
+from coatcheck.sandbox.sandbox import (
     Backend,
     SandboxProblem,
     SandboxRefused,

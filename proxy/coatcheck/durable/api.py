@@ -7,7 +7,7 @@ from aiohttp.web import Request
 from coatcheck.durable.elastic import Initiator
 from coatcheck.durable.supervisor import DurableSupervisor
 from coatcheck.launcher.api import Ask
-from coatcheck.launcher.sandbox import SandboxState
+from coatcheck.sandbox.sandbox import SandboxState
 
 
 def posts(supervisor: DurableSupervisor) -> Mapping[str, Ask]:

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from coatcheck.containers.jail import find_qemu
 from coatcheck.decision.session import Isolation
+from coatcheck.durable import accelerator
 from coatcheck.images.cache import find
 from coatcheck.images.guest_programs import CompileError, agent
 from coatcheck.images.problem import ImageError
-from coatcheck.launcher import accelerator
-from coatcheck.launcher.jail import find_qemu
-from coatcheck.launcher.machine import MachineError
-from coatcheck.launcher.sandbox import (
+from coatcheck.sandbox.machine import MachineError
+from coatcheck.sandbox.sandbox import (
     AGENT,
     IDENTITIES,
     Backend,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from coatcheck.durable.autoscale import Autoscale
-from coatcheck.launcher.resources import Size
+from coatcheck.sandbox.resources import Size
 
 
 class Initiator(StrEnum):

@@ -19,10 +19,10 @@ from coatcheck.durable.elastic import Elastic, Initiator
 from coatcheck.durable.scaling import check_in_use, wanted
 from coatcheck.durable.sizing import NEARLY, Sizing
 from coatcheck.launcher.channel import Channel, ChannelBroken, StreamReset
-from coatcheck.launcher.limits import Limits, for_commands, said
-from coatcheck.launcher.machine import MachineError
-from coatcheck.launcher.resources import Size
-from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
+from coatcheck.sandbox.limits import Limits, for_commands, said
+from coatcheck.sandbox.machine import MachineError
+from coatcheck.sandbox.resources import Size
+from coatcheck.sandbox.sandbox import SandboxProblem, SandboxRefused
 
 logger = logging.getLogger("coatcheck.launcher")
 

@@ -19,7 +19,7 @@ from coatcheck.decision.session import Isolation, Session
 from coatcheck.durable.durability import RestorePoint
 from coatcheck.durable.sandbox import Admitted, ClaimFailed, Sandbox, SandboxIdentity, WantedSandbox
 from coatcheck.durable.sandboxes import Sandboxes
-from coatcheck.launcher.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
+from coatcheck.sandbox.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
 from coatcheck.state.database import Status
 from coatcheck.state.errors import Problem, StateError
 from coatcheck.state.state import State

@@ -2,9 +2,9 @@
 
 from coatcheck.durable.microvm import DurableMicroVM
 from coatcheck.durable.spec import DurableSpec
-from coatcheck.launcher.machine import Machine
 from coatcheck.launcher.machines import make_machine as make_plain
-from coatcheck.launcher.sandbox import Backend
+from coatcheck.sandbox.machine import Machine
+from coatcheck.sandbox.sandbox import Backend
 
 
 def make_machine(spec: DurableSpec) -> Machine:

@@ -9,7 +9,7 @@ from coatcheck.decision.ratelimit import Rate, Rates
 from coatcheck.durable.elastic import Initiator
 from coatcheck.durable.elasticity import Elasticity
 from coatcheck.launcher.metadata_http import Answer, Asked, Refused
-from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
+from coatcheck.sandbox.sandbox import SandboxProblem, SandboxRefused
 
 SCALE: Final = "/v1/scale"
 RATE: Final = Rate(count=12, period=60.0, burst=6)

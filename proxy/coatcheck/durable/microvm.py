@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from coatcheck.containers import jail
 from coatcheck.decision.session import Isolation
 from coatcheck.durable import paging
 from coatcheck.durable.private_memory import copy_own
@@ -23,11 +24,11 @@ from coatcheck.durable.snapshots.directory import (
 )
 from coatcheck.durable.snapshots.manifest import Manifest, Origin, Surroundings, open_key
 from coatcheck.durable.spec import Saving
-from coatcheck.launcher import device_state, disks, jail
-from coatcheck.launcher.machine import MachineError, MachineSpec, Remain, RemainKind
+from coatcheck.launcher import device_state, disks
 from coatcheck.launcher.microvm import MicroVM
 from coatcheck.launcher.qmp import Qmp
 from coatcheck.launcher.tasks import in_thread, together
+from coatcheck.sandbox.machine import MachineError, MachineSpec, Remain, RemainKind
 
 MIB = 1024 * 1024
 
@@ -41,7 +42,7 @@ class SavedMachine:
 
 
 class DurableMicroVM:
-    """One virtual machine over several QEMUs; see `launcher.machine.Machine`."""
+    """One virtual machine over several QEMUs; see `sandbox.machine.Machine`."""
 
     def __init__(self, spec: MachineSpec, saving: Saving, directory: Path) -> None:
         self.vm = MicroVM(spec, directory)

@@ -17,10 +17,10 @@ from coatcheck.durable.admission import check_room, has_room
 from coatcheck.durable.backends import Choice
 from coatcheck.durable.sandbox import Admitted, Sandbox
 from coatcheck.durable.warm_machine import Shape, WarmMachine, WarmState, shape_of, wanted_shape
-from coatcheck.launcher.limits import LimitError, LimitName, ceilings, choose
-from coatcheck.launcher.resources import Size
-from coatcheck.launcher.sandbox import Backend, SandboxRefused, SandboxState
 from coatcheck.platform.outage import Outage
+from coatcheck.sandbox.limits import LimitError, LimitName, ceilings, choose
+from coatcheck.sandbox.resources import Size
+from coatcheck.sandbox.sandbox import Backend, SandboxRefused, SandboxState
 from coatcheck.settings.daemon import Settings
 
 REFILL_SECONDS: Final = 0.5

@@ -13,9 +13,9 @@ from coatcheck.durable.spec import DurableSpec
 from coatcheck.durable.unbound import Unbound
 from coatcheck.launcher.channel import Channel
 from coatcheck.launcher.egress import Egress
-from coatcheck.launcher.machine import Machine, MachineError
-from coatcheck.launcher.sandbox import Ending
 from coatcheck.launcher.trust import BrowserTrust, digest, for_browsers, provide
+from coatcheck.sandbox.machine import Machine, MachineError
+from coatcheck.sandbox.sandbox import Ending
 
 ASLEEP: Final = "asleep"
 """Below a sandbox's `store`: what it fell asleep as."""

@@ -18,8 +18,8 @@ from coatcheck.durable.lifecycle import MIN_SNAPSHOT_SECONDS
 from coatcheck.durable.recovery import ATTEMPTS, PAUSES, WITHIN_SECONDS, Step, next_step
 from coatcheck.durable.sandbox import Sandbox
 from coatcheck.durable.sandboxes import Sandboxes
-from coatcheck.launcher.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
 from coatcheck.platform.errors import CoatcheckError
+from coatcheck.sandbox.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
 from coatcheck.telemetry.events import SandboxChange
 
 TICK_SECONDS: Final = 1.0

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Final
 
 from coatcheck.durable.sandbox import Sandbox
-from coatcheck.launcher.sandbox import Ending, SandboxState
+from coatcheck.sandbox.sandbox import Ending, SandboxState
 
 ATTEMPTS: Final = 3
 WITHIN_SECONDS: Final = 600.0

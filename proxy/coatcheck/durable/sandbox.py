@@ -11,9 +11,9 @@ from coatcheck.decision.session import Isolation
 from coatcheck.durable.backends import Choice
 from coatcheck.durable.durability import Durability
 from coatcheck.durable.elastic import Elastic, Growth
-from coatcheck.launcher.limits import Limits
-from coatcheck.launcher.resources import Resources
-from coatcheck.launcher.sandbox import Backend, Ending, SandboxState
+from coatcheck.sandbox.limits import Limits
+from coatcheck.sandbox.resources import Resources
+from coatcheck.sandbox.sandbox import Backend, Ending, SandboxState
 
 
 @dataclass(frozen=True, slots=True)

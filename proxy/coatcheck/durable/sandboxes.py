@@ -18,8 +18,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from coatcheck.certificates.trust import TrustFiles
+from coatcheck.containers.cgroup import remove as remove_cgroup
 from coatcheck.durable import run_directory
 from coatcheck.durable.admission import decide, too_many
+from coatcheck.durable.asking import (
+    ANSWER_SECONDS,
+    SupervisorSilent,
+    ask_supervisor,
+    kill_supervisor,
+)
 from coatcheck.durable.backends import Backends, Choice
 from coatcheck.durable.durability import RestorePoint
 from coatcheck.durable.elastic import Initiator
@@ -30,16 +37,9 @@ from coatcheck.durable.starting import claim, event_of, first_event, refusal_of,
 from coatcheck.durable.states import Entry, Event, State
 from coatcheck.durable.store import Record, SandboxStore
 from coatcheck.durable.warm_machine import ClaimError, WarmMachine
-from coatcheck.launcher.asking import (
-    ANSWER_SECONDS,
-    SupervisorSilent,
-    ask_supervisor,
-    kill_supervisor,
-)
-from coatcheck.launcher.cgroup import remove as remove_cgroup
-from coatcheck.launcher.limits import ceilings
-from coatcheck.launcher.resources import Size
-from coatcheck.launcher.sandbox import Backend, Ending, SandboxProblem, SandboxRefused, SandboxState
+from coatcheck.sandbox.limits import ceilings
+from coatcheck.sandbox.resources import Size
+from coatcheck.sandbox.sandbox import Backend, Ending, SandboxProblem, SandboxRefused, SandboxState
 from coatcheck.settings.daemon import Settings
 from coatcheck.state.sessions import OWN_SANDBOX
 from coatcheck.telemetry.events import SandboxChange, SandboxEvent

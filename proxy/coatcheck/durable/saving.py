@@ -19,12 +19,12 @@ from coatcheck.durable.snapshots.store import Store
 from coatcheck.durable.spec import DurableSpec
 from coatcheck.launcher.agent import AgentError
 from coatcheck.launcher.channel import Channel, ChannelBroken
-from coatcheck.launcher.machine import MachineError
 from coatcheck.launcher.operations import cancelled
-from coatcheck.launcher.refusal import refuse
-from coatcheck.launcher.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
 from coatcheck.launcher.tasks import in_thread
 from coatcheck.launcher.trust import digest
+from coatcheck.sandbox.machine import MachineError
+from coatcheck.sandbox.refusal import refuse
+from coatcheck.sandbox.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
 
 SAVE_SECONDS: Final = 600.0
 """For a machine to be copied, or to be loaded again: 64 GiB at a slow disk's 100 MiB a second."""

@@ -6,8 +6,8 @@ from coatcheck.durable.elastic import (
     Initiator,
     Scaling,
 )
-from coatcheck.launcher.resources import Size
-from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
+from coatcheck.sandbox.resources import Size
+from coatcheck.sandbox.sandbox import SandboxProblem, SandboxRefused
 
 CEILING_TO_FLOOR = 16
 """A guest's kernel keeps 16 MiB of tables for each GiB that it could have, out of what it has now: beyond

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from coatcheck.launcher.cgroup import Cgroup
+from coatcheck.containers.cgroup import Cgroup
 from coatcheck.launcher.emulator import Emulator, beside_mib
-from coatcheck.launcher.machine import MachineError, MachineSpec
 from coatcheck.launcher.qmp import Qmp
-from coatcheck.launcher.resources import Size
+from coatcheck.sandbox.machine import MachineError, MachineSpec
+from coatcheck.sandbox.resources import Size
 
 MIB: Final = 1024 * 1024
 BALLOON: Final = "balloon"

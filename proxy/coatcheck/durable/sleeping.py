@@ -15,9 +15,9 @@ from coatcheck.durable.saving import FAILURES, SAVE_SECONDS, Saver
 from coatcheck.durable.spec import DurableSpec
 from coatcheck.launcher.agent import set_clock
 from coatcheck.launcher.channel import Channel
-from coatcheck.launcher.refusal import refuse
-from coatcheck.launcher.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
 from coatcheck.launcher.supervisor import Supervisor
+from coatcheck.sandbox.refusal import refuse
+from coatcheck.sandbox.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
 
 RETRY_SECONDS: Final = 30.0
 """Until a machine that could not be woken for an answer is tried again: its host may have room then."""

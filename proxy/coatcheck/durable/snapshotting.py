@@ -8,7 +8,7 @@ from coatcheck.decision.policy import Policy
 from coatcheck.durable.incarnations import SAVE_SECONDS
 from coatcheck.durable.sandbox import Sandbox
 from coatcheck.durable.sandboxes import Sandboxes
-from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
+from coatcheck.sandbox.sandbox import SandboxProblem, SandboxRefused
 from coatcheck.state.state import State
 from coatcheck.telemetry.events import SandboxChange
 

@@ -10,17 +10,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
+from coatcheck.containers.processes import has_ended
 from coatcheck.durable.sandbox import (
     Admitted,
     Sandbox,
     SandboxIdentity,
 )
 from coatcheck.durable.spec import DurableSpec, dumps
-from coatcheck.launcher.limits import ceilings
-from coatcheck.launcher.machine import MachineSpec, Volume
-from coatcheck.launcher.processes import has_ended
-from coatcheck.launcher.sandbox import IDENTITIES
 from coatcheck.launcher.spec import Identity, SupervisorSpec
+from coatcheck.sandbox.limits import ceilings
+from coatcheck.sandbox.machine import MachineSpec, Volume
+from coatcheck.sandbox.sandbox import IDENTITIES
 from coatcheck.settings.daemon import Settings, process_environment
 
 FIRST_UID: Final = 1000

@@ -22,8 +22,8 @@ from coatcheck.durable.spawning import (
 )
 from coatcheck.durable.store import SandboxStore
 from coatcheck.durable.warm_machine import WarmMachine
-from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
 from coatcheck.platform.private_files import open_private_directory
+from coatcheck.sandbox.sandbox import SandboxProblem, SandboxRefused
 from coatcheck.settings.daemon import Settings
 from coatcheck.telemetry.events import SandboxChange, SandboxEvent
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from coatcheck.durable.sandbox import Sandbox, WantedSandbox
-from coatcheck.launcher.sandbox import Backend, SandboxState
+from coatcheck.sandbox.sandbox import Backend, SandboxState
 from coatcheck.telemetry.events import SandboxChange
 
 logger = logging.getLogger("coatcheck.launcher")

@@ -14,8 +14,8 @@ from coatcheck.durable.incarnations import POLL_SECONDS, Take
 from coatcheck.durable.sandbox import Sandbox
 from coatcheck.durable.sandboxes import Sandboxes
 from coatcheck.durable.snapshotting import check_savable
-from coatcheck.launcher.sandbox import Ending, SandboxState
 from coatcheck.platform.errors import CoatcheckError
+from coatcheck.sandbox.sandbox import Ending, SandboxState
 from coatcheck.state.state import State
 
 AT_ONCE: Final = 2

@@ -39,12 +39,12 @@ from coatcheck.durable.snapshots.directory import Snapshot
 from coatcheck.durable.snapshots.manifest import SnapshotError
 from coatcheck.durable.snapshots.store import Entry, Store
 from coatcheck.durable.spec import DurableSpec, IdleAction, Saving
-from coatcheck.launcher.sandbox import (
+from coatcheck.platform.private_files import open_private_directory, write_atomically
+from coatcheck.sandbox.sandbox import (
     Backend,
     SandboxProblem,
     SandboxRefused,
 )
-from coatcheck.platform.private_files import open_private_directory, write_atomically
 from coatcheck.settings.daemon import Settings
 
 RECORD: Final = "sandbox.json"

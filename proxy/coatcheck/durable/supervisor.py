@@ -20,10 +20,10 @@ from coatcheck.durable.spec import DurableSpec, IdleAction
 from coatcheck.durable.unbound import Unbound
 from coatcheck.launcher.boot import Boot
 from coatcheck.launcher.channel import Channel
-from coatcheck.launcher.machine import Machine
 from coatcheck.launcher.metadata import MetadataService
-from coatcheck.launcher.sandbox import Ending, SandboxState
 from coatcheck.launcher.supervisor import Extension, Supervisor
+from coatcheck.sandbox.machine import Machine
+from coatcheck.sandbox.sandbox import Ending, SandboxState
 
 _SLEEPS_ON: Final = frozenset({None, Ending.DAEMON_GONE, Ending.SESSION_OVER})
 """Ends of its supervisor, or of its authority, and not of a sandbox that sleeps: another one wakes it."""

@@ -17,9 +17,9 @@ from coatcheck.durable.microvm import DurableMicroVM
 from coatcheck.durable.spec import DurableSpec, loads
 from coatcheck.launcher.agent import AgentError
 from coatcheck.launcher.channel import Channel, ChannelBroken, Stream, StreamReset
-from coatcheck.launcher.machine import Machine, MachineError
 from coatcheck.launcher.preparing import configure, hello
 from coatcheck.launcher.trust import digest, for_browsers, provide
+from coatcheck.sandbox.machine import Machine, MachineError
 
 READY: Final = b"ready\n"
 CLAIMED: Final = b"claimed\n"

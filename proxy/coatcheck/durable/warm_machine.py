@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from coatcheck.certificates.trust import TrustFiles
+from coatcheck.containers.cgroup import remove as remove_cgroup
 from coatcheck.decision.session import Isolation
 from coatcheck.durable import run_directory
 from coatcheck.durable.backends import Choice
@@ -28,13 +29,12 @@ from coatcheck.durable.spawning import (
 )
 from coatcheck.durable.spec import DurableSpec, dumps
 from coatcheck.durable.unbound import CLAIMED, READY
-from coatcheck.launcher.cgroup import remove as remove_cgroup
-from coatcheck.launcher.limits import Limits, ceilings
-from coatcheck.launcher.machine import MachineSpec
-from coatcheck.launcher.resources import Resources
-from coatcheck.launcher.sandbox import AGENT, Backend
 from coatcheck.launcher.spec import Identity, SupervisorSpec
 from coatcheck.platform.private_files import open_private_directory
+from coatcheck.sandbox.limits import Limits, ceilings
+from coatcheck.sandbox.machine import MachineSpec
+from coatcheck.sandbox.resources import Resources
+from coatcheck.sandbox.sandbox import AGENT, Backend
 from coatcheck.settings.daemon import Settings
 
 CLAIM_SECONDS: Final = 20.0

@@ -12,7 +12,7 @@ from coatcheck.inspection.holdings import Holdings
 from coatcheck.inspection.scan_targets import Subject, place_of
 from coatcheck.inspection.scanner import ScanFailed, Scanned, Scanner
 from coatcheck.inspection.statement import compose, result_of, sign
-from coatcheck.launcher.sandbox import SandboxRefused
+from coatcheck.sandbox.sandbox import SandboxRefused
 from coatcheck.telemetry.audit.checkpoint import CheckpointSigner
 from coatcheck.telemetry.audit.log import AuditUnavailable
 from coatcheck.telemetry.events import Event, Inspected

@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class PlaceKind(StrEnum):
-    """As `launcher.machine.RemainKind`: they come from another process, as JSON."""
+    """As `sandbox.machine.RemainKind`: they come from another process, as JSON."""
 
     MEMORY = "memory"
     DISK = "disk"

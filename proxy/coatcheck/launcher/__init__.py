@@ -1,4 +1,4 @@
-"""One sandbox: boot, exec, files, ports, limits, lease, end. Speaks to its daemon through the control API.
+"""The minimal microVM launcher: boot, exec, files, ports, limits, lease. Its daemon is the control API.
 
-May import: certificates, telemetry, client, settings, platform, decision.
+May import: containers, sandbox, certificates, telemetry, client, settings, platform, decision.
 """

@@ -23,9 +23,9 @@ async def _supervise(spec: SupervisorSpec) -> None:
     from coatcheck.client.control import ControlClient
     from coatcheck.launcher.api import serving
     from coatcheck.launcher.boot import Boot
-    from coatcheck.launcher.limits import said
     from coatcheck.launcher.metadata import MetadataService
     from coatcheck.launcher.supervisor import Supervisor
+    from coatcheck.sandbox.limits import said
 
     client = ControlClient(spec.control, timeout=ANSWER_SECONDS)
     metadata = MetadataService(client, spec.id, lambda: said(spec.limits))

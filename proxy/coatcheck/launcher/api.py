@@ -16,17 +16,17 @@ from aiohttp.web import (
 )
 from yarl import URL
 
-from coatcheck.launcher.asking import SOCKET
 from coatcheck.launcher.channel import ChannelBroken, StreamReset
 from coatcheck.launcher.commands import serve_command
 from coatcheck.launcher.files import refused, send_file, take_file
-from coatcheck.launcher.machine import MachineError
 from coatcheck.launcher.ports import GuestConnector, serve_port
-from coatcheck.launcher.refusal import of_agent
-from coatcheck.launcher.sandbox import Ending, SandboxRefused
-from coatcheck.launcher.sandbox import SandboxProblem as Problem
+from coatcheck.launcher.spec import SOCKET
 from coatcheck.launcher.supervisor import Supervisor
 from coatcheck.platform.http_relay import MAX_MESSAGE, NotReached, relay, session
+from coatcheck.sandbox.machine import MachineError
+from coatcheck.sandbox.refusal import of_agent
+from coatcheck.sandbox.sandbox import Ending, SandboxRefused
+from coatcheck.sandbox.sandbox import SandboxProblem as Problem
 
 STOP_SECONDS: Final = 1.0
 """For what still runs when the sandbox ends: it has been told."""

@@ -7,11 +7,11 @@ from typing import Final, Protocol
 
 from coatcheck.launcher.channel import Channel
 from coatcheck.launcher.egress import Egress
-from coatcheck.launcher.machine import Machine
 from coatcheck.launcher.preparing import configure, hello
-from coatcheck.launcher.sandbox import Ending
 from coatcheck.launcher.spec import SupervisorSpec
 from coatcheck.launcher.trust import BrowserTrust, for_browsers, provide
+from coatcheck.sandbox.machine import Machine
+from coatcheck.sandbox.sandbox import Ending
 
 CONFIGURE_SECONDS: Final = 30.0
 

@@ -19,12 +19,12 @@ from aiohttp import WSMsgType
 from aiohttp.web import WebSocketResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from coatcheck.containers.filesystem import wrap
 from coatcheck.launcher.channel import ChannelBroken, Note, Stream, StreamReset
-from coatcheck.launcher.filesystem import wrap
-from coatcheck.launcher.limits import LimitName, OutputBound, explain
-from coatcheck.launcher.refusal import of_agent, refusal
-from coatcheck.launcher.sandbox import SandboxProblem as Problem
 from coatcheck.launcher.supervisor import Notice, Supervisor
+from coatcheck.sandbox.limits import LimitName, OutputBound, explain
+from coatcheck.sandbox.refusal import of_agent, refusal
+from coatcheck.sandbox.sandbox import SandboxProblem as Problem
 
 STDOUT: Final = b"\x01"
 STDERR: Final = b"\x02"

@@ -4,8 +4,8 @@ import socket
 from collections.abc import Sequence
 from typing import Final
 
-from coatcheck.launcher.machine import MachineSpec
 from coatcheck.launcher.qemu import Disk, Hardware
+from coatcheck.sandbox.machine import MachineSpec
 
 CONTROL, CHANNEL, CONSOLE, KERNEL, INITRD, MEMORY, FIRST_DISK = 3, 6, 7, 8, 9, 10, 11
 """4 and 5 are bubblewrap's own."""

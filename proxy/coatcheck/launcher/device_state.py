@@ -9,8 +9,8 @@ import asyncio
 import os
 from typing import Final
 
-from coatcheck.launcher.machine import MachineError
 from coatcheck.launcher.qmp import Qmp, QmpError
+from coatcheck.sandbox.machine import MachineError
 
 SECONDS: Final = 30.0
 """For some 20 KiB."""

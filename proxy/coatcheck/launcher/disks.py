@@ -12,13 +12,13 @@ import shutil
 import stat
 from pathlib import Path
 
-from coatcheck.launcher.machine import MachineError, Volume
 from coatcheck.platform.private_files import (
     PrivateFileError,
     check_private_directory,
     lock_directory,
     open_private_directory,
 )
+from coatcheck.sandbox.machine import MachineError, Volume
 
 MIB = 1024 * 1024
 SMALLEST_MIB = 16

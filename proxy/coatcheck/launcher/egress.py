@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from coatcheck.launcher.channel import ChannelBroken, Chunk, Stream, StreamReset
-from coatcheck.launcher.limits import TokenBucket
 from coatcheck.launcher.spec import Identity
+from coatcheck.sandbox.limits import TokenBucket
 
 CHUNK: Final = 128 * 1024
 """Bytes read from a session's socket at once."""

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+from coatcheck.containers import jail
+from coatcheck.containers.bubblewrap import Bubblewrap
+from coatcheck.containers.cgroup import Cgroup
 from coatcheck.decision.session import Isolation
-from coatcheck.launcher import jail
-from coatcheck.launcher.bubblewrap import Bubblewrap
-from coatcheck.launcher.cgroup import Cgroup
 from coatcheck.launcher.console import Console
-from coatcheck.launcher.limits import LimitName
-from coatcheck.launcher.machine import MachineError, MachineSpec
 from coatcheck.launcher.qemu import TRANSLATIONS_MIB, Hardware, arguments
 from coatcheck.launcher.qmp import Event, Qmp, QmpError
 from coatcheck.launcher.tasks import in_thread
+from coatcheck.sandbox.limits import LimitName
+from coatcheck.sandbox.machine import MachineError, MachineSpec
 
 MIB = 1024 * 1024
 OVERHEAD_MIB = 256

@@ -6,9 +6,9 @@ from typing import Final
 from aiohttp.web import Request, Response, StreamResponse, json_response
 
 from coatcheck.launcher.channel import ChannelBroken, Chunk, Note, StreamReset
-from coatcheck.launcher.refusal import of_agent, refusal
-from coatcheck.launcher.sandbox import SandboxProblem as Problem
 from coatcheck.launcher.supervisor import Supervisor
+from coatcheck.sandbox.refusal import of_agent, refusal
+from coatcheck.sandbox.sandbox import SandboxProblem as Problem
 
 IDLE_SECONDS: Final = 60.0
 """Without a byte either way: who sends or reads a file and stops is let go."""

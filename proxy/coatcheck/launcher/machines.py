@@ -1,10 +1,10 @@
 """From a spec to the machine that it asks for. Imports little: a guest boots while the rest is loaded."""
 
-from coatcheck.launcher.machine import Machine, MachineError
+from coatcheck.containers.namespace import NamespaceMachine
 from coatcheck.launcher.microvm import MicroVM
-from coatcheck.launcher.namespace import NamespaceMachine
-from coatcheck.launcher.sandbox import Backend
 from coatcheck.launcher.spec import SupervisorSpec
+from coatcheck.sandbox.machine import Machine, MachineError
+from coatcheck.sandbox.sandbox import Backend
 
 
 def make_machine(spec: SupervisorSpec) -> Machine:

@@ -10,14 +10,15 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+from coatcheck.containers import jail
 from coatcheck.decision.session import Isolation
-from coatcheck.launcher import descriptors, device_state, disks, jail
+from coatcheck.launcher import descriptors, device_state, disks
 from coatcheck.launcher.emulator import Emulator
-from coatcheck.launcher.limits import LimitName
-from coatcheck.launcher.machine import MachineError, MachineSpec, Remain, RemainKind
 from coatcheck.launcher.qmp import Qmp
 from coatcheck.launcher.tasks import together
 from coatcheck.launcher.time_stamp_counter import tsc_khz
+from coatcheck.sandbox.limits import LimitName
+from coatcheck.sandbox.machine import MachineError, MachineSpec, Remain, RemainKind
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -16,9 +16,9 @@ from aiohttp.web import WebSocketResponse
 
 from coatcheck.launcher.channel import Channel, ChannelBroken, Chunk, Stream, StreamReset
 from coatcheck.launcher.egress import splice
-from coatcheck.launcher.refusal import of_agent, refusal
-from coatcheck.launcher.sandbox import SandboxProblem as Problem
 from coatcheck.launcher.supervisor import Supervisor
+from coatcheck.sandbox.refusal import of_agent, refusal
+from coatcheck.sandbox.sandbox import SandboxProblem as Problem
 
 if TYPE_CHECKING:
     from aiohttp.tracing import Trace

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from coatcheck.launcher.channel import Channel
-from coatcheck.launcher.limits import for_commands
 from coatcheck.launcher.metadata import MetadataService
-from coatcheck.launcher.sandbox import Backend
 from coatcheck.launcher.spec import Identity, SupervisorSpec
+from coatcheck.sandbox.limits import for_commands
+from coatcheck.sandbox.sandbox import Backend
 
 logger = logging.getLogger("coatcheck.launcher")
 

@@ -53,7 +53,7 @@ async def live(
     run: Callable[[], Awaitable[tuple[object, str]]],
 ) -> None:
     """Until it ended; a signal ends it."""
-    from coatcheck.launcher.sandbox import Ending
+    from coatcheck.sandbox.sandbox import Ending
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from coatcheck.launcher.machine import MachineError
+from coatcheck.sandbox.machine import MachineError
 
 ANSWER_SECONDS = 20.0
 """QEMU answers in milliseconds; on a host that is starved of CPU, in seconds."""

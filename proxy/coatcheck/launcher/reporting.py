@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from coatcheck.client.control import ControlClient, ControlError
-from coatcheck.launcher.sandbox import Ending, SandboxState
 from coatcheck.launcher.spec import SupervisorSpec
+from coatcheck.sandbox.sandbox import Ending, SandboxState
 
 logger = logging.getLogger("coatcheck.launcher")
 

@@ -8,12 +8,14 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 
 from coatcheck.decision.filesystem import Filesystem
-from coatcheck.launcher.limits import Limits
-from coatcheck.launcher.machine import MachineSpec
-from coatcheck.launcher.sandbox import Backend
+from coatcheck.sandbox.limits import Limits
+from coatcheck.sandbox.machine import MachineSpec
+from coatcheck.sandbox.sandbox import Backend
 
 MAX_BYTES = 4 * 1024 * 1024
 """A thousand handles with their variables."""
+SOCKET: Final = "api.sock"
+"""In the sandbox's directory: where its supervisor answers the daemon."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,21 +14,21 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from coatcheck.client.control import ControlClient
+from coatcheck.containers.namespace import NamespaceMachine
 from coatcheck.launcher.agent import AgentError, set_clock
 from coatcheck.launcher.boot import Beginning, Boot
 from coatcheck.launcher.channel import Channel, ChannelBroken, StreamReset
 from coatcheck.launcher.egress import Egress
-from coatcheck.launcher.limits import LimitName
-from coatcheck.launcher.machine import Machine, MachineError
 from coatcheck.launcher.metadata import MetadataService
-from coatcheck.launcher.namespace import NamespaceMachine
 from coatcheck.launcher.operations import OperationQueue
 from coatcheck.launcher.preparing import environment
 from coatcheck.launcher.presence import Presence
-from coatcheck.launcher.refusal import of_agent, refusal
 from coatcheck.launcher.reporting import Reporter
-from coatcheck.launcher.sandbox import Ending, SandboxRefused, SandboxState
 from coatcheck.launcher.spec import SupervisorSpec
+from coatcheck.sandbox.limits import LimitName
+from coatcheck.sandbox.machine import Machine, MachineError
+from coatcheck.sandbox.refusal import of_agent, refusal
+from coatcheck.sandbox.sandbox import Ending, SandboxRefused, SandboxState
 
 logger = logging.getLogger("coatcheck.launcher")
 

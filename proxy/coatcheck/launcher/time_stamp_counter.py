@@ -12,7 +12,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 
-from coatcheck.launcher.machine import MachineError
+from coatcheck.sandbox.machine import MachineError
 
 _RDTSC = bytes.fromhex("0f31 48c1e220 4809d0 c3")
 """rdtsc; shl rdx, 32; or rax, rdx; ret"""

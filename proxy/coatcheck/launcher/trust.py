@@ -12,9 +12,9 @@ from typing import Final
 from coatcheck.certificates.authority import CertificateError
 from coatcheck.certificates.trust import write_nss_database
 from coatcheck.launcher.channel import Channel, StreamReset
-from coatcheck.launcher.sandbox import trust_inside
 from coatcheck.launcher.spec import Identity
 from coatcheck.launcher.tasks import together
+from coatcheck.sandbox.sandbox import trust_inside
 
 SYSTEM_BUNDLE: Final = PurePosixPath("/etc/ssl/certs/ca-certificates.crt")
 """Where programs look that heed no variable (Debian, Ubuntu, Alpine, Arch)."""

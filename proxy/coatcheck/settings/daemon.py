@@ -274,7 +274,7 @@ class Settings(PageSettings, SharedStateSettings, BaseSettings):
         10_000, gt=0, description="Maximum number of live sessions. Each takes about 10 kB of memory."
     )
 
-    # --- what one sandbox may take at most; the defaults are in `launcher/limits.py` ---
+    # --- what one sandbox may take at most; the defaults are in `sandbox/limits.py` ---
     sandbox_max_memory: int = Field(
         8192,
         ge=64,

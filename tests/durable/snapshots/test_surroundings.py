@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from coatcheck.containers import jail
 from coatcheck.decision.session import Isolation
 from coatcheck.durable.snapshots import surroundings
 from coatcheck.durable.snapshots.manifest import SnapshotError, Surroundings
-from coatcheck.launcher import jail
-from coatcheck.launcher.machine import MachineSpec
-from coatcheck.launcher.resources import Resources
+from coatcheck.sandbox.machine import MachineSpec
+from coatcheck.sandbox.resources import Resources
 from tests.durable.snapshots.test_manifest import HERE
 
 

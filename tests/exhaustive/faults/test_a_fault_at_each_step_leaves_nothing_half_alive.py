@@ -20,8 +20,8 @@ from coatcheck.durable.sleeping import Sleeper
 from coatcheck.durable.spec import Saving
 from coatcheck.launcher import agent
 from coatcheck.launcher.channel import ChannelBroken
-from coatcheck.launcher.machine import MachineError
-from coatcheck.launcher.sandbox import Ending, SandboxRefused, SandboxState
+from coatcheck.sandbox.machine import MachineError
+from coatcheck.sandbox.sandbox import Ending, SandboxRefused, SandboxState
 from tests.durable.lives import COPY, DurableLife, life
 from tests.durable.scripted import DurableMachine
 from tests.durable.test_saving import kept, left

@@ -11,7 +11,7 @@ import pytest
 
 from coatcheck.client.control import ControlClient
 from coatcheck.client.sandbox import SandboxClient
-from coatcheck.launcher.asking import supervisor_pid
+from coatcheck.durable.asking import supervisor_pid
 from tests.exhaustive.faults.daemon_and_origin import daemon_and_origin
 from tests.known_secrets import known_secret
 from tests.sandboxes import _alive, _groups, family, image_cache, until

@@ -16,7 +16,7 @@ import pytest_asyncio
 from coatcheck.client.control import ControlClient, ControlError
 from coatcheck.client.sandbox import Sandbox, SandboxClient
 from coatcheck.control.problem import ControlProblem
-from coatcheck.launcher.sandbox import SandboxProblem
+from coatcheck.sandbox.sandbox import SandboxProblem
 from tests.exhaustive.faults.forking_daemon import FORK
 from tests.launcher.steps import Step, right_before, steps_of
 from tests.sandboxes import WANTED, Place, family, image_cache, nothing_left, place, until

@@ -71,7 +71,7 @@ def test_its_environment_is_handles_proxy_and_trust(outlet: Outlet) -> None:
 
 
 async def test_what_runs_inside_is_filtered(outlet: Outlet, tmp_path: Path) -> None:
-    """AF_VSOCK knows no namespaces; `launcher.seccomp` is tested by itself."""
+    """AF_VSOCK knows no namespaces; `containers.seccomp` is tested by itself."""
     async with await asyncio.start_unix_server(_upper, outlet.socket):
         async with open_sandbox(probe(), outlet, tmp_path) as sandbox:
             await sandbox.run("attempts.py", [])  # by now it runs

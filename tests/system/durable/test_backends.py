@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from coatcheck.decision.session import Isolation
+from coatcheck.durable import accelerator
+from coatcheck.durable.accelerator import Verdict
 from coatcheck.durable.backends import Backends
-from coatcheck.launcher import accelerator
-from coatcheck.launcher.accelerator import Verdict
-from coatcheck.launcher.sandbox import Backend, SandboxProblem, SandboxRefused
+from coatcheck.sandbox.sandbox import Backend, SandboxProblem, SandboxRefused
 from coatcheck.settings.daemon import Settings
 
 pytestmark = pytest.mark.needs_debian("bwrap", "cc", "qemu-system-x86_64")

@@ -18,12 +18,12 @@ from coatcheck.durable.supervisor import DurableSupervisor
 from coatcheck.launcher.agent import AgentError, set_clock
 from coatcheck.launcher.channel import ChannelBroken
 from coatcheck.launcher.frames import Fields, Kind, encode
-from coatcheck.launcher.machine import MachineError
 from coatcheck.launcher.metadata import MetadataService
 from coatcheck.launcher.mux import Event, WasReset
-from coatcheck.launcher.sandbox import Ending, SandboxState
 from coatcheck.launcher.spec import SupervisorSpec
 from coatcheck.launcher.trust import digest
+from coatcheck.sandbox.machine import MachineError
+from coatcheck.sandbox.sandbox import Ending, SandboxState
 from tests.durable.lives import COPY, DurableLife, durable_spec, life
 from tests.durable.snapshots.test_manifest import MANIFEST
 from tests.launcher.guest.inhabited import AS_ROOT, Inhabited, inhabited, read_until, spoken_with, started

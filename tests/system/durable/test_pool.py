@@ -24,8 +24,8 @@ from coatcheck.client.sandbox import SandboxClient
 from coatcheck.durable import admission, starting, warm_machine
 from coatcheck.durable.pool import EMPTY, FROM_POOL, OTHER_SHAPE, Pool
 from coatcheck.durable.warm_machine import WarmMachine, WarmState
-from coatcheck.launcher.resources import Size
-from coatcheck.launcher.sandbox import SandboxRefused
+from coatcheck.sandbox.resources import Size
+from coatcheck.sandbox.sandbox import SandboxRefused
 from tests.known_secrets import needles
 from tests.sandboxes import SECONDS, WANTED, Place, family, nothing_left, place, supervisors, until
 from tests.upstreams import UpstreamTls

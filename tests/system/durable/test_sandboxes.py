@@ -15,7 +15,7 @@ import pytest_asyncio
 from coatcheck.client.control import ControlError
 from coatcheck.client.sandbox import Sandbox
 from coatcheck.durable.sandboxes import Sandboxes
-from coatcheck.launcher.sandbox import Backend, SandboxRefused, SandboxState
+from coatcheck.sandbox.sandbox import Backend, SandboxRefused, SandboxState
 from coatcheck.settings.daemon import Settings
 from coatcheck.state.sessions import OWN_SANDBOX, SANDBOX_SOCKETS
 from coatcheck.telemetry.events import SandboxEvent

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from coatcheck.containers import cgroup
 from coatcheck.durable import elasticity
 from coatcheck.durable.autoscale import Autoscale
 from coatcheck.durable.elastic import Elastic
@@ -20,11 +21,10 @@ from coatcheck.durable.elasticity import Elasticity, Means
 from coatcheck.durable.microvm import DurableMicroVM
 from coatcheck.durable.sizing import NEARLY, Sizing, Use
 from coatcheck.durable.spec import Saving
-from coatcheck.launcher import cgroup
 from coatcheck.launcher.channel import Channel
-from coatcheck.launcher.limits import Limits
-from coatcheck.launcher.machine import MachineError
-from coatcheck.launcher.resources import Resources, Size
+from coatcheck.sandbox.limits import Limits
+from coatcheck.sandbox.machine import MachineError
+from coatcheck.sandbox.resources import Resources, Size
 from tests.durable.test_elasticity import Daemon, nobody
 from tests.launcher import tiny
 from tests.launcher.scripted import ScriptedMachine

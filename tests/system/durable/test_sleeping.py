@@ -13,13 +13,13 @@ import pytest
 from coatcheck.client.control import ControlError
 from coatcheck.durable import sleeping
 from coatcheck.durable.api import posts
+from coatcheck.durable.asking import ask_supervisor
 from coatcheck.durable.spec import IdleAction, Saving
 from coatcheck.launcher.api import serving
-from coatcheck.launcher.asking import ask_supervisor
 from coatcheck.launcher.channel import ChannelBroken
-from coatcheck.launcher.machine import MachineError
 from coatcheck.launcher.mux import Data, Event
-from coatcheck.launcher.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
+from coatcheck.sandbox.machine import MachineError
+from coatcheck.sandbox.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
 from tests.durable.lives import COPY, life
 from tests.durable.scripted import DurableMachine
 from tests.durable.test_saving import kept, left

@@ -21,11 +21,11 @@ from coatcheck.images.build import build
 from coatcheck.images.cache import find
 from coatcheck.images.parts import Source
 from coatcheck.images.problem import ImageError
-from coatcheck.launcher.machine import MachineSpec
 from coatcheck.launcher.metadata import MetadataService
-from coatcheck.launcher.resources import Resources
-from coatcheck.launcher.sandbox import Backend, Ending, SandboxState
 from coatcheck.launcher.supervisor import Supervisor
+from coatcheck.sandbox.machine import MachineSpec
+from coatcheck.sandbox.resources import Resources
+from coatcheck.sandbox.sandbox import Backend, Ending, SandboxState
 from coatcheck.settings.daemon import Settings
 from tests.durable.lives import durable_spec
 from tests.launcher.guest.inhabited import Inhabited, Output

@@ -12,9 +12,9 @@ import pytest_asyncio
 
 from coatcheck.client.sandbox import Sandbox, SandboxClient
 from coatcheck.durable import reconcile, recovery
+from coatcheck.durable.asking import supervisor_pid
 from coatcheck.durable.durability import Saved
-from coatcheck.launcher.asking import supervisor_pid
-from coatcheck.launcher.sandbox import SandboxState
+from coatcheck.sandbox.sandbox import SandboxState
 from tests.sandboxes import WANTED, Place, image_cache, place
 from tests.upstreams import UpstreamTls
 

@@ -14,9 +14,9 @@ from coatcheck.decision.session import Isolation
 from coatcheck.inspection.holdings import Holdings
 from coatcheck.inspection.inspector import Inspector
 from coatcheck.inspection.residue import Value
-from coatcheck.launcher.machine import MachineSpec
 from coatcheck.launcher.microvm import MicroVM
-from coatcheck.launcher.resources import Resources
+from coatcheck.sandbox.machine import MachineSpec
+from coatcheck.sandbox.resources import Resources
 from coatcheck.telemetry.audit.checkpoint import CheckpointSigner
 from tests.known_secrets import known_secret
 from tests.launcher import tiny

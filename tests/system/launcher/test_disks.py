@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from coatcheck.launcher.disks import make_memory, make_overlay, make_volume, open_volume, volume_file
-from coatcheck.launcher.machine import MachineError, Volume
+from coatcheck.sandbox.machine import MachineError, Volume
 
 pytestmark = pytest.mark.needs_debian("mke2fs")
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from coatcheck.containers import cgroup
 from coatcheck.decision.session import Isolation
-from coatcheck.launcher import cgroup
-from coatcheck.launcher.machine import MachineError, MachineSpec, RemainKind, Volume
 from coatcheck.launcher.microvm import MicroVM
-from coatcheck.launcher.resources import Resources
+from coatcheck.sandbox.machine import MachineError, MachineSpec, RemainKind, Volume
+from coatcheck.sandbox.resources import Resources
 from tests.launcher import tiny
 
 pytestmark = [

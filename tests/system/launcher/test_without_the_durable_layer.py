@@ -16,15 +16,15 @@ import pytest
 from aiohttp import ClientSession, UnixConnector, WSMsgType
 
 from coatcheck.decision.session import Isolation
+from coatcheck.durable.asking import ask_supervisor
 from coatcheck.images.build import build
 from coatcheck.images.cache import find
 from coatcheck.images.parts import Source
 from coatcheck.images.problem import ImageError
-from coatcheck.launcher.asking import SOCKET, ask_supervisor
-from coatcheck.launcher.machine import MachineSpec
-from coatcheck.launcher.resources import Resources
-from coatcheck.launcher.sandbox import Backend, Ending
-from coatcheck.launcher.spec import dumps
+from coatcheck.launcher.spec import SOCKET, dumps
+from coatcheck.sandbox.machine import MachineSpec
+from coatcheck.sandbox.resources import Resources
+from coatcheck.sandbox.sandbox import Backend, Ending
 from coatcheck.settings.daemon import Settings
 from tests.launcher.scripted import identity, spec
 

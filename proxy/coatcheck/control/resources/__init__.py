@@ -1,4 +1,4 @@
 """The control API's operations, one file a resource.
 
-May import: control, inspection, durable, launcher, request, policy, state, certificates, telemetry, decision.
+May import: control, inspection, durable, sandbox, request, policy, certificates, state, telemetry, decision.
 """

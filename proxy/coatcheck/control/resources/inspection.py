@@ -20,7 +20,7 @@ from coatcheck.control.resources.sandboxes import UNKNOWN, find
 from coatcheck.control.resources.sessions import caller_of
 from coatcheck.durable.sandboxes import Sandboxes
 from coatcheck.inspection.inspector import AlreadyRunning, Inspection
-from coatcheck.launcher.sandbox import SandboxProblem, SandboxState
+from coatcheck.sandbox.sandbox import SandboxProblem, SandboxState
 
 
 class SignedStatement(Answered):

@@ -9,7 +9,7 @@ from coatcheck.decision.session import Isolation
 from coatcheck.durable.durability import Lifecycle
 from coatcheck.durable.elastic import Initiator, Scaling
 from coatcheck.durable.lifecycle import Recover
-from coatcheck.launcher.sandbox import Backend, Ending, SandboxState
+from coatcheck.sandbox.sandbox import Backend, Ending, SandboxState
 
 type SandboxId = Annotated[str, Field(pattern=f"^{SANDBOX_ID}$")]
 type IdentityName = Literal["agent", "tool"]

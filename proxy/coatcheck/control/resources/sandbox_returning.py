@@ -16,7 +16,7 @@ from coatcheck.decision.message import OriginClass
 from coatcheck.durable.incarnations import BACK_SECONDS, GONE_SECONDS, SAVE_SECONDS
 from coatcheck.durable.sandbox import Sandbox
 from coatcheck.durable.snapshotting import check_savable
-from coatcheck.launcher.sandbox import SandboxProblem
+from coatcheck.sandbox.sandbox import SandboxProblem
 from coatcheck.state.errors import Problem
 
 RETURNING: Final[frozenset[Reason]] = (

@@ -10,8 +10,8 @@ from coatcheck.control.problem import ControlProblem, Reason
 from coatcheck.control.resources import sandbox_models as models
 from coatcheck.control.resources.sandboxes import USING, find, use, view
 from coatcheck.control.resources.sessions import caller_of, forbidden
-from coatcheck.launcher.resources import Size
-from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
+from coatcheck.sandbox.resources import Size
+from coatcheck.sandbox.sandbox import SandboxProblem, SandboxRefused
 from coatcheck.telemetry.events import SandboxChange
 
 SCALING: Final[frozenset[Reason]] = USING | {

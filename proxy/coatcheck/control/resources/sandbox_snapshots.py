@@ -14,7 +14,7 @@ from coatcheck.control.resources.sessions import caller_of, forbidden
 from coatcheck.durable.durability import PERIODIC, Saved
 from coatcheck.durable.incarnations import SAVE_SECONDS
 from coatcheck.durable.snapshotting import check_savable, save
-from coatcheck.launcher.sandbox import (
+from coatcheck.sandbox.sandbox import (
     SandboxProblem,
     SandboxState,
 )

@@ -18,7 +18,7 @@ from coatcheck.control.resources.sandboxes import USING, use
 from coatcheck.control.resources.sessions import caller_of
 from coatcheck.control.sandbox_opening import incarnations, maker
 from coatcheck.durable.incarnations import BACK_SECONDS
-from coatcheck.launcher.sandbox import SandboxProblem
+from coatcheck.sandbox.sandbox import SandboxProblem
 
 _INSIDE: Final[frozenset[Reason]] = (USING | RETURNING) | {
     SandboxProblem.NOT_STARTED,

@@ -17,7 +17,7 @@ from coatcheck.decision.message import OriginClass
 from coatcheck.durable.incarnations import GONE_SECONDS, POLL_SECONDS
 from coatcheck.durable.lifecycle import Recover
 from coatcheck.durable.sandbox import Sandbox
-from coatcheck.launcher.sandbox import (
+from coatcheck.sandbox.sandbox import (
     Ending,
     SandboxProblem,
     SandboxState,

@@ -1,4 +1,4 @@
 """A machine on disk: what it had in memory, its devices, its overlay, and a signed list of their digests.
 
-May import: launcher, platform, decision.
+May import: containers, sandbox, decision, platform.
 """

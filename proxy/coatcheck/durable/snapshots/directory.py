@@ -15,8 +15,8 @@ from typing import Final, Self
 
 from coatcheck.durable.snapshots import manifest, memory_image
 from coatcheck.durable.snapshots.manifest import Image, Manifest, Origin, SnapshotError, Surroundings
-from coatcheck.launcher.machine import Remain, RemainKind
 from coatcheck.platform.private_files import PrivateFileError, check_private_directory
+from coatcheck.sandbox.machine import Remain, RemainKind
 
 MEMORY: Final = "memory"
 DEVICES: Final = "devices"

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from coatcheck.decision.session import Isolation
-from coatcheck.launcher.machine import MachineError
 from coatcheck.platform.private_files import PrivateFileError, read_private, write_atomically
+from coatcheck.sandbox.machine import MachineError
 
 FORMAT: Final = 1
 NAME: Final = "manifest.json"

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from coatcheck.containers.jail import find_qemu
 from coatcheck.decision.session import Isolation
 from coatcheck.durable.snapshots.manifest import SnapshotError, Surroundings
-from coatcheck.launcher.jail import find_qemu
-from coatcheck.launcher.machine import MachineSpec
 from coatcheck.platform.private_files import write_atomically
+from coatcheck.sandbox.machine import MachineSpec
 
 MAX_REMEMBERED: Final = 64
 """Files whose digests are remembered: a few QEMUs and images."""

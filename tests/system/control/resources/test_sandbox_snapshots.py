@@ -16,7 +16,7 @@ from coatcheck.control.sandbox_opening import AFTERLIFE_SECONDS
 from coatcheck.durable.durability import Durability
 from coatcheck.durable.snapshotting import save
 from coatcheck.durable.store import SNAPSHOTS
-from coatcheck.launcher.limits import Limits
+from coatcheck.sandbox.limits import Limits
 from tests.durable.test_store import begin, keeper, sandbox
 from tests.durable.test_store import save as saved
 from tests.sandboxes import POLICY, WANTED, Place, place, sandbox_in

@@ -20,7 +20,7 @@ from coatcheck.durable.snapshots.directory import (
     kept_in,
 )
 from coatcheck.durable.snapshots.manifest import NAME, Manifest, SnapshotError
-from coatcheck.launcher.machine import RemainKind
+from coatcheck.sandbox.machine import RemainKind
 from tests.durable.snapshots.test_manifest import HERE, KEY, MANIFEST
 
 MIB = 1024 * 1024

@@ -17,8 +17,8 @@ from coatcheck.durable.snapshots.directory import FILES
 from coatcheck.durable.snapshots.manifest import SnapshotError
 from coatcheck.launcher import device_state
 from coatcheck.launcher.emulator import Emulator
-from coatcheck.launcher.machine import MachineError
 from coatcheck.launcher.microvm import MicroVM
+from coatcheck.sandbox.machine import MachineError
 from tests.launcher import tiny
 from tests.launcher.steps import Step, Work, right_before, steps_of
 from tests.system.durable.snapshots.worlds import World, failing

@@ -15,7 +15,7 @@ from coatcheck.durable.snapshots import manifest
 from coatcheck.durable.snapshots.directory import FILES
 from coatcheck.durable.snapshots.manifest import Manifest, SnapshotError
 from coatcheck.durable.snapshots.memory_image import digests
-from coatcheck.launcher.machine import MachineError, RemainKind
+from coatcheck.sandbox.machine import MachineError, RemainKind
 from tests.launcher import tiny
 from tests.system.durable.snapshots.worlds import ORIGIN, World
 from tests.system.launcher.test_microvm import read

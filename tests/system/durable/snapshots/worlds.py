@@ -13,8 +13,8 @@ import pytest
 from coatcheck.durable.microvm import DurableMicroVM
 from coatcheck.durable.snapshots.manifest import Origin
 from coatcheck.durable.spec import Saving
-from coatcheck.launcher.machine import MachineError, MachineSpec
-from coatcheck.launcher.resources import Size
+from coatcheck.sandbox.machine import MachineError, MachineSpec
+from coatcheck.sandbox.resources import Size
 from tests.launcher import tiny
 from tests.system.launcher.test_microvm import groups, wanted
 

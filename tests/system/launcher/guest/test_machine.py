@@ -15,9 +15,9 @@ from coatcheck.images.cache import find
 from coatcheck.images.parts import Source
 from coatcheck.images.problem import ImageError
 from coatcheck.launcher.channel import ChannelBroken, Chunk, Stream
-from coatcheck.launcher.machine import MachineSpec
 from coatcheck.launcher.microvm import MicroVM
-from coatcheck.launcher.resources import Resources
+from coatcheck.sandbox.machine import MachineSpec
+from coatcheck.sandbox.resources import Resources
 from coatcheck.settings.daemon import Settings
 from tests.launcher.guest.inhabited import Inhabited, spoken_with
 

@@ -2,7 +2,7 @@
 
 from pathlib import PurePosixPath
 
-from coatcheck.launcher.sandbox import IDENTITIES, SandboxProblem, SandboxRefused, trust_inside
+from coatcheck.sandbox.sandbox import IDENTITIES, SandboxProblem, SandboxRefused, trust_inside
 
 
 def test_each_identity_has_its_own_trust_on_a_tmpfs() -> None:

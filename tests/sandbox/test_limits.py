@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coatcheck.launcher.limits import (
+from coatcheck.sandbox.limits import (
     MIB,
     OPTIONS,
     LimitError,
@@ -16,7 +16,7 @@ from coatcheck.launcher.limits import (
     choose,
     explain,
 )
-from coatcheck.launcher.resources import Resources
+from coatcheck.sandbox.resources import Resources
 from coatcheck.settings.daemon import Settings
 
 CEILING = Limits(

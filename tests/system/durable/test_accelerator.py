@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from coatcheck.containers.jail import find_qemu
 from coatcheck.decision.session import Isolation
-from coatcheck.launcher import accelerator
-from coatcheck.launcher.accelerator import DEVICE, LOOP_SECONDS, Verdict, judge, probe_device
-from coatcheck.launcher.jail import find_qemu
+from coatcheck.durable import accelerator
+from coatcheck.durable.accelerator import DEVICE, LOOP_SECONDS, Verdict, judge, probe_device
 
 
 async def verdict(device: Path, monkeypatch: pytest.MonkeyPatch) -> Verdict:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from coatcheck.launcher.sandbox import IDENTITIES
+from coatcheck.sandbox.sandbox import IDENTITIES
 
 AGENT = "/run/coatcheck/agent"
 AGENT_UID = 1000

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from coatcheck.launcher.machine import MachineError
+from coatcheck.sandbox.machine import MachineError
 
 SETUP_SECONDS = 20.0
 """It makes namespaces in milliseconds; on a machine that is busy with many others it takes longer."""

@@ -16,14 +16,11 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from coatcheck.decision.session import Isolation
-from coatcheck.launcher import processes, seccomp
-from coatcheck.launcher.bubblewrap import BLOCK, INFO, Bubblewrap, memory_file
-from coatcheck.launcher.cgroup import Cgroup
-from coatcheck.launcher.filesystem import COMMAND_FILTER
-from coatcheck.launcher.limits import MIB, LimitName
-from coatcheck.launcher.machine import MachineError, MachineSpec, Remain, RemainKind
-from coatcheck.launcher.namespace_layout import (
+from coatcheck.containers import processes, seccomp
+from coatcheck.containers.bubblewrap import BLOCK, INFO, Bubblewrap, memory_file
+from coatcheck.containers.cgroup import Cgroup
+from coatcheck.containers.filesystem import COMMAND_FILTER
+from coatcheck.containers.layout import (
     AGENT,
     AGENT_UID,
     WRITABLE,
@@ -33,7 +30,10 @@ from coatcheck.launcher.namespace_layout import (
     arguments,
     small_files,
 )
-from coatcheck.launcher.sandbox import IDENTITIES
+from coatcheck.decision.session import Isolation
+from coatcheck.sandbox.limits import MIB, LimitName
+from coatcheck.sandbox.machine import MachineError, MachineSpec, Remain, RemainKind
+from coatcheck.sandbox.sandbox import IDENTITIES
 
 FIRST_HOST_UID = 0x60000000
 """Of the block from which root takes users for sandboxes: in what systemd leaves to containers, and above

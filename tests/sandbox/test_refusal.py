@@ -2,8 +2,8 @@
 
 import pytest
 
-from coatcheck.launcher.refusal import WORDS, of_agent, refusal
-from coatcheck.launcher.sandbox import SandboxProblem
+from coatcheck.sandbox.refusal import WORDS, of_agent, refusal
+from coatcheck.sandbox.sandbox import SandboxProblem
 
 
 @pytest.mark.parametrize("problem", WORDS)

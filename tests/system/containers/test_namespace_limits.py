@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.launcher import cgroup
+from coatcheck.containers import cgroup
 from coatcheck.launcher.channel import Chunk
-from coatcheck.launcher.limits import MIB, LimitName, OutputBound
-from tests.launcher.namespaces import sandbox, spec
+from coatcheck.sandbox.limits import MIB, LimitName, OutputBound
+from tests.containers.namespaces import sandbox, spec
 
 HELD = {
     name

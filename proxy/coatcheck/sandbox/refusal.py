@@ -5,8 +5,8 @@ A guest's own words are never passed on: they could be anything, on somebody's t
 
 from typing import Any, Final
 
-from coatcheck.launcher.sandbox import SandboxProblem as Problem
-from coatcheck.launcher.sandbox import SandboxRefused
+from coatcheck.sandbox.sandbox import SandboxProblem as Problem
+from coatcheck.sandbox.sandbox import SandboxRefused
 
 _OF_AGENT: Final[dict[str, Problem]] = {
     "file_not_found": Problem.FILE_NOT_FOUND,

@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 
-from coatcheck.launcher.seccomp import program
+from coatcheck.containers.seccomp import program
 
 pytestmark = pytest.mark.needs_debian("bwrap")
 

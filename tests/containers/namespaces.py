@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from coatcheck.containers.namespace import NamespaceMachine
 from coatcheck.decision.session import Isolation
 from coatcheck.launcher.channel import Channel, Chunk, Stream
-from coatcheck.launcher.machine import MachineSpec
-from coatcheck.launcher.namespace import NamespaceMachine
-from coatcheck.launcher.resources import Resources
+from coatcheck.sandbox.machine import MachineSpec
+from coatcheck.sandbox.resources import Resources
 
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "LANG": "C.UTF-8"}
 SECONDS = 60.0

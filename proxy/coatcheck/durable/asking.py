@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from coatcheck.launcher.sandbox import SandboxProblem, SandboxRefused
+from coatcheck.launcher.spec import SOCKET
+from coatcheck.sandbox.sandbox import SandboxProblem, SandboxRefused
 
 ANSWER_SECONDS: Final = 20.0
 """Pausing a guest waits for its hypervisor."""
 MAX_ANSWER: Final = 256 * 1024
-SOCKET: Final = "api.sock"
 
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid (unix(7))
 

@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from coatcheck.launcher import processes
+from coatcheck.containers import processes
 
 NESTED = """
 import subprocess, sys

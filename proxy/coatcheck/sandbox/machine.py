@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from coatcheck.decision.session import Isolation
-from coatcheck.launcher.resources import Resources, Size
 from coatcheck.platform.errors import CoatcheckError
+from coatcheck.sandbox.resources import Resources, Size
 
 
 class MachineError(CoatcheckError):

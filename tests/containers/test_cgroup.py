@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.launcher import cgroup
-from coatcheck.launcher.cgroup import SPARE_PROCESSES, Cgroup, Hierarchies
-from coatcheck.launcher.limits import MIB, LimitName
+from coatcheck.containers import cgroup
+from coatcheck.containers.cgroup import SPARE_PROCESSES, Cgroup, Hierarchies
+from coatcheck.sandbox.limits import MIB, LimitName
 
 FOUND = cgroup.find()
 real = pytest.mark.skipif(not (FOUND.unified or "pids" in FOUND.v1), reason="no cgroup is delegated here")

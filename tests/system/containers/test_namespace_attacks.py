@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.namespaces import Inside, sandbox, spec
+from tests.containers.namespaces import Inside, sandbox, spec
 
 pytestmark = pytest.mark.needs_debian("bwrap")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="a second user needs root on the host")

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from coatcheck.launcher.limits import MIB, LimitName
+from coatcheck.sandbox.limits import MIB, LimitName
 
 SPARE_PROCESSES = 4
 """Beyond the sandbox's own limit: the agent, and what it is just starting."""

@@ -6,8 +6,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from coatcheck.decision.ratelimit import Rate, take
-from coatcheck.launcher.resources import Resources
 from coatcheck.platform.errors import CoatcheckError
+from coatcheck.sandbox.resources import Resources
 
 if TYPE_CHECKING:
     from coatcheck.settings.daemon import Settings  # a supervisor has none, and need not load what reads them

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from coatcheck.containers import cgroup, processes
+from coatcheck.containers.namespace import FIRST_HOST_UID, NamespaceMachine
 from coatcheck.decision.session import Isolation
-from coatcheck.launcher import cgroup, processes
 from coatcheck.launcher.channel import StreamReset
-from coatcheck.launcher.machine import MachineError, RemainKind, Volume
-from coatcheck.launcher.namespace import FIRST_HOST_UID, NamespaceMachine
-from tests.launcher.namespaces import sandbox, spec
+from coatcheck.sandbox.machine import MachineError, RemainKind, Volume
+from tests.containers.namespaces import sandbox, spec
 
 pytestmark = pytest.mark.needs_debian("bwrap")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="several users need root on the host")
@@ -119,7 +119,7 @@ async def test_whoever_starts_it_and_is_killed_takes_it_along(agent_program: Pat
     """SIGKILL leaves nobody to clean up: the kernel does, by the parent's death."""
     driver = (
         "import asyncio, sys\nfrom pathlib import Path\n"
-        "from tests.launcher.namespaces import sandbox\n"
+        "from tests.containers.namespaces import sandbox\n"
         "async def main():\n"
         f" async with sandbox(Path({str(tmp_path)!r}), Path({str(agent_program)!r})) as inside:\n"
         "  await inside.start('sleep', '60')\n"
@@ -239,7 +239,7 @@ async def test_an_ordinary_user_has_one_too_and_is_told_what_is_not_held(
 import asyncio, ctypes, os, sys
 ctypes.CDLL(None).prctl(47, 4, 0, 0, 0)  # from here on, children have no right, either
 from pathlib import Path
-from tests.launcher.namespaces import sandbox
+from tests.containers.namespaces import sandbox
 async def main():
     async with sandbox(Path(sys.argv[1]), Path(sys.argv[2]), identities=("agent",)) as inside:
         print(inside.machine.identities, len(inside.machine.unenforced), *inside.machine.unenforced)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.launcher import jail
-from coatcheck.launcher.jail import Jail, arguments, find_qemu, host_user, libraries, limits, parse_ldd
-from coatcheck.launcher.machine import MachineError
+from coatcheck.containers import jail
+from coatcheck.containers.jail import Jail, arguments, find_qemu, host_user, libraries, limits, parse_ldd
+from coatcheck.sandbox.machine import MachineError
 
 PROGRAM = Path("/usr/bin/qemu-system-x86_64")
 PLAIN = Jail(PROGRAM, (Path("/lib/libc.so.6"),), kvm=False)

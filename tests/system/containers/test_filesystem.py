@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from coatcheck.containers.filesystem import EXECUTED_DIRECTORIES, EXECUTED_FILES, REFUSED, script, wrap
 from coatcheck.decision.filesystem import Filesystem
 from coatcheck.decision.session import Isolation
-from coatcheck.launcher.filesystem import EXECUTED_DIRECTORIES, EXECUTED_FILES, REFUSED, script, wrap
 
 pytestmark = pytest.mark.needs_debian("bwrap")
 

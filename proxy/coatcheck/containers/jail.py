@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coatcheck.launcher.bubblewrap import BLOCK, INFO
-from coatcheck.launcher.machine import MachineError
+from coatcheck.containers.bubblewrap import BLOCK, INFO
+from coatcheck.sandbox.machine import MachineError
 
 USER_INSIDE = 65534
 """Nobody, there too."""
