@@ -15,7 +15,7 @@ from coatcheck.decision.response import (
     plan_trailers,
 )
 from coatcheck.decision.response_headers import MAX_HEADER_BYTES, MAX_HEADERS
-from coatcheck.decision.scrub import Patterns
+from coatcheck.decision.scrub import Patterns, Run
 
 SECRET = "sk-proj-0123456789abcdefABCDEF"
 PATTERNS = Patterns.of([SECRET])
@@ -378,6 +378,6 @@ def test_trailers_are_scrubbed_too() -> None:
     answer = plan_trailers(
         (("grpc-status", "16"), ("grpc-message", f"bad key {SECRET}"), ("set-cookie", "a=b")), PATTERNS
     )
-    assert answer == ((("grpc-status", "16"), ("grpc-message", "bad key " + "*" * 30)), 1)
-    assert plan_trailers((("grpc-status", "0"),), None) == ((("grpc-status", "0"),), 0)
+    assert answer == ((("grpc-status", "16"), ("grpc-message", "bad key " + "*" * 30)), (Run("", 30, True),))
+    assert plan_trailers((("grpc-status", "0"),), None) == ((("grpc-status", "0"),), ())
     assert isinstance(plan_trailers((("x", "a\nb"),), None), Deny)

@@ -100,6 +100,6 @@ def test_every_echo_is_counted() -> None:
     """In values and in names; what holds none stays as it is."""
     patterns = Patterns.of([SECRET])
     clean: Headers = (("x", "y"), ("z", ""))
-    assert masked(clean, patterns) == (clean, 0)
-    found, hits = masked((("a", f"{SECRET} {SECRET}"), ("b-" + SECRET.lower(), SECRET), *clean), patterns)
-    assert (found, hits) == ((("a", "*" * 30 + " " + "*" * 30), *clean), 4)
+    assert masked(clean, patterns) == (clean, ())
+    found, runs = masked((("a", f"{SECRET} {SECRET}"), ("b-" + SECRET.lower(), SECRET), *clean), patterns)
+    assert (found, len(runs)) == ((("a", "*" * 30 + " " + "*" * 30), *clean), 4)

@@ -17,9 +17,12 @@ from yarl import URL
 
 from coatcheck.decision.scrub import (
     MIN_SECRET_BYTES,
+    MOST_RUNS,
     Patterns,
+    Run,
     Scrubber,
     SecretTooShort,
+    Sought,
     scrub_bytes,
     scrub_text,
 )
@@ -139,8 +142,8 @@ def test_no_output_contains_a_pattern_and_lengths_stay(secret: str, before: byte
     compiled = Patterns.of([secret])
     for echo in (secret.encode(), base64.b64encode(secret.encode()), json.dumps(secret).encode()):
         body = before + echo + after
-        out, hits = scrub_bytes(compiled, body)
-        assert hits >= 1
+        out, runs = scrub_bytes(compiled, body)
+        assert runs
         assert len(out) == len(body)
         assert not compiled.occurrences(out)
         assert secret.encode() not in out
@@ -154,8 +157,8 @@ def test_base64_is_found_at_every_alignment(length: int, before: int, after: int
     """Whatever stands around the secret before it was encoded, at most 4 bits remain at either end."""
     raw = b"S3cr>t?/+~k\xff\xfe\xfdabcdefghijklmnopqrstuvwxyz0123456789"[:length]
     encoded = encode(b"u" * before + raw + b"v" * after)
-    out, hits = scrub_bytes(Patterns.of([raw]), b"Basic " + encoded + b"\n")
-    assert hits == 1
+    out, runs = scrub_bytes(Patterns.of([raw]), b"Basic " + encoded + b"\n")
+    assert len(runs) == 1
     # Replace what is left by zeros and decode: no whole byte of the secret's inside may be known.
     visible = out[6:-1]
     first, last = visible.index(b"*"), visible.rindex(b"*")
@@ -198,8 +201,8 @@ def test_base64_is_found_at_every_alignment(length: int, before: int, after: int
 def test_an_echo_in_a_usual_encoding_is_taken_out(secret: str, write) -> None:  # type: ignore[no-untyped-def]
     """Plain, percent, JSON, HTML (Go, .NET, mustache, PHP), hex, and base64 within them."""
     echo = write(secret).encode()
-    out, hits = scrub_bytes(Patterns.of([secret]), b'{"e":"' + echo + b'"}\n')
-    assert hits == 1
+    out, runs = scrub_bytes(Patterns.of([secret]), b'{"e":"' + echo + b'"}\n')
+    assert len(runs) == 1
     assert secret.encode() not in out
     assert out.count(b"*") >= len(echo) - len("Basic dTpz") - 8 - echo.count(b"*")
 
@@ -226,8 +229,8 @@ WRITERS_OF_URLS: dict[str, Callable[[str], str]] = {
 def test_a_secret_in_a_url_is_taken_out_whoever_wrote_the_url(secret: str, writer: str) -> None:
     """They differ in what they leave unescaped; `;` and `?` in one text came through yarl's way (fuzz)."""
     url = WRITERS_OF_URLS[writer](secret)
-    out, hits = scrub_bytes(Patterns.of([secret]), url.encode())
-    assert hits == 1
+    out, runs = scrub_bytes(Patterns.of([secret]), url.encode())
+    assert len(runs) == 1
     assert secret not in unquote_plus(out.decode()) and secret[:12] not in unquote(out.decode())
 
 
@@ -239,21 +242,23 @@ def test_a_secret_with_quotes_is_taken_out_of_any_page(double: str, single: str)
     """Writers of HTML and XML mix the ways of writing the two (fuzz)."""
     echo = "p'a\"ss<word>&0123456789".replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     echo = echo.replace('"', double).replace("'", single)
-    out, hits = scrub_bytes(Patterns.of(["p'a\"ss<word>&0123456789"]), f"<p t='{echo}'>".encode())
-    assert (out, hits) == (b"<p t='" + b"*" * len(echo) + b"'>", 1)
+    out, runs = scrub_bytes(Patterns.of(["p'a\"ss<word>&0123456789"]), f"<p t='{echo}'>".encode())
+    assert (out, len(runs)) == (b"<p t='" + b"*" * len(echo) + b"'>", 1)
 
 
 def test_an_occurrence_a_byte_behind_another_is_found() -> None:
     """Only a pattern of one letter has such; its whole run is masked."""
     for length in range(16, 20):
-        assert scrub_bytes(Patterns([b"a" * 16]), b"a" * length) == (b"*" * length, 1)
+        out, runs = scrub_bytes(Patterns([b"a" * 16]), b"a" * length)
+        assert (out, len(runs)) == (b"*" * length, 1)
 
 
 def test_lower_case_percent_hex_is_found() -> None:
     """Some writers use %2f, some %2F."""
     secret = "abc/def+ghi=jkl/mno"
     for echo in (b"abc%2fdef%2bghi%3djkl%2fmno", b"abc%2Fdef%2Bghi%3Djkl%2Fmno"):
-        assert scrub_bytes(Patterns.of([secret]), echo) == (b"*" * len(echo), 1)
+        out, runs = scrub_bytes(Patterns.of([secret]), echo)
+        assert (out, len(runs)) == (b"*" * len(echo), 1)
 
 
 def test_known_basic_user_names_leave_nothing() -> None:
@@ -318,7 +323,7 @@ def test_no_secrets_means_nothing_changes() -> None:
     assert Scrubber(none).feed(b"nothing waits") == b"nothing waits"
     assert scrub_bytes(none, b"anything at all, long enough to be sampled") == (
         b"anything at all, long enough to be sampled",
-        0,
+        (),
     )
 
 
@@ -327,10 +332,10 @@ def test_text_is_scrubbed_in_both_readings_of_its_bytes(secret: str) -> None:
     """A header value is latin-1 text whose bytes may be UTF-8; WebSocket text is Unicode."""
     compiled = Patterns.of([secret])
     as_header = secret.encode().decode("latin-1")
-    clean, hits = scrub_text(compiled, f"https://example.org/?k={as_header}&x=1")
-    assert (hits, set(clean[len("https://example.org/?k=") : -len("&x=1")])) == (1, {"*"})
-    clean, hits = scrub_text(compiled, f"key: {secret} ✓")
-    assert hits == 1
+    clean, runs = scrub_text(compiled, f"https://example.org/?k={as_header}&x=1")
+    assert (len(runs), set(clean[len("https://example.org/?k=") : -len("&x=1")])) == (1, {"*"})
+    clean, runs = scrub_text(compiled, f"key: {secret} ✓")
+    assert len(runs) == 1
     assert secret not in clean and clean.endswith("✓")
 
 
@@ -338,6 +343,20 @@ def test_text_that_has_no_encoding_is_scrubbed_and_otherwise_left_alone() -> Non
     """Half of a surrogate pair, as a careless JavaScript makes it: no reason to fail, or to change a byte."""
     secret = "sk-proj-0123456789abcdefABCDEF"
     compiled = Patterns.of([secret])
-    assert scrub_text(compiled, "\ud800 \u2713") == ("\ud800 \u2713", 0)
-    clean, hits = scrub_text(compiled, f"\ud800 {secret}")
-    assert hits == 1 and clean.endswith(" " + "*" * len(secret))
+    assert scrub_text(compiled, "\ud800 \u2713") == ("\ud800 \u2713", ())
+    clean, runs = scrub_text(compiled, f"\ud800 {secret}")
+    assert len(runs) == 1 and clean.endswith(" " + "*" * len(secret))
+
+
+def test_what_was_masked_is_told_and_holds_nothing_of_it() -> None:
+    """Each run with its secret's name, so that runs can be counted over answers; nobody who takes none fills
+    the memory."""
+    secret = "sk-proj-0123456789abcdefABCDEF"
+    scrubber = Scrubber(Patterns.of([Sought("openai", secret), "an unnamed secret of an old caller"]))
+    scrubber.feed(f"{secret}\n".encode())
+    assert scrubber.take_runs() == (Run("openai", len(secret), True),)
+    assert scrubber.take_runs() == ()
+    for _ in range(MOST_RUNS + 10):
+        scrubber.feed(f"{secret}\n".encode())
+    assert len(scrubber.take_runs()) == MOST_RUNS and scrubber.hits == MOST_RUNS + 11
+    assert secret not in repr(Sought("openai", secret)) + repr(Run("openai", 30, True))

@@ -1,10 +1,10 @@
 """Which secrets a session was served, kept for scrubbing."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pytest
 
-from coatcheck.decision.scrub import Patterns, scrub_bytes
+from coatcheck.decision.scrub import Patterns, Run, scrub_bytes
 from coatcheck.request.served_secrets import SessionSecrets
 from tests.known_secrets import known_secret
 
@@ -74,8 +74,13 @@ def test_a_signature_does_not_compile_the_sessions_secrets_again(monkeypatch: py
     compiled: list[int] = []
     build = Patterns.__init__
 
-    def counted(self: Patterns, patterns: Iterable[bytes], most_stride: int = 16) -> None:
-        build(self, patterns, most_stride)
+    def counted(
+        self: Patterns,
+        patterns: Iterable[bytes],
+        most_stride: int = 16,
+        runs: Mapping[bytes, Run] | None = None,
+    ) -> None:
+        build(self, patterns, most_stride, runs)
         compiled.append(len(self))
 
     monkeypatch.setattr(Patterns, "__init__", counted)

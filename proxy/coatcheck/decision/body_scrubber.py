@@ -2,7 +2,7 @@
 
 from coatcheck.decision.content_coding import Decoder, Expansion
 from coatcheck.decision.envelopes import Envelopes
-from coatcheck.decision.scrub import Patterns, Scrubber
+from coatcheck.decision.scrub import Patterns, Run, Scrubber
 
 
 class BodyScrubber:
@@ -28,6 +28,10 @@ class BodyScrubber:
     @property
     def hits(self) -> int:
         return self._scrubber.hits
+
+    def take_runs(self) -> tuple[Run, ...]:
+        """What was masked since the last call."""
+        return self._scrubber.take_runs()
 
     def look_for(self, patterns: Patterns) -> None:
         """From here on look for `patterns`, which hold all those from before and more."""

@@ -21,7 +21,7 @@ from coatcheck.decision.response_headers import (
     tokens,
     without,
 )
-from coatcheck.decision.scrub import Patterns
+from coatcheck.decision.scrub import Patterns, Run
 
 
 class Framing(StrEnum):
@@ -48,8 +48,12 @@ class ResponsePlan:
     """True: every body byte goes through `BodyScrubber(patterns, codings)`."""
     codings: tuple[str, ...] = ()
     """What to undo before scrubbing, in the order applied."""
-    hits: int = 0
-    """Echoes taken out of the headers."""
+    runs: tuple[Run, ...] = ()
+    """What was masked in the headers."""
+
+    @property
+    def hits(self) -> int:
+        return len(self.runs)
 
 
 # Statements about the exact bytes of a body (RFC 9530, 1864): a client would find them false once an
@@ -94,12 +98,12 @@ def plan_response(
         return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, str(refused))
 
 
-def plan_trailers(trailers: Headers, patterns: Patterns | None) -> tuple[Headers, int] | Deny:
+def plan_trailers(trailers: Headers, patterns: Patterns | None) -> tuple[Headers, tuple[Run, ...]] | Deny:
     """HTTP/2 trailers without secrets and without fields that may not stand there (RFC 9110 6.5.1), and
-    the hits. On HTTP/1 the plane drops trailers."""
+    what was masked. On HTTP/1 the plane drops trailers."""
     try:
         kept = without(end_to_end(checked_headers(trailers), 200), HEAD_ONLY)
-        return masked(kept, patterns) if patterns else (kept, 0)
+        return masked(kept, patterns) if patterns else (kept, ())
     except HeaderRefused as refused:
         return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, str(refused))
 
@@ -118,20 +122,20 @@ def _plan(
     headers = end_to_end(response.headers, response.status)
     if injected and not keep_set_cookie:
         headers = without(headers, frozenset({"set-cookie", "set-cookie2"}))
-    hits = 0
+    runs: tuple[Run, ...] = ()
     if patterns is not None:
-        headers, hits = masked(headers, patterns)
+        headers, runs = masked(headers, patterns)
 
     if response.status in (101, 204):
         if length:
             raise HeaderRefused(f"status {response.status} has no body but a Content-Length")
         headers = without(headers, frozenset({"content-length"}))
     if request.method == "HEAD" or response.status in (101, 204, 304) or length == 0:
-        return ResponsePlan(headers, Framing.NONE, False, (), hits)
+        return ResponsePlan(headers, Framing.NONE, False, (), runs)
 
     framing = Framing.CHUNKED if length is None else Framing.KEEP
     if patterns is None:
-        return ResponsePlan(headers, framing, False, (), hits)
+        return ResponsePlan(headers, framing, False, (), runs)
     codings = _readable_codings(response)
     if not readable_charset(response):
         raise HeaderRefused("a charset in which secrets could not be found")
@@ -139,7 +143,7 @@ def _plan(
     if codings:
         headers = _decoded(headers)
         framing = Framing.CHUNKED
-    return ResponsePlan(headers, framing, True, codings, hits)
+    return ResponsePlan(headers, framing, True, codings, runs)
 
 
 def _check_status(request: RequestHead, response: ResponseHead, injected: bool, websocket: bool) -> None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 
 from coatcheck.decision.message import Headers, ResponseHead
-from coatcheck.decision.scrub import Patterns, scrub_text
+from coatcheck.decision.scrub import Patterns, Run, scrub_text
 
 MAX_HEADERS = 256
 """Lines; real answers have fewer than 60 (Set-Cookie and Link repeat)."""
@@ -116,21 +116,21 @@ def end_to_end(headers: Headers, status: int) -> Headers:
     return tuple(kept)
 
 
-def masked(headers: Headers, patterns: Patterns) -> tuple[Headers, int]:
-    """Without secrets: masked in values, and a header whose very name echoes one is dropped.
+def masked(headers: Headers, patterns: Patterns) -> tuple[Headers, tuple[Run, ...]]:
+    """Without secrets, and what was masked: a header whose very name echoes one is dropped.
 
     Names come lower-case, so they are compared without case.
     """
     values = "\n".join([value for _, value in headers])
     names = "\n".join([name for name, _ in headers])
     if not scrub_text(patterns, values)[1] and not scrub_text(patterns.lower_case, names)[1]:
-        return headers, 0
+        return headers, ()
     kept = []
-    hits = 0
+    runs: list[Run] = []
     for name, value in headers:
         in_name = scrub_text(patterns.lower_case, name)[1]
         clean, in_value = scrub_text(patterns, value)
-        hits += in_name + in_value
+        runs += (*in_name, *in_value)
         if not in_name:
             kept.append((name, clean))
-    return tuple(kept), hits
+    return tuple(kept), tuple(runs)

@@ -11,14 +11,17 @@ letter (docs/adr/0024). A line's end, a brace or a blank ends such a run: events
 """
 
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NoReturn, Self
 
 from coatcheck.decision.encodings import encodings
 
 MIN_SECRET_BYTES = 16
 """Shorter secrets would be found in innocent text; policy must say `scrub: off` for them."""
+
+MOST_RUNS = 64
+"""Runs that a scrubber keeps until they are taken. A stream of echoes must not fill the memory."""
 
 _MASK = b"*"
 _WORD = 4
@@ -32,6 +35,27 @@ _KINDS = (
     bytes((*range(0x20), 0x7F)),
     bytes(range(0x80, 0x100)),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Characters of a secret in a row that stood in an answer and were masked. It holds nothing of them."""
+
+    secret: str
+    """The name under which the secret is looked for; empty if it was given none."""
+    length: int
+    """Characters of the secret. Public structure (a prefix such as `ghp_`) does not count."""
+    whole: bool
+    """All of the secret, not a part that a cut or a quotation left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """A secret to look for, exactly as it is put into requests."""
+
+    name: str
+    """What a `Run` calls it. It appears in events and logs."""
+    text: str | bytes = field(repr=False)
 
 
 class SecretTooShort(ValueError):
@@ -62,10 +86,17 @@ class Patterns:
     a whole, which costs the same wherever and however often the word stands.
     """
 
-    __slots__ = ("_indexes", "_inside", "_kinds", "_longest", "_lower_case", "_parts", "_patterns")
+    __slots__ = ("_indexes", "_inside", "_kinds", "_longest", "_lower_case", "_parts", "_patterns", "_runs")
 
-    def __init__(self, patterns: Iterable[bytes], most_stride: int = _MAX_STRIDE) -> None:
-        """Compile `patterns` as they are; `of` makes them from secrets. Each has 16 bytes or more."""
+    def __init__(
+        self,
+        patterns: Iterable[bytes],
+        most_stride: int = _MAX_STRIDE,
+        runs: Mapping[bytes, Run] | None = None,
+    ) -> None:
+        """Compile `patterns` as they are; `of` makes them from secrets. Each has 16 bytes or more. `runs`:
+        what an occurrence of each is told as."""
+        self._runs = dict(runs or {})
         self._patterns = sorted(set(patterns))
         lengths = [len(pattern) for pattern in self._patterns] or [MIN_SECRET_BYTES]
         if min(lengths) < MIN_SECRET_BYTES:
@@ -96,9 +127,10 @@ class Patterns:
         self._lower_case: Patterns | None = None
 
     @classmethod
-    def small(cls, secret: str) -> Self:
+    def small(cls, secret: str, name: str = "") -> Self:
         """For one of many that are kept a short while: a quarter of the table, looked up more often."""
-        return cls(encodings(secret.encode(), ()), _SMALL_STRIDE)
+        forms = encodings(secret.encode(), ())
+        return cls(forms, _SMALL_STRIDE, dict.fromkeys(forms, Run(name, len(secret), True)))
 
     @classmethod
     def together(cls, parts: "tuple[Patterns, ...]") -> Self:
@@ -116,22 +148,25 @@ class Patterns:
     def _of_parts(cls, indexes: "tuple[_Index, ...]", parts: "tuple[Patterns, ...]") -> Self:
         made = cls.__new__(cls)
         made._patterns = []
+        made._runs = {pattern: run for part in parts for pattern, run in part._runs.items()}
         kinds = frozenset[bytes]().union(*(part._kinds for part in parts))
         made._complete(indexes, max(part._longest for part in parts), kinds, parts)
         return made
 
     @classmethod
-    def of(cls, secrets: Iterable[str | bytes], basic_usernames: Iterable[str] = ()) -> Self:
+    def of(cls, secrets: Iterable[str | bytes | Sought], basic_usernames: Iterable[str] = ()) -> Self:
         """The patterns for all encodings of `secrets`, given exactly as they are put into requests.
 
         `basic_usernames` are the user names under which they are sent by Basic. Raises SecretTooShort.
         """
         usernames = tuple(basic_usernames)
-        found: set[bytes] = set()
+        found: dict[bytes, Run] = {}
         for secret in secrets:
-            raw = secret.encode("utf-8") if isinstance(secret, str) else secret
-            found.update(encodings(raw, usernames) if len(raw) >= MIN_SECRET_BYTES else (raw,))
-        return cls(found)
+            sought = secret if isinstance(secret, Sought) else Sought("", secret)
+            raw = sought.text.encode("utf-8") if isinstance(sought.text, str) else sought.text
+            forms = encodings(raw, usernames) if len(raw) >= MIN_SECRET_BYTES else (raw,)
+            found.update(dict.fromkeys(forms, Run(sought.name, len(sought.text), True)))
+        return cls(found, runs=found)
 
     @property
     def lower_case(self) -> "Patterns":
@@ -144,7 +179,8 @@ class Patterns:
                 self._lower_case = one.lower_case.beside(other.lower_case)
             else:
                 lower = {pattern.lower() for pattern in self._patterns}
-                self._lower_case = Patterns(lower, self._indexes[0].stride)
+                runs = {pattern.lower(): run for pattern, run in self._runs.items()}
+                self._lower_case = Patterns(lower, self._indexes[0].stride, runs)
         return self._lower_case
 
     def __bool__(self) -> bool:
@@ -171,6 +207,10 @@ class Patterns:
         found.sort()
         return found
 
+    def run(self, occurrence: bytes) -> Run:
+        """What an occurrence of a pattern is told as."""
+        return self._runs.get(occurrence) or Run("", len(occurrence), True)
+
     def undecided(self, data: bytes) -> int:
         """How many last bytes of `data` wait for what follows: by their kinds, never by their values."""
         if not self:
@@ -183,10 +223,11 @@ class Scrubber:
     """One stream's scrubbing: `feed` every chunk, then `finish`. `hits` counts what was masked so far,
     overlapping occurrences as one. After an abort do not call `finish`: what is held back must not leave."""
 
-    __slots__ = ("_covered", "_patterns", "_pending", "hits")
+    __slots__ = ("_covered", "_patterns", "_pending", "_runs", "hits")
 
     def __init__(self, patterns: Patterns) -> None:
         self.hits = 0
+        self._runs: list[Run] = []
         self._patterns = patterns
         self._pending = b""
         self._covered = 0  # so many leading bytes of `_pending` belong to an occurrence already counted
@@ -194,6 +235,12 @@ class Scrubber:
     def look_for(self, patterns: Patterns) -> None:
         """From here on look for `patterns`, which hold all those from before and more."""
         self._patterns = patterns
+
+    def take_runs(self) -> tuple[Run, ...]:
+        """What was masked since the last call: the first `MOST_RUNS`; `hits` counts all."""
+        runs = tuple(self._runs)
+        self._runs.clear()
+        return runs
 
     def feed(self, chunk: bytes) -> bytes:
         """What is decided once `chunk` has come; may be empty."""
@@ -219,6 +266,8 @@ class Scrubber:
                 break  # found again, and counted, when its bytes are released
             if start >= end:
                 self.hits += 1
+                if len(self._runs) < MOST_RUNS:
+                    self._runs.append(self._patterns.run(data[start:stop]))
             end = max(end, stop)
             visible = min(stop, cut)
             released[start:visible] = _MASK * (visible - start)
@@ -226,16 +275,16 @@ class Scrubber:
         return bytes(released)
 
 
-def scrub_bytes(patterns: Patterns, data: bytes) -> tuple[bytes, int]:
-    """A whole message (a binary WebSocket message, a buffered body) without secrets, and the hits."""
+def scrub_bytes(patterns: Patterns, data: bytes) -> tuple[bytes, tuple[Run, ...]]:
+    """A whole message (a binary WebSocket message, a buffered body) without secrets, and what was masked."""
     if not patterns.occurrences(data):
-        return data, 0
+        return data, ()
     scrubber = Scrubber(patterns)
-    return scrubber.feed(data) + scrubber.finish(), scrubber.hits
+    return scrubber.feed(data) + scrubber.finish(), scrubber.take_runs()
 
 
-def scrub_text(patterns: Patterns, text: str) -> tuple[str, int]:
-    """A header value, a URL or a text WebSocket message without secrets, and the hits.
+def scrub_text(patterns: Patterns, text: str) -> tuple[str, tuple[Run, ...]]:
+    """A header value, a URL or a text WebSocket message without secrets, and what was masked.
 
     Header values are latin-1 text whose bytes may be UTF-8; both readings of a secret are patterns.
     """
@@ -243,5 +292,5 @@ def scrub_text(patterns: Patterns, text: str) -> tuple[str, int]:
         charset, data = "latin-1", text.encode("latin-1")
     except UnicodeEncodeError:
         charset, data = "utf-8", text.encode("utf-8", "surrogatepass")
-    clean, hits = scrub_bytes(patterns, data)
-    return (clean.decode(charset, "replace"), hits) if hits else (text, 0)
+    clean, runs = scrub_bytes(patterns, data)
+    return (clean.decode(charset, "replace"), runs) if runs else (text, ())

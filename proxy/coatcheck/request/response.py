@@ -13,12 +13,13 @@ from coatcheck.decision.response import (
     plan_trailers,
     readable_charset,
 )
-from coatcheck.decision.scrub import Patterns, scrub_bytes
+from coatcheck.decision.scrub import MOST_RUNS, Patterns, Run, scrub_bytes
 from coatcheck.request.served_secrets import SessionSecrets
 
 
 class Answer:
-    """Feed it an answer's head, its body's chunks and its end, in order. `hits` counts what was masked."""
+    """Feed it an answer's head, its body's chunks and its end, in order. `hits` counts what was masked,
+    `take_runs` says what."""
 
     def __init__(
         self,
@@ -44,10 +45,18 @@ class Answer:
         self._coded = False
         self._bodiless = False
         self._hits = 0
+        self._runs: list[Run] = []
 
     @property
     def hits(self) -> int:
         return self._hits + (self._scrubber.hits if self._scrubber is not None else 0)
+
+    def take_runs(self) -> tuple[Run, ...]:
+        """What was masked since the last call, in the head, the body, messages and trailers: the first ones,
+        at most `MOST_RUNS` of each."""
+        runs = (*self._runs, *(self._scrubber.take_runs() if self._scrubber is not None else ()))
+        self._runs.clear()
+        return runs
 
     @property
     def patterns(self) -> Patterns | None:
@@ -59,9 +68,10 @@ class Answer:
             self._common, self._own = common, common.beside(self._minted)
         return self._own
 
-    def count_hits(self, hits: int) -> None:
-        """Masked by somebody who searched for `patterns`."""
-        self._hits += hits
+    def count(self, runs: tuple[Run, ...]) -> None:
+        """Masked in the head, in trailers, or by a plane that searched for `patterns`."""
+        self._hits += len(runs)
+        self._runs += runs[: MOST_RUNS - len(self._runs)]
 
     def begin(
         self,
@@ -84,7 +94,7 @@ class Answer:
         )
         if isinstance(plan, Deny):
             return plan
-        self._hits += plan.hits
+        self.count(plan.runs)
         self._coded = response.get("content-encoding") is not None or not readable_charset(response)
         self._media = response.get("content-type") or ""
         self._bodiless = plan.framing is Framing.NONE and response.status != 101
@@ -136,8 +146,8 @@ class Answer:
         planned = plan_trailers(trailers, self.patterns)
         if isinstance(planned, Deny):
             return planned
-        clean, hits = planned
-        self._hits += hits
+        clean, runs = planned
+        self.count(runs)
         return clean
 
     def whole(self, payload: bytes) -> bytes:
@@ -145,6 +155,6 @@ class Answer:
         patterns = self.patterns
         if patterns is None:
             return payload
-        clean, hits = scrub_bytes(patterns, payload)
-        self._hits += hits
+        clean, runs = scrub_bytes(patterns, payload)
+        self.count(runs)
         return clean

@@ -60,7 +60,7 @@ class MessageFilter:
         if self._scrubber is None:
             return b""
         rest = self._scrubber.finish()
-        self._call.answer.count_hits(self._scrubber.hits)
+        self._call.answer.count(self._scrubber.take_runs())
         return rest
 
 
