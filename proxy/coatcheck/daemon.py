@@ -140,6 +140,7 @@ class Daemon:
         self.control: ControlServer | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.ready = False
+        self._hung_up = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         wire_gauges(self)
 
@@ -165,6 +166,7 @@ class Daemon:
             self.member.start(self.exchange.buckets, self.exchange.approvals, self.telemetry.recent)
         self._tasks.append(asyncio.create_task(self.plane.run(), name="plane"))
         self._tasks.append(asyncio.create_task(self._keep_house(), name="housekeeping"))
+        self._tasks.append(asyncio.create_task(self._answer_hang_ups(), name="reloading"))
         self.addresses = await open_shared(self.listeners, self.settings)
         for session_id, port in self.state.listeners().items():
             if not self.exchange.is_over(session_id):
@@ -206,16 +208,29 @@ class Daemon:
 
     # --- policies ------------------------------------------------------------------------------------
 
-    def reload(self) -> bool:
+    async def reload(self) -> bool:
         """Read the policies again. A bad one changes nothing: `policies.last_refused` says why."""
-        return self.policies.reload()
+        return await self.policies.reload()
 
-    def reload_all(self) -> None:
-        """SIGHUP: policies, the control API's grants and certificates, a CA that is to be trusted soon."""
-        self.reload()
+    def hang_up(self) -> None:
+        """SIGHUP: policies, the control API's grants and certificates, a CA that is to be trusted soon.
+
+        Signals that come while one is answered are answered together.
+        """
+        self._hung_up.set()
+
+    async def _answer_hang_ups(self) -> None:
+        while True:
+            await self._hung_up.wait()
+            self._hung_up.clear()
+            await self._chore(self.reload_all)
+
+    async def reload_all(self) -> None:
+        """What SIGHUP means."""
+        await self.reload()
         if self.control is not None:
-            self.control.reload()
-        self.trust = self._write_trust()
+            await asyncio.to_thread(self.control.reload)
+        self.trust = await asyncio.to_thread(self._write_trust)
 
     # --- living --------------------------------------------------------------------------------------
 
@@ -240,7 +255,7 @@ class Daemon:
 
     async def _look_after(self) -> None:
         self.telemetry.settle(self.state.clock.now().wall)
-        self.policies.look()
+        await self.policies.look()
 
     async def _chore(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         try:
@@ -385,7 +400,7 @@ async def run(settings: Settings, stores: Mapping[str, SecretStore] | None = Non
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
-    loop.add_signal_handler(signal.SIGHUP, daemon.reload_all)
+    loop.add_signal_handler(signal.SIGHUP, daemon.hang_up)
     try:
         await daemon.start()
         notify("READY=1", notify_socket())

@@ -22,7 +22,7 @@ async def _policy(driver: Driver, asked: Mapping[str, Any], _: Mapping[str, Any]
     if not any(name == "policies" for name, _ in driver.undo):
 
         async def restore() -> None:
-            _as_they_were(proxy)
+            await _as_they_were(proxy)
 
         driver.undo.append(("policies", restore))
     session = proxy.daemon.state.sessions.by_id[driver.inside.session]
@@ -32,7 +32,7 @@ async def _policy(driver: Driver, asked: Mapping[str, Any], _: Mapping[str, Any]
     else:
         _write(path, asked, driver)
     if asked.get("reload", True):
-        proxy.daemon.reload()
+        await proxy.daemon.reload()
 
 
 def _write(path: Path, asked: Mapping[str, Any], driver: Driver) -> None:
@@ -56,13 +56,13 @@ def _write(path: Path, asked: Mapping[str, Any], driver: Driver) -> None:
     os.replace(made, path)
 
 
-def _as_they_were(proxy: Coatcheck) -> None:
+async def _as_they_were(proxy: Coatcheck) -> None:
     for path in proxy.policies.iterdir():
         path.unlink()
     for name, data in proxy.as_written.items():
         (proxy.policies / name).write_bytes(data)
         (proxy.policies / name).chmod(0o644)
-    assert proxy.daemon.reload(), proxy.daemon.policies.last_refused
+    assert await proxy.daemon.reload(), proxy.daemon.policies.last_refused
 
 
 STEPS["policy"] = _policy

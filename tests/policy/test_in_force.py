@@ -1,5 +1,7 @@
 """What is in force, and what is told of what is not."""
 
+import asyncio
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,25 +49,25 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
     made.state.close()
 
 
-def test_a_refused_file_leaves_what_was_in_force_and_is_told_once(deployment: Deployment) -> None:
+async def test_a_refused_file_leaves_what_was_in_force_and_is_told_once(deployment: Deployment) -> None:
     """In an event, in a gauge that falls again when it is mended, and in words for whoever asks."""
     file = put(deployment.place / "default.yaml", YAML)
     policies = deployment.policies("default.yaml")
     policies.load()
     before = deployment.state.policies
     put(file, b"rules: none\n")
-    assert not policies.reload() and not policies.reload()
+    assert not await policies.reload() and not await policies.reload()
     assert deployment.state.policies is before
     refused = [each for each in deployment.told if isinstance(each, PolicyEvent) and not each.loaded]
     assert len(refused) == 1 and policies.last_refused == refused[0].detail
     assert deployment.scraped("policy_refused") == ["1.0"]
     put(file, YAML)
-    assert policies.reload() and policies.last_refused == ""
+    assert await policies.reload() and policies.last_refused == ""
     assert deployment.scraped("policy_refused") == ["0.0"]
     assert deployment.scraped("policy_bundle_version") == []
 
 
-def test_a_fault_of_ours_in_reading_is_a_refusal_like_any_other(
+async def test_a_fault_of_ours_in_reading_is_a_refusal_like_any_other(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that trips the reader stays out, loudly; it is no traceback once a second."""
@@ -78,7 +80,7 @@ def test_a_fault_of_ours_in_reading_is_a_refusal_like_any_other(
         raise KeyError("ask")
 
     monkeypatch.setattr(PolicyWatch, "read", trip)
-    assert not policies.reload() and not policies.reload()
+    assert not await policies.reload() and not await policies.reload()
     assert deployment.state.policies is before and "fault of Coatcheck's (KeyError)" in policies.last_refused
     assert sum(isinstance(each, PolicyEvent) and not each.loaded for each in deployment.told) == 1
     assert deployment.scraped("policy_refused") == ["1.0"]
@@ -95,18 +97,18 @@ def test_a_daemon_does_not_begin_on_what_nobody_signed(deployment: Deployment) -
     assert deployment.state.policies == {}
 
 
-def test_only_signed_and_newer_bundles_come_into_force(deployment: Deployment) -> None:
+async def test_only_signed_and_newer_bundles_come_into_force(deployment: Deployment) -> None:
     """An older one, an unsigned one: the old policies stay. What is in force says version, owner and key."""
     put(deployment.place / "keys.pem", pem(KEY))
     file = put(deployment.place / "release.bundle", signed(KEY, 2))
     policies = deployment.policies("release.bundle", "keys.pem")
     policies.load()
     put(file, signed(KEY, 3, YAML + b"# three\n"))
-    assert policies.reload()
+    assert await policies.reload()
     three = deployment.state.policies
     for data in (signed(KEY, 2), signed(Ed25519PrivateKey.generate(), 4), YAML, b""):
         put(file, data)
-        assert not policies.reload()
+        assert not await policies.reload()
         assert deployment.state.policies is three
     assert policies.bundle is not None and policies.bundle.bundle.version == 3
     assert deployment.scraped("policy_bundle_version") == ["3.0"]
@@ -123,18 +125,18 @@ def test_a_bundle_for_which_no_trust_root_is_set_says_so(deployment: Deployment)
         deployment.policies("release.bundle").load()
 
 
-def test_a_changed_trust_root_is_looked_at_by_itself(deployment: Deployment) -> None:
+async def test_a_changed_trust_root_is_looked_at_by_itself(deployment: Deployment) -> None:
     """A key that was taken out is told of at once: what it signed stays in force until something else is."""
     root = put(deployment.place / "keys.pem", pem(KEY))
     put(deployment.place / "release.bundle", signed(KEY))
     policies = deployment.policies("release.bundle", "keys.pem")
     policies.load()
-    policies.look()
-    policies.look()
+    await policies.look()
+    await policies.look()
     assert policies.last_refused == ""
     put(root, pem(Ed25519PrivateKey.generate()) + b"# and more\n")
-    policies.look()
-    policies.look()
+    await policies.look()
+    await policies.look()
     assert "and trusted are" in policies.last_refused and deployment.state.policies
 
 
@@ -154,3 +156,30 @@ def test_observing_needs_the_daemons_word_too(deployment: Deployment) -> None:
     (told,) = [each for each in deployment.told if isinstance(each, DaemonEvent)]
     assert told.what == "observing"
     assert told.detail == "policy default until 2099-12-31: to learn what it needs; agents without any data"
+
+
+async def test_three_hundred_reloads_at_once_are_two(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one under way may have read already, so whoever asks later gets one more: all the same one."""
+    put(deployment.place / "default.yaml", YAML)
+    policies = deployment.policies("default.yaml")
+    policies.load()
+    read, reads = PolicyWatch.read, 0
+
+    def counted(watch: PolicyWatch) -> object:
+        nonlocal reads
+        reads += 1
+        return read(watch)
+
+    monkeypatch.setattr(PolicyWatch, "read", counted)
+    first = asyncio.create_task(policies.reload())
+    while not reads:
+        await asyncio.sleep(0)
+    put(deployment.place / "default.yaml", YAML + b"# changed after it was read\n")
+    assert all(await asyncio.gather(first, *(policies.reload() for _ in range(300))))
+    assert reads == 2
+    assert (
+        deployment.state.policies["default"].sha256
+        == hashlib.sha256((deployment.place / "default.yaml").read_bytes()).hexdigest()
+    )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coatcheck.policy import PolicyError, watch
-from coatcheck.policy.checking import load_file
+from coatcheck.policy.file.loading import Parse, load_file
 from coatcheck.policy.watch import RETRY_SECONDS, PolicyWatch
 
 NARROW = """version: 1
@@ -46,8 +46,8 @@ def test_a_file_that_changes_while_it_is_read_is_refused(file: Path, monkeypatch
     """What was read is then neither the old one nor the new one."""
     watched, load = PolicyWatch(file), load_file
 
-    def slowly(path: Path) -> object:
-        policy = load(path)
+    def slowly(path: Path, parse: Parse) -> object:
+        policy = load(path, parse)
         path.write_text(NARROW + "# more\n")
         return policy
 

@@ -1,5 +1,6 @@
 """What the control API needs of the daemon, and what it makes of it. No plane is known here."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -103,7 +104,7 @@ class Daemon(Protocol):
     @property
     def policies(self) -> PoliciesInForce: ...
 
-    def reload(self) -> bool: ...
+    async def reload(self) -> bool: ...
 
 
 class Backend:
@@ -240,9 +241,9 @@ class Backend:
     async def reload(self) -> Mapping[str, str]:
         """(plane) Read policies and grants again. What was refused, by `policy` and `grants`: why."""
         refused: dict[str, str] = {}
-        if not self._daemon.reload():
+        if not await self._daemon.reload():
             refused["policy"] = self.policies.last_refused
-        grants = self._reload_grants()
+        grants = await asyncio.to_thread(self._reload_grants)
         if grants is not None:
             refused["grants"] = grants
         return refused

@@ -25,7 +25,7 @@ class PlaneBridge:
         self._beaten_at = time.monotonic()
         self._asked = False
 
-    async def call[T](self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def call[T](self, work: Callable[[], Coroutine[Any, Any, T]], seconds: float = ANSWER_SECONDS) -> T:
         """The result of `work()` on the plane's loop. ControlProblem(PLANE_STALLED) when none comes.
 
         What has been started is cancelled then, so that nothing is opened for a request that failed.
@@ -45,7 +45,7 @@ class PlaneBridge:
             coroutine.close()
             raise stalled() from None
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(seconds):
                 return await asyncio.wrap_future(future)
         except TimeoutError:
             raise stalled() from None

@@ -47,7 +47,7 @@ STOP_SECONDS: Final = 10.0
 
 
 class ControlServer:
-    """`start` and `reload` are called on the plane's loop, `stop` anywhere but there."""
+    """`start` is called on the plane's loop, `reload` in any thread but ours, `stop` anywhere but there."""
 
     def __init__(self, daemon: Daemon, settings: Settings, plane: asyncio.AbstractEventLoop) -> None:
         self._daemon = daemon

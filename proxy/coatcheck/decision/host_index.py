@@ -5,7 +5,7 @@ list of what matches there. The first hit, from the host itself to ever shorter 
 whole answer: a list under `b.example.org` already includes what `*.example.org` adds.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 
@@ -20,24 +20,22 @@ class HostIndex[T]:
     @classmethod
     def build(cls, entries: Iterable[tuple[T, Iterable[tuple[str, bool]]]]) -> "HostIndex[T]":
         """Entries are values in order, each with its patterns: (suffix, wildcard)."""
-        listed = [(value, tuple(patterns)) for value, patterns in entries]
-        names = {pattern for _, patterns in listed for pattern in patterns}
+        values: list[T] = []
+        named: dict[tuple[str, bool], list[int]] = {}
+        for index, (value, patterns) in enumerate(entries):
+            values.append(value)
+            for pattern in patterns:
+                named.setdefault(pattern, []).append(index)
 
-        def values(host: str, host_is_suffix: bool) -> tuple[T, ...]:
-            return tuple(
-                value
-                for value, patterns in listed
-                if any(
-                    host.endswith("." + suffix) or (host_is_suffix and host == suffix)
-                    if wildcard
-                    else host == suffix and not host_is_suffix
-                    for suffix, wildcard in patterns
-                )
-            )
+        def matching(name: str, wildcard: bool) -> tuple[T, ...]:
+            found = set(named[name, wildcard])
+            for suffix in suffixes(name):
+                found.update(named.get((suffix, True), ()))
+            return tuple(values[index] for index in sorted(found))
 
         return cls(
-            exact={name: values(name, False) for name, wildcard in names if not wildcard},
-            below={name: values(name, True) for name, wildcard in names if wildcard},
+            exact={name: matching(name, False) for name, wildcard in named if not wildcard},
+            below={name: matching(name, True) for name, wildcard in named if wildcard},
         )
 
     def find(self, host: str) -> tuple[T, ...]:
@@ -56,3 +54,11 @@ class HostIndex[T]:
                 return found
             dot = host.find(".")
         return ()
+
+
+def suffixes(host: str) -> Iterator[str]:
+    """What remains of `host` after each of its dots, the longest first."""
+    dot = host.find(".")
+    while dot >= 0:
+        yield host[dot + 1 :]
+        dot = host.find(".", dot + 1)

@@ -1,5 +1,6 @@
 """The policies in force: read, swapped whole, and what is refused is told and changes nothing (I6)."""
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -8,6 +9,7 @@ from coatcheck.decision.policy import Policy
 from coatcheck.platform.state_directory import StateDirectory
 from coatcheck.policy import PolicyError, Problem
 from coatcheck.policy.bundle.signed import Accepted, signed_policies
+from coatcheck.policy.parsing import ParserFailed, PolicyParser
 from coatcheck.policy.watch import PolicyWatch
 from coatcheck.settings.daemon import Settings
 from coatcheck.state.state import State
@@ -16,7 +18,10 @@ from coatcheck.telemetry.metrics.metrics import Metrics
 
 
 class PoliciesInForce:
-    """What `settings.policy` holds, kept in `state`. Belongs to the plane's loop; readers may be anywhere."""
+    """What `settings.policy` holds, kept in `state`. Belongs to the plane's loop; readers may be anywhere.
+
+    Files are read in a thread and parsed in a process: no request waits for either.
+    """
 
     def __init__(
         self,
@@ -32,7 +37,12 @@ class PoliciesInForce:
         self._metrics = metrics
         self._tell = tell
         self._signed = signed_policies(settings.policy_trust_root, directory.path)
-        self._watch = PolicyWatch(settings.policy, signed=self._signed)
+        self._parser = PolicyParser(serving=False)
+        self._watch = PolicyWatch(settings.policy, signed=self._signed, parse=self._parser)
+        self._watching = asyncio.Lock()
+        self._asked: asyncio.Future[bool] | None = None
+        """For all who asked since the reload under way began, when it may have read already."""
+        self._reloading: asyncio.Task[None] | None = None
         self.last_refused = ""
         """Why the files that lie there now are not in force; empty when they are."""
         self._may_observe = settings.policy_observe or ""
@@ -49,14 +59,40 @@ class PoliciesInForce:
     def load(self) -> None:
         """The first time. PolicyError and OSError: a daemon does not start on a bad policy."""
         self._install(self._read())
+        self._parser.serving = True
 
-    def reload(self) -> bool:
-        """Read the policies again. A bad one changes nothing: the old ones stay, loudly (I6)."""
+    async def reload(self) -> bool:
+        """Read the policies again. A bad one changes nothing: the old ones stay, loudly (I6).
+
+        Three hundred signals at once are two reloads: the one under way, and one for all the others.
+        """
+        if self._asked is None:
+            self._asked = asyncio.get_running_loop().create_future()
+        asked = self._asked
+        if self._reloading is None:
+            self._reloading = asyncio.create_task(self._reload_all())
+        return await asyncio.shield(asked)
+
+    async def _reload_all(self) -> None:
         try:
-            policies = self._read()
+            await asyncio.sleep(0)  # whoever asks in the same turn of the loop has the same reload
+            while self._asked is not None:
+                asked, self._asked = self._asked, None
+                try:
+                    asked.set_result(await self._reload())
+                except BaseException as error:
+                    asked.set_exception(error)
+                    raise
+        finally:
+            self._reloading = None
+
+    async def _reload(self) -> bool:
+        try:
+            async with self._watching:
+                policies = await asyncio.to_thread(self._read)
         except Exception as error:  # noqa: BLE001 - also of a fault of ours the owner must hear, where they look
             why = str(error)
-            if not isinstance(error, PolicyError | OSError):
+            if not isinstance(error, PolicyError | ParserFailed | OSError):
                 why = f"it could not be read, by a fault of Coatcheck's ({type(error).__name__}): report it"
             if why != self.last_refused:  # told once, not once a second
                 self.last_refused = why
@@ -66,10 +102,12 @@ class PoliciesInForce:
         self._install(policies)
         return True
 
-    def look(self) -> None:
+    async def look(self) -> None:
         """Read them if they changed. Call it about once a second."""
-        if self._watch.due():
-            self.reload()
+        async with self._watching:
+            due = await asyncio.to_thread(self._watch.due)
+        if due:
+            await self.reload()
 
     def _read(self) -> Mapping[str, Policy]:
         policies = self._watch.read()

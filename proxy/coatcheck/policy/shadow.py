@@ -19,6 +19,7 @@ from coatcheck.decision.search import mask
 from coatcheck.decision.session import Session
 from coatcheck.policy import PolicyError
 from coatcheck.policy.bundle.signed import SignedPolicies
+from coatcheck.policy.parsing import ParserFailed, PolicyParser
 from coatcheck.policy.watch import PolicyWatch
 from coatcheck.telemetry.events import DaemonEvent, Event, ShadowDifference
 
@@ -64,7 +65,7 @@ class Shadow:
         self._path = path
         bundle = trust_root is not None and path.suffix != ".yaml" and not path.is_dir()
         signed = SignedPolicies(trust_root) if bundle and trust_root is not None else None
-        self._watch = PolicyWatch(path, signed=signed)
+        self._watch = PolicyWatch(path, signed=signed, parse=PolicyParser())
         self._tell = tell
         self._count = count
         self._told: dict[_Kind, _Told] = {}
@@ -88,7 +89,7 @@ class Shadow:
                 return
         try:
             policies = self._watch.read()
-        except (PolicyError, OSError) as error:
+        except (PolicyError, ParserFailed, OSError) as error:
             if str(error) != self.refused:
                 self._tell(DaemonEvent(time.time(), "shadow_refused", f"{self._path}: {error}"))
             self.refused = str(error)

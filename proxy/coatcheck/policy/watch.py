@@ -10,7 +10,7 @@ from pathlib import Path
 
 from coatcheck.decision.policy import Policy
 from coatcheck.policy.bundle.signed import SignedPolicies
-from coatcheck.policy.file.loading import load_directory, load_file
+from coatcheck.policy.file.loading import Parse, load_directory, load_file, parse_here
 from coatcheck.policy.file.problem import PolicyError, Problem
 
 RETRY_SECONDS = 10.0
@@ -19,14 +19,19 @@ RETRY_SECONDS = 10.0
 
 class PolicyWatch:
     """The files at `path`: a directory of policies, or one; with `signed`, one bundle and nothing else.
-    Belongs to one thread."""
+    One caller at a time."""
 
     def __init__(
-        self, path: Path, clock: Callable[[], float] = time.monotonic, signed: SignedPolicies | None = None
+        self,
+        path: Path,
+        clock: Callable[[], float] = time.monotonic,
+        signed: SignedPolicies | None = None,
+        parse: Parse = parse_here,
     ) -> None:
         self._path = path
         self._signed = signed
         self._clock = clock
+        self._parse = parse
         self._read: object = None
         """How the files looked that were read last."""
         self._seen: object = None
@@ -38,11 +43,12 @@ class PolicyWatch:
         self._read = self._stamps()
         self._retry_at = self._clock() + RETRY_SECONDS
         if self._signed is not None:
-            policies = self._signed.read(self._path)  # changed while it is read, its signature fails
+            # Changed while it is read, its signature fails.
+            policies = self._signed.read(self._path, self._parse)
         elif self._path.is_dir():
-            policies = load_directory(self._path)
+            policies = load_directory(self._path, self._parse)
         else:
-            policy = load_file(self._path)
+            policy = load_file(self._path, self._parse)
             policies = {policy.name: policy}
         if self._signed is None and self._stamps() != self._read:
             raise PolicyError(

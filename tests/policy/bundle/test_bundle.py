@@ -19,6 +19,7 @@ from coatcheck.policy.bundle.bundle import (
     verified,
 )
 from coatcheck.policy.file.problem import PolicyError
+from coatcheck.policy.file.reading import MAX_BYTES
 from coatcheck.telemetry.audit.checkpoint import key_id
 from tests.policy.bundle.bundles import CREATED, YAML, signed, unsigned
 
@@ -141,7 +142,7 @@ def test_only_trusted_signatures_count() -> None:
         body_with(policies=[entry() | {"yaml": "\ud800"}]),
         body_with(policies=[entry() | {"yaml": 1}]),
         body_with(policies=[entry(link="/etc/passwd")]),
-        body_with(policies=[entry(b"#" * 1_048_577)]),
+        body_with(policies=[entry(b"#" * (MAX_BYTES + 1))]),
         body_with(policies=[entry(name=f"p{n:04}") for n in range(1001)]),
     ],
     ids=lambda body: body[:40].decode("latin-1"),

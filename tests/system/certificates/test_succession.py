@@ -191,9 +191,9 @@ async def test_a_reload_between_the_switch_and_the_restart_tells_sandboxes_of_bo
     """One that is opened then believes the daemon as it is and as it will be."""
     async with running_daemon(tmp_path, POLICY, upstream_ca=upstream_tls.ca, connect_to={}) as daemon:
         old, new = daemon.authority, prepare(daemon.directory.ca, "Second CA")
-        daemon.reload_all()
+        await daemon.reload_all()
         switch(daemon.directory.ca)
-        daemon.reload_all()
+        await daemon.reload_all()
         assert daemon.trust.ca.read_bytes() == old.pem + new.pem
     async with running_daemon(tmp_path, POLICY, upstream_ca=upstream_tls.ca, connect_to={}) as daemon:
         assert daemon.authority.pem == new.pem
@@ -209,5 +209,5 @@ async def test_a_daemon_starts_and_reloads_beside_a_bad_successor(
     (tmp_path / "state/ca" / NEXT / "ca.pem").write_text("nonsense")
     async with running_daemon(tmp_path, POLICY, upstream_ca=upstream_tls.ca, connect_to={}) as daemon:
         assert daemon.trust.ca.read_bytes() == daemon.authority.pem
-        daemon.reload_all()
+        await daemon.reload_all()
         assert daemon.trust.ca.read_bytes() == daemon.authority.pem

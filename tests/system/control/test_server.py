@@ -209,7 +209,7 @@ async def test_sighup_reloads_grants(control: Control) -> None:
     """What SIGHUP calls takes a caller's grant away."""
     assert await asyncio.to_thread(control.client("auditor").policies)
     control.grants.write_text(grants_toml({name: CALLERS[name] for name in ("operator",)}))
-    control.daemon.reload_all()
+    await control.daemon.reload_all()
     with pytest.raises(ControlError) as refused:
         await asyncio.to_thread(control.client("auditor").policies)
     assert refused.value.reason == "unauthenticated"

@@ -18,6 +18,9 @@ from coatcheck.policy.bundle.signed import Accepted
 from coatcheck.policy.shadow import Shadow
 from coatcheck.state.errors import Problem
 
+RELOAD_SECONDS = 120.0
+"""Until an answer: a file of ten thousand rules is parsed in seconds, beside others that changed too."""
+
 
 def _all(context: Context, ask: Ask) -> models.PolicyList:
     caller = caller_of(ask)
@@ -132,7 +135,7 @@ def _bad_url(what: str) -> ControlProblem:
 
 
 async def reload(context: Context, ask: Ask) -> Answer:
-    refused = await context.bridge.call(context.backend.reload)
+    refused = await context.bridge.call(context.backend.reload, RELOAD_SECONDS)
     if refused:
         what = "; ".join(f"{name}: {problem}" for name, problem in refused.items())
         raise ControlProblem(

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from coatcheck.decision.policy import Policy
 from coatcheck.injectors.spelling import Wrong
 from coatcheck.policy.file.fields import line_of_text
-from coatcheck.policy.file.loading import BUNDLE_MAGIC, MAX_FILES, STEM, load_policy
+from coatcheck.policy.file.loading import BUNDLE_MAGIC, MAX_FILES, STEM, Parse, parse_here, parsed
 from coatcheck.policy.file.problem import PolicyError, Problem
 from coatcheck.policy.file.reading import MAX_BYTES
 from coatcheck.telemetry.audit.checkpoint import key_id
@@ -56,21 +56,9 @@ class Bundle:
     keys: tuple[str, ...]
     """Ids of the keys that signed it; whether one is trusted, `verified` says."""
 
-    def policies(self) -> dict[str, Policy]:
+    def policies(self, parse: Parse = parse_here) -> dict[str, Policy]:
         """The policies in force once this bundle is. PolicyError with what is wrong in any of them."""
-        found: dict[str, Policy] = {}
-        problems: list[Problem] = []
-        for name, data in self.files.items():
-            try:
-                found[name] = load_policy(name, data)
-            except PolicyError as error:
-                problems += [
-                    Problem(p.line, p.column, p.message, p.instead, p.level, f"{name}.yaml")
-                    for p in error.problems
-                ]
-        if problems:
-            raise PolicyError(problems)
-        return found
+        return parsed(self.files, parse)
 
 
 def build(files: Mapping[str, bytes], *, version: int, owner: str, created: str) -> bytes:

@@ -11,7 +11,7 @@ from coatcheck.decision.policy import Policy
 from coatcheck.platform.private_files import PrivateFileError, read_private, write_atomically
 from coatcheck.policy.bundle.bundle import MAX_BUNDLE_BYTES, Bundle, refused, verified
 from coatcheck.policy.bundle.trust_root import read_trust_root
-from coatcheck.policy.file.loading import read_file
+from coatcheck.policy.file.loading import Parse, parse_here, read_file
 from coatcheck.policy.file.problem import PolicyError, Problem
 
 FILE_NAME: Final = "policy-version.json"
@@ -107,7 +107,7 @@ class SignedPolicies:
         """Whether the version in force is on disk."""
         return self._highest is None or self._highest.saved
 
-    def read(self, path: Path) -> Mapping[str, Policy]:
+    def read(self, path: Path, parse: Parse = parse_here) -> Mapping[str, Policy]:
         """The policies of the bundle at `path`. PolicyError for anything that is not exactly one."""
         trusted = read_trust_root(self.trust_root)
         if path.is_dir():
@@ -120,7 +120,7 @@ class SignedPolicies:
             bundle, key = verified(data, trusted)
             if self._highest is not None:
                 self._highest.check(bundle)
-            policies = bundle.policies()
+            policies = bundle.policies(parse)
         except PolicyError as error:
             raise PolicyError(_of(path.name, problem) for problem in error.problems) from None
         if self._highest is not None:

@@ -4,7 +4,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,10 @@ STEM = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 """What a policy can be called."""
 BUNDLE_MAGIC = b"coatcheck policy bundle v1\n"
 """The first line of a signed bundle, which is no policy file."""
+
+
+type Parse = Callable[[Mapping[str, bytes]], Mapping[str, Policy | PolicyError]]
+"""From files' bytes by the policies' names to what each one is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +63,54 @@ def check_policy(name: str, data: bytes) -> CheckedPolicy:
     return CheckedPolicy(build_policy(name, hashlib.sha256(data).hexdigest(), document), tuple(sorted(found)))
 
 
-def load_file(path: Path) -> Policy:
+def parse_here(files: Mapping[str, bytes]) -> Mapping[str, Policy | PolicyError]:
+    """Each of `files` as `load_policy` has it, in this thread. A daemon that serves has `policy.parsing`."""
+    found: dict[str, Policy | PolicyError] = {}
+    for name, data in files.items():
+        try:
+            found[name] = load_policy(name, data)
+        except PolicyError as error:
+            found[name] = error
+    return found
+
+
+def load_file(path: Path, parse: Parse = parse_here) -> Policy:
     """The policy in the file at `path`, named by its stem. Raises PolicyError."""
+    data = _policy_bytes(path)
+    try:
+        return parsed({path.stem: data}, parse)[path.stem]
+    except PolicyError as error:
+        raise PolicyError(_in_file(problem, path.name) for problem in error.problems) from None
+
+
+def load_directory(directory: Path, parse: Parse = parse_here) -> Mapping[str, Policy]:
+    """Every `*.yaml` directly in `directory`, by its stem. Raises PolicyError if any one is bad, or none
+    is there: the caller keeps what it has."""
+    files: dict[str, bytes] = {}
+    problems: list[Problem] = []
+    for path in policy_files(directory):
+        try:
+            files[path.stem] = _policy_bytes(path)
+        except PolicyError as error:
+            problems += error.problems
+    return parsed(files, parse, problems)
+
+
+def parsed(files: Mapping[str, bytes], parse: Parse, problems: Iterable[Problem] = ()) -> dict[str, Policy]:
+    """The policies in `files`. PolicyError with the problems of all of them, after those known already."""
+    found: dict[str, Policy] = {}
+    problems = list(problems)
+    for name, each in parse(files).items():
+        if isinstance(each, PolicyError):
+            problems += (_in_file(problem, f"{name}.yaml") for problem in each.problems)
+        else:
+            found[name] = each
+    if problems:
+        raise PolicyError(problems)
+    return found
+
+
+def _policy_bytes(path: Path) -> bytes:
     data = read_file(path)
     if data.startswith(BUNDLE_MAGIC):
         raise _refused(
@@ -68,25 +118,7 @@ def load_file(path: Path) -> Policy:
             "this is a signed bundle, and no trust root is set, so no signature can be trusted",
             "set COATCHECK_POLICY_TRUST_ROOT; to look at one: coatcheck policy verify",
         )
-    try:
-        return load_policy(path.stem, data)
-    except PolicyError as error:
-        raise PolicyError(_in_file(problem, path.name) for problem in error.problems) from None
-
-
-def load_directory(directory: Path) -> Mapping[str, Policy]:
-    """Every `*.yaml` directly in `directory`, by its stem. Raises PolicyError if any one is bad, or none
-    is there: the caller keeps what it has."""
-    policies: dict[str, Policy] = {}
-    problems: list[Problem] = []
-    for path in policy_files(directory):
-        try:
-            policies[path.stem] = load_file(path)
-        except PolicyError as error:
-            problems += error.problems
-    if problems:
-        raise PolicyError(problems)
-    return policies
+    return data
 
 
 def policy_files(directory: Path) -> list[Path]:

@@ -25,8 +25,8 @@ from ruamel.yaml.events import (
 
 from coatcheck.policy.file.problem import Location, PolicyError, Problem
 
-MAX_BYTES = 1_048_576
-"""A thousand rules take a tenth of this; more is a mistake or an attack on the parser."""
+MAX_BYTES = 4_194_304
+"""Ten thousand rules take a quarter of this; more is a mistake or an attack on the parser."""
 MAX_DEPTH = 12
 """The deepest value that a policy can hold stands at depth 6."""
 

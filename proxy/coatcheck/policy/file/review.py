@@ -9,6 +9,7 @@ from coatcheck.injectors.spelling import closest
 from coatcheck.policy.file.building import rule_ports
 from coatcheck.policy.file.codes import Code
 from coatcheck.policy.file.credential_review import ambiguous_credentials, review_credential
+from coatcheck.policy.file.earlier_rules import EarlierRules
 from coatcheck.policy.file.filesystem_review import review_filesystem
 from coatcheck.policy.file.models import AskSpec, Document, RuleSpec
 from coatcheck.policy.file.overlap import any_hosts_overlap, host_covers, hosts_overlap, path_covers
@@ -27,6 +28,7 @@ def review(document: Document) -> Iterator[Finding]:
     if document.filesystem is not None:
         yield from review_filesystem(document.filesystem)
     seen: dict[str, int] = {}
+    earlier = EarlierRules()
     for index, rule in enumerate(document.rules):
         place: Location = ("rules", index)
         if rule.name in seen:
@@ -35,8 +37,11 @@ def review(document: Document) -> Iterator[Finding]:
             )
         seen.setdefault(rule.name, index)
         yield from chain(
-            _rule(place, rule), _rule_credentials(place, rule, document), _shadow(place, index, document)
+            _rule(place, rule),
+            _rule_credentials(place, rule, document),
+            _shadow(place, rule, earlier, document.rules),
         )
+        earlier.add(index, rule)
         yield from ambiguous_credentials(place, rule, document.credentials)
 
 
@@ -201,19 +206,18 @@ def _rule_credentials(place: Location, rule: RuleSpec, document: Document) -> It
         seen.add(name)
 
 
-def _shadow(place: Location, index: int, document: Document) -> Iterator[Finding]:
-    rule = document.rules[index]
-    for earlier in document.rules[:index]:
-        if earlier.tunnel != rule.tunnel:
-            both = [host for host in rule.hosts if any(hosts_overlap(host, other) for other in earlier.hosts)]
-            if both and set(rule_ports(rule)) & set(rule_ports(earlier)):
-                message = f'{both[0]} is tunnelled by one rule and inspected by another ("{earlier.name}")'
-                yield Finding(
-                    (*place, "hosts", rule.hosts.index(both[0])),
-                    message,
-                    "a host is either opened or not: remove it from one",
-                )
-        elif _covers(earlier, rule):
+def _shadow(place: Location, rule: RuleSpec, above: EarlierRules, rules: list[RuleSpec]) -> Iterator[Finding]:
+    for earlier in (rules[number] for number in above.other_kind(rule)):
+        both = [host for host in rule.hosts if any(hosts_overlap(host, other) for other in earlier.hosts)]
+        if both and set(rule_ports(rule)) & set(rule_ports(earlier)):
+            message = f'{both[0]} is tunnelled by one rule and inspected by another ("{earlier.name}")'
+            yield Finding(
+                (*place, "hosts", rule.hosts.index(both[0])),
+                message,
+                "a host is either opened or not: remove it from one",
+            )
+    for earlier in (rules[number] for number in above.may_cover(rule)):
+        if earlier.tunnel == rule.tunnel and _covers(earlier, rule):
             message = f'"{rule.name}" is never reached: "{earlier.name}" allows all of it first'
             yield Finding(
                 (*place, "name"), message, "move it up, or remove it", Level.WARNING, Code.RULE_NEVER_REACHED

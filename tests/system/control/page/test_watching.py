@@ -75,7 +75,7 @@ async def test_it_ends_when_the_login_does(control: Control) -> None:
                 await window.ask("POST", "/page/logout", {})
             else:
                 control.grants.write_text(grants_toml({"auditor": CALLERS["auditor"]}))
-                control.daemon.reload_all()
+                await control.daemon.reload_all()
             await stream.first("over")
             assert await stream.line() is None
 

@@ -73,11 +73,11 @@ async def test_what_an_idle_one_holds_may_become_what_must_not_travel(where: Pla
         assert await refused(unknown) == "unknown_sandbox"
         policy.write_text(POLICY.replace("env: OPENAI_API_KEY", "env: OPENAI_API_KEY\n    inherit: false"))
         try:
-            assert where.daemon.reload()
+            assert await where.daemon.reload()
             assert await refused(asyncio.to_thread(where.control().may_save_sandbox, made.id)) == "unsavable"
         finally:
             policy.write_text(POLICY)
-            assert where.daemon.reload()
+            assert await where.daemon.reload()
 
 
 async def test_only_its_own_maker_may(where: Place) -> None:
