@@ -17,11 +17,12 @@ from typing import Any, Final
 
 from coatcheck.client.control import ControlClient
 from coatcheck.decision.synthetic import synthetic
-from coatcheck.launcher.metadata import MetadataService
+from coatcheck.metadata.http import Client
+from coatcheck.metadata.service import MetadataService
 from tests.corpus.driver import PATIENCE, STEPS, Connection, Driver
 from tests.corpus.expand import KINDS
 from tests.corpus.proxies import Coatcheck, Inside, token_of
-from tests.launcher.metadata_socket import metadata_on, somebody
+from tests.system.metadata.metadata_socket import metadata_on
 
 _SENTINEL: Final = 0xFFFF
 _SERVICES: Final[dict[str, MetadataService]] = {}
@@ -48,8 +49,8 @@ async def _metadata(driver: Driver) -> tuple[asyncio.StreamReader, asyncio.Strea
     stack = AsyncExitStack()
     stack.callback(shutil.rmtree, directory)
     stack.callback(_SERVICES.pop, session)
-    stack.callback(service.close)
-    path = await stack.enter_async_context(metadata_on(service, somebody("agent", session), directory / "m"))
+    stack.push_async_callback(service.close)
+    path = await stack.enter_async_context(metadata_on(service, Client("agent", session), directory / "m"))
     driver.undo.append(("metadata", stack.aclose))
     return await asyncio.open_unix_connection(path)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from coatcheck.durable.spec import DurableSpec, Saving
 from coatcheck.durable.supervisor import DurableSupervisor
-from coatcheck.launcher.metadata import MetadataService
 from coatcheck.launcher.spec import Identity
+from coatcheck.metadata.service import MetadataService
 from coatcheck.sandbox.machine import MachineSpec
 from tests.launcher.scripted import MACHINE, Reports, ScriptedMachine, identity, spec
 from tests.launcher.test_supervisor import Life, Nobody, to_its_end

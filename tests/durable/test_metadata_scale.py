@@ -7,7 +7,7 @@ import pytest
 from coatcheck.durable.elastic import Initiator
 from coatcheck.durable.elasticity import Elasticity
 from coatcheck.durable.metadata_scale import RATE, ScaleResource
-from coatcheck.launcher.metadata_http import MAX_BODY, Asked, Refused
+from coatcheck.metadata.http import MAX_BODY, Asked, Refused
 from coatcheck.sandbox.limits import Limits
 from coatcheck.sandbox.resources import Size
 from coatcheck.sandbox.sandbox import SandboxProblem, SandboxRefused

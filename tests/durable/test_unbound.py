@@ -13,7 +13,7 @@ import pytest
 from coatcheck.durable.spec import DurableSpec, Saving, dumps
 from coatcheck.durable.supervisor import DurableSupervisor
 from coatcheck.durable.unbound import CLAIMED, READY, Unbound
-from coatcheck.launcher.metadata import MetadataService
+from coatcheck.metadata.service import MetadataService
 from coatcheck.sandbox.machine import MachineError, MachineSpec
 from coatcheck.sandbox.sandbox import Ending
 from tests.durable.lives import durable_spec

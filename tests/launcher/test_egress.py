@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.launcher.channel import Channel, Stream
+from coatcheck.launcher.channel import Channel
 from coatcheck.launcher.egress import Egress, proxy_header
 from coatcheck.launcher.mux import Data, Ended, Mux, Side, WasReset
 from coatcheck.launcher.spec import Identity
@@ -60,9 +60,9 @@ class Inside:
         raise AssertionError("the channel ended")
 
 
-async def metadata(stream: Stream, who: Identity) -> None:
-    await stream.write(f"metadata of {who.name}".encode())
-    await stream.end()
+async def metadata(connected: socket.socket, who: Identity) -> None:
+    with connected:
+        connected.sendall(f"metadata of {who.name}".encode())
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ import pytest
 from coatcheck.client.control import ControlClient, ControlError
 from coatcheck.launcher import reporting
 from coatcheck.launcher.channel import ChannelBroken
-from coatcheck.launcher.metadata import MetadataService
 from coatcheck.launcher.supervisor import Supervisor
 from coatcheck.launcher.trust import SYSTEM_BUNDLE
+from coatcheck.metadata.service import MetadataService
 from coatcheck.sandbox.machine import MachineError
 from coatcheck.sandbox.sandbox import Ending, SandboxState
 from tests.launcher.scripted import Reports, ScriptedMachine, identity, spec

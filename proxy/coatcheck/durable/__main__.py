@@ -43,8 +43,8 @@ async def _supervise(spec: DurableSpec) -> None:
     from coatcheck.durable.supervisor import DurableSupervisor
     from coatcheck.durable.unbound import Unbound
     from coatcheck.launcher.api import serving
-    from coatcheck.launcher.metadata import MetadataService
-    from coatcheck.launcher.metadata_tokens import LastingTokens
+    from coatcheck.metadata.service import MetadataService
+    from coatcheck.metadata.tokens import LastingTokens
 
     booted = None
     if spec.unbound:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from coatcheck.decision.ratelimit import Rate, Rates
 from coatcheck.durable.elastic import Initiator
 from coatcheck.durable.elasticity import Elasticity
-from coatcheck.launcher.metadata_http import Answer, Asked, Refused
+from coatcheck.metadata.http import Answer, Asked, Refused
 from coatcheck.sandbox.sandbox import SandboxProblem, SandboxRefused
 
 SCALE: Final = "/v1/scale"

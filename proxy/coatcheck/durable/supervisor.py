@@ -20,8 +20,8 @@ from coatcheck.durable.spec import DurableSpec, IdleAction
 from coatcheck.durable.unbound import Unbound
 from coatcheck.launcher.boot import Boot
 from coatcheck.launcher.channel import Channel
-from coatcheck.launcher.metadata import MetadataService
 from coatcheck.launcher.supervisor import Extension, Supervisor
+from coatcheck.metadata.service import MetadataService
 from coatcheck.sandbox.machine import Machine
 from coatcheck.sandbox.sandbox import Ending, SandboxState
 

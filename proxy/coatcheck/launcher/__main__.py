@@ -23,8 +23,8 @@ async def _supervise(spec: SupervisorSpec) -> None:
     from coatcheck.client.control import ControlClient
     from coatcheck.launcher.api import serving
     from coatcheck.launcher.boot import Boot
-    from coatcheck.launcher.metadata import MetadataService
     from coatcheck.launcher.supervisor import Supervisor
+    from coatcheck.metadata.service import MetadataService
     from coatcheck.sandbox.limits import said
 
     client = ControlClient(spec.control, timeout=ANSWER_SECONDS)

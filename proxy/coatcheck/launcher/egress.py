@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import socket
 import struct
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -29,7 +30,8 @@ _PROXY_V2: Final = 0x21
 
 _log = logging.getLogger("coatcheck.launcher.ways_out")
 
-type Metadata = Callable[[Stream, Identity], Awaitable[None]]
+type Metadata = Callable[[socket.socket, Identity], Awaitable[None]]
+"""Takes one end of a connection."""
 
 
 class Egress:
@@ -72,7 +74,9 @@ class Egress:
             case "dns":
                 await self._lead(stream, Path(f"{who.socket}.d"))
             case "metadata":
-                await self._metadata(stream, who)
+                ours, theirs = socket.socketpair()
+                await self._metadata(theirs, who)
+                await splice(stream, *await asyncio.open_connection(sock=ours, limit=CHUNK))
             case _:
                 stream.reset("bad_request", "no such egress")
 

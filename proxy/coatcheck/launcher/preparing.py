@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from coatcheck.launcher.channel import Channel
-from coatcheck.launcher.metadata import MetadataService
 from coatcheck.launcher.spec import Identity, SupervisorSpec
+from coatcheck.metadata.http import Client
+from coatcheck.metadata.service import MetadataService
 from coatcheck.sandbox.limits import for_commands
 from coatcheck.sandbox.sandbox import Backend
 
@@ -53,5 +54,5 @@ def environment(identity: Identity, metadata: MetadataService) -> Mapping[str, s
         return given
     # SDKs refresh what they get from the metadata service, and prefer the variables if both are there.
     return {name: value for name, value in given.items() if name not in _AWS_KEYS} | metadata.environment(
-        identity
+        Client(identity.name, identity.session)
     )

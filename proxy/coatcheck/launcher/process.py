@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS: Final = 10.0
 """For the daemon to answer."""
-LATER: Final = ("coatcheck.launcher.api", "coatcheck.launcher.metadata", "coatcheck.telemetry.log")
+LATER: Final = ("coatcheck.launcher.api", "coatcheck.metadata.service", "coatcheck.telemetry.log")
 """What a booting guest does not wait for: half a second of imports."""
 
 

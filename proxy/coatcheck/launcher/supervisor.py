@@ -19,12 +19,13 @@ from coatcheck.launcher.agent import AgentError, set_clock
 from coatcheck.launcher.boot import Beginning, Boot
 from coatcheck.launcher.channel import Channel, ChannelBroken, StreamReset
 from coatcheck.launcher.egress import Egress
-from coatcheck.launcher.metadata import MetadataService
 from coatcheck.launcher.operations import OperationQueue
 from coatcheck.launcher.preparing import environment
 from coatcheck.launcher.presence import Presence
 from coatcheck.launcher.reporting import Reporter
 from coatcheck.launcher.spec import SupervisorSpec
+from coatcheck.metadata.http import Client
+from coatcheck.metadata.service import MetadataService
 from coatcheck.sandbox.limits import LimitName
 from coatcheck.sandbox.machine import Machine, MachineError
 from coatcheck.sandbox.refusal import of_agent, refusal
@@ -81,7 +82,7 @@ class Supervisor:
         self._environments = {each.name: environment(each, metadata) for each in spec.identities}
         self._egress = Egress(
             spec.identities,
-            metadata.serve,
+            lambda connected, who: metadata.serve(connected, Client(who.name, who.session)),
             spec.limits.network_bytes_per_second,
             closed=self._beginning.closed,
         )
@@ -186,7 +187,7 @@ class Supervisor:
         if not self._channel.done():
             self._channel.set_exception(ChannelBroken(f"the sandbox ended: {detail}"))
             self._channel.exception()  # nobody need have asked
-        self._metadata.close()
+        await self._metadata.close()
         await self._stop_machine()
         await asyncio.to_thread(shutil.rmtree, self.spec.directory, ignore_errors=True)
         return ending, detail

@@ -18,10 +18,10 @@ from coatcheck.durable.supervisor import DurableSupervisor
 from coatcheck.launcher.agent import AgentError, set_clock
 from coatcheck.launcher.channel import ChannelBroken
 from coatcheck.launcher.frames import Fields, Kind, encode
-from coatcheck.launcher.metadata import MetadataService
 from coatcheck.launcher.mux import Event, WasReset
 from coatcheck.launcher.spec import SupervisorSpec
 from coatcheck.launcher.trust import digest
+from coatcheck.metadata.service import MetadataService
 from coatcheck.sandbox.machine import MachineError
 from coatcheck.sandbox.sandbox import Ending, SandboxState
 from tests.durable.lives import COPY, DurableLife, durable_spec, life

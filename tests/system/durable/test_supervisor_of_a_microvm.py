@@ -21,8 +21,8 @@ from coatcheck.images.build import build
 from coatcheck.images.cache import find
 from coatcheck.images.parts import Source
 from coatcheck.images.problem import ImageError
-from coatcheck.launcher.metadata import MetadataService
 from coatcheck.launcher.supervisor import Supervisor
+from coatcheck.metadata.service import MetadataService
 from coatcheck.sandbox.machine import MachineSpec
 from coatcheck.sandbox.resources import Resources
 from coatcheck.sandbox.sandbox import Backend, Ending, SandboxState

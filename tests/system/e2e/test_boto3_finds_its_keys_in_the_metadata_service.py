@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 
 from coatcheck.client.control import ControlClient
-from coatcheck.launcher.metadata import MetadataService
-from coatcheck.launcher.metadata_handles import Handles
+from coatcheck.metadata.handles import Handles
+from coatcheck.metadata.http import Client
+from coatcheck.metadata.service import MetadataService
 from coatcheck.state.sessions import NewSession
 from tests.daemon import TestDaemon
 from tests.debian import find
-from tests.launcher.metadata_socket import metadata_on, somebody
 from tests.system.e2e import guest_network
 from tests.system.e2e.aws_origin import AwsOrigin, aws_keys
 from tests.system.e2e.inside import Inside, inside
+from tests.system.metadata.metadata_socket import metadata_on
 
 pytestmark = pytest.mark.needs_debian("ip")  # unshare is in every Debian (util-linux is essential)
 
@@ -77,7 +78,7 @@ async def guest_of(
     service = MetadataService(
         control, "sbx_0123456789abcdef", handles=Handles(control, aws_seconds=aws_seconds)
     )
-    who = somebody("agent", session.id)
+    who = Client("agent", session.id)
     sandbox = await daemon.sandbox(subject="only for its variables")
     without = {
         name: value.replace(sandbox.proxy, "http://127.0.0.1:3128")
@@ -90,7 +91,7 @@ async def guest_of(
         async with metadata_on(service, who, short / "metadata") as path:
             yield Guest(client, service.environment(who), path, proxy)
     finally:
-        service.close()
+        await service.close()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from coatcheck.client.control import ControlClient, ControlError
-from coatcheck.launcher.metadata_http import Refused
+from coatcheck.metadata.http import Refused
 
 HANDLE_SECONDS: Final = 600.0
 AWS_SECONDS: Final = 3600.0

@@ -1,57 +1,34 @@
 """The metadata service on a Unix socket, where each connection is what a guest's stream would be."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from coatcheck.launcher.channel import Chunk, Note, Stream
-from coatcheck.launcher.metadata import MetadataService
-from coatcheck.launcher.spec import Identity
-
-
-def somebody(name: str, session: str) -> Identity:
-    """An identity inside, as the supervisor knows it."""
-    nowhere = Path("/nowhere")
-    return Identity(name, 1000, session, nowhere, {}, nowhere, nowhere, nowhere)
-
-
-class SocketStream(Stream):
-    """A connection with the face of a `launcher.channel.Stream`."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-
-    async def read(self) -> Chunk | Note | None:
-        data = await self._reader.read(1024)
-        return Chunk(data) if data else None
-
-    async def write(self, data: bytes, flags: int = 0) -> None:
-        self._writer.write(data)
-        await self._writer.drain()
-
-    async def end(self) -> None:
-        if self._writer.can_write_eof():
-            self._writer.write_eof()
+from coatcheck.metadata.http import Client
+from coatcheck.metadata.service import MetadataService
 
 
 @asynccontextmanager
-async def metadata_on(service: MetadataService, who: Identity, path: Path) -> AsyncIterator[Path]:
+async def metadata_on(service: MetadataService, who: Client, path: Path) -> AsyncIterator[Path]:
     """`path` leads to the service as `who`."""
 
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await service.serve(SocketStream(reader, writer), who)
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
+    async def accept(listening: socket.socket) -> None:
+        while True:
+            connected, _ = await asyncio.get_running_loop().sock_accept(listening)
+            await service.serve(connected, who)
 
-    server = await asyncio.start_unix_server(accept, path)
-    try:
-        yield path
-    finally:
-        server.close()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen(256)
+        listening.setblocking(False)
+        accepting = asyncio.create_task(accept(listening))
+        try:
+            yield path
+        finally:
+            accepting.cancel()
+            await asyncio.gather(accepting, return_exceptions=True)
 
 
 async def ask(path: Path, raw: bytes) -> tuple[int, dict[str, str], bytes]:

@@ -15,13 +15,14 @@ request. It is reached by streams of the guest only: as a destination the proxy 
 import json
 import logging
 import secrets
+import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from coatcheck.client.control import ControlClient
 from coatcheck.decision.ratelimit import Rate, Rates
-from coatcheck.launcher.metadata_aws import (
+from coatcheck.metadata.aws import (
     CONTAINER,
     ROLES,
     container_credentials,
@@ -30,21 +31,19 @@ from coatcheck.launcher.metadata_aws import (
     instance_role,
     role_list,
 )
-from coatcheck.launcher.metadata_handles import Handles
-from coatcheck.launcher.metadata_http import CONTAINER_HOST, Answer, Asked, Refused, converse
-from coatcheck.launcher.metadata_tokens import MAX_TTL, LastingTokens, Tokens
-from coatcheck.launcher.spec import Identity
-from coatcheck.launcher.stream import Stream
+from coatcheck.metadata.handles import Handles
+from coatcheck.metadata.http import CONTAINER_HOST, Answer, Asked, Client, Connections, Refused
+from coatcheck.metadata.tokens import MAX_TTL, LastingTokens, Tokens
 
 TOKEN_PATH: Final = "/latest/api/token"
 TOKEN_HEADER: Final = "x-aws-ec2-metadata-token"
 TTL_HEADER: Final = "x-aws-ec2-metadata-token-ttl-seconds"
 RATE: Final = Rate(count=20, period=1.0, burst=100)
 """Of one identity. An SDK asks three times an hour; a loop in a shell asks without end."""
-MAX_CONNECTIONS: Final = 64
-"""Of one sandbox at once."""
+MAX_IDENTITIES: Final = 64
+"""Whose rates are kept."""
 
-_log = logging.getLogger("coatcheck.launcher.metadata")
+_log = logging.getLogger("coatcheck.metadata.service")
 
 
 type Action = Callable[[Asked, str], Awaitable[Answer]]
@@ -76,30 +75,24 @@ class MetadataService:
         self._tokens = Tokens(clock)
         key = secrets.token_bytes(32)
         self._lasting = lasting or LastingTokens(lambda: key)
-        self._rates: Rates[str] = Rates(RATE, MAX_CONNECTIONS)
-        self._connections = 0
+        self._rates: Rates[str] = Rates(RATE, MAX_IDENTITIES)
+        self._connections = Connections(self._answer)
 
-    async def serve(self, stream: Stream, who: Identity) -> None:
-        """One `metadata` stream of the guest, until it is over."""
-        if self._connections >= MAX_CONNECTIONS:
-            await stream.end()
-            return
-        self._connections += 1
-        try:
-            await converse(stream, lambda asked: self._answer(asked, who))
-        finally:
-            self._connections -= 1
+    async def serve(self, connected: socket.socket, who: Client) -> None:
+        """Answer one connection of the guest, which is ours from now on."""
+        await self._connections.serve(connected, who)
 
-    def environment(self, who: Identity) -> dict[str, str]:
+    def environment(self, who: Client) -> dict[str, str]:
         """Variables with which AWS SDKs find their keys here, instead of AWS_ACCESS_KEY_ID and its like."""
         return container_environment(self._lasting.issue(who.name, who.session))
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        await self._connections.close()
         self._handles.close()
 
     # --- one request -----------------------------------------------------------------------------------
 
-    async def _answer(self, asked: Asked, who: Identity) -> Answer:
+    async def _answer(self, asked: Asked, who: Client) -> Answer:
         if self._rates.wait(who.name, self._clock()):
             raise Refused(429, "too_many_requests", "wait a second", ("Retry-After", "1"))
         if asked.path == TOKEN_PATH:
@@ -120,7 +113,7 @@ class MetadataService:
             _log.error("a metadata request failed", extra={"error": type(error).__name__})
             raise Refused(500, "internal", "the metadata service failed") from None
 
-    def _token(self, asked: Asked, who: Identity) -> Answer:
+    def _token(self, asked: Asked, who: Client) -> Answer:
         if asked.method != "PUT":
             raise Refused(405, "method_not_allowed", "a token is made with PUT", ("Allow", "PUT"))
         if asked.host == CONTAINER_HOST:
@@ -131,7 +124,7 @@ class MetadataService:
         token = self._tokens.issue(who.name, int(ttl))
         return Answer(200, token.encode(), "text/plain", ((TTL_HEADER, ttl),))
 
-    def _check_token(self, asked: Asked, who: Identity) -> None:
+    def _check_token(self, asked: Asked, who: Client) -> None:
         """On the containers' host SDKs need none; one that is shown there must hold all the same."""
         at_containers = asked.host == CONTAINER_HOST
         if at_containers and asked.path != CONTAINER and not asked.path.startswith(f"{CONTAINER}/"):
@@ -146,7 +139,7 @@ class MetadataService:
 
     # --- resources ---------------------------------------------------------------------------------------
 
-    async def _resource(self, path: str, who: Identity) -> Answer:
+    async def _resource(self, path: str, who: Client) -> Answer:
         if path == "/v1/limits":
             return _json(self._limits())
         shown = await self._handles.show(who.session)
@@ -173,7 +166,7 @@ class MetadataService:
                 return _json({"instanceId": self._sandbox, "version": "2017-09-30"})
         return await self._credential(path, who, shown)
 
-    async def _credential(self, path: str, who: Identity, shown: Mapping[str, Any]) -> Answer:
+    async def _credential(self, path: str, who: Client, shown: Mapping[str, Any]) -> Answer:
         parent, _, name = path.rpartition("/")
         if parent == "/v1/handles":
             minted = await self._handles.mint(who.session, name)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from coatcheck.launcher.metadata_http import CONTAINER_HOST, IMDS_HOST
+from coatcheck.metadata.http import CONTAINER_HOST, IMDS_HOST
 
 ROLES: Final = "/latest/meta-data/iam/security-credentials"
 CONTAINER: Final = "/v1/aws/credentials"

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from coatcheck.client.control import ControlClient
-from coatcheck.launcher import metadata_http
-from coatcheck.launcher.metadata import MAX_CONNECTIONS, RATE, TTL_HEADER, MetadataService
-from coatcheck.launcher.metadata_handles import Handles
-from coatcheck.launcher.metadata_tokens import LastingTokens
-from coatcheck.launcher.spec import Identity
+from coatcheck.metadata import http as metadata_http
+from coatcheck.metadata.handles import Handles
+from coatcheck.metadata.http import MAX_CONNECTIONS, Client
+from coatcheck.metadata.service import RATE, TTL_HEADER, MetadataService
+from coatcheck.metadata.tokens import LastingTokens
 from coatcheck.state.sessions import NewSession
 from tests.daemon import TestDaemon, running_daemon
 from tests.known_secrets import known_secret
-from tests.launcher.metadata_socket import answer, ask, metadata_on, request, somebody
+from tests.system.metadata.metadata_socket import answer, ask, metadata_on, request
 from tests.upstreams import UpstreamTls
 
 POLICY = """
@@ -78,7 +78,7 @@ class Guest:
     control: Counting
     agent: Path
     tool: Path
-    who: Identity
+    who: Client
     now: list[float] = field(default_factory=lambda: [0.0])
     """Seconds that the service's clocks are ahead."""
 
@@ -120,9 +120,9 @@ async def guest(
             )
         )
         wanted = NewSession("acme", "agent", "default")
-        agent = somebody("agent", daemon.state.open_session(wanted, "uid:0")[0].id)
+        agent = Client("agent", daemon.state.open_session(wanted, "uid:0")[0].id)
         less = NewSession("acme", "tool", "default", credentials=frozenset({"openai"}))
-        tool = somebody("tool", daemon.state.open_session(less, "uid:0")[0].id)
+        tool = Client("tool", daemon.state.open_session(less, "uid:0")[0].id)
         control = Counting(daemon.settings.control, timeout=5)
         now = [0.0]
         service = MetadataService(
@@ -132,7 +132,7 @@ async def guest(
             handles=Handles(control, clock=lambda: time.time() + now[0]),
             clock=lambda: time.monotonic() + now[0],
         )
-        stack.callback(service.close)
+        stack.push_async_callback(service.close)
         sockets = [
             await stack.enter_async_context(metadata_on(service, who, short / who.name))
             for who in (agent, tool)
@@ -178,7 +178,7 @@ async def test_a_token_is_of_one_identity_and_one_generation(guest: Guest, tmp_p
     fork = MetadataService(guest.control, "sbx_fedcba9876543210", dict)
     async with metadata_on(fork, guest.who, tmp_path / "m") as theirs:
         assert (await ask(theirs, mine))[0] == 401
-    fork.close()
+    await fork.close()
 
 
 async def test_another_host_is_refused(guest: Guest) -> None:
@@ -202,7 +202,7 @@ async def test_what_was_passed_on_is_refused(guest: Guest) -> None:
 
 
 async def test_what_is_malformed_is_refused_and_the_service_goes_on(guest: Guest) -> None:
-    """h11 parses strictly; heads and bodies are bounded."""
+    """aiohttp parses strictly; heads and bodies are bounded."""
     token = "/latest/api/token"
     for raw in (
         b"GET / HTTP/1.1\r\n\r\n",
@@ -367,7 +367,7 @@ async def test_the_containers_host_needs_no_token_but_a_shown_one_must_hold(gues
 async def test_a_token_in_a_processs_environment_holds_where_its_process_goes_on(guest: Guest) -> None:
     """After a fork, a restore, a wake: the process cannot be told another, and its SDK asks with this one. In
     a sandbox that its process does not come from, and as another identity, it is worth nothing."""
-    before = somebody("agent", "ses_of_the_parent")
+    before = Client("agent", "ses_of_the_parent")
     for key, ancestors, name, status in (
         (b"k" * 32, [before.session, "ses_older"], "agent", 200),
         (b"k" * 32, ["ses_older"], "agent", 401),
