@@ -14,7 +14,16 @@ from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import Destination, Origin, OriginClass, Peer, RequestHead
 from coatcheck.decision.observation import Observation
 from coatcheck.decision.policy import Credential, HostPattern, PathPattern, Policy, Rule, SecretRef
-from coatcheck.decision.replay import Change, Question, replay
+from coatcheck.decision.replay import (
+    AFTERWARDS,
+    BY_HANDLE,
+    BY_HEADERS,
+    BY_MATCH,
+    NOT_BY_POLICY,
+    Change,
+    Question,
+    replay,
+)
 from coatcheck.decision.session import Isolation, Now, Session
 from coatcheck.decision.verdict import Inject, Pass
 from coatcheck.injectors.header import HeaderInjection
@@ -314,3 +323,10 @@ def test_a_request_without_a_handle_under_a_rule_that_wants_one() -> None:
         assert replay(policy, asked).change is change
         missing = replay(policy, replace(asked, reason=Reason.HANDLE_MISSING)).change
         assert missing is (Change.SAME if credential.handle_required else Change.UNKNOWN)
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_is_of_exactly_one_kind(reason: Reason) -> None:
+    """A new one is not left to fall through: whoever adds it says whether a policy decides it."""
+    kinds = (BY_MATCH, BY_HANDLE, BY_HEADERS, AFTERWARDS, NOT_BY_POLICY)
+    assert sum(reason in kind for kind in kinds) == 1

@@ -247,3 +247,16 @@ async def test_what_is_shown_holds_no_handle_and_no_value_of_a_query(desk: Desk)
     assert handle not in shown and "hunter2" not in shown and shown.endswith("?token=…&key=…")
     assert desk.told[-1].path == shown
     request.cancel()
+
+
+async def test_a_path_that_is_too_long_to_show_says_so(desk: Desk) -> None:
+    """The end of a path may be what matters: nobody approves a beginning for the whole."""
+    whole = desk.held(desk.open(), "/" + "a" * 2047)
+    await waiting(desk.approvals, 1)
+    cut = desk.held(desk.open("another"), "/" + "a" * 2047 + "/force-merge")
+    await waiting(desk.approvals, 2)
+    first, second = (each.path for each in desk.approvals.waiting())
+    assert first == "/" + "a" * 2047
+    assert second.endswith("a … (12 more characters)") and "force" not in second
+    whole.cancel()
+    cut.cancel()

@@ -9,6 +9,7 @@ from typing import override
 import pytest
 
 from coatcheck.decision.denial import Deny, Reason
+from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import Destination, Edits, Peer, RequestHead, ResponseHead
 from coatcheck.decision.policy import Policy, SecretRef
 from coatcheck.decision.response import ResponsePlan
@@ -370,6 +371,27 @@ async def test_theft_is_told_and_may_end_the_victims_session(world: World) -> No
     assert why(call.denial) is Reason.HANDLE_STOLEN
     assert ended == [world.session.id]
     assert any(isinstance(event, Alarm) for event in world.told)
+
+
+@pytest.mark.parametrize("dead", ["revoked", "of an earlier generation", "of a session that is over"])
+async def test_a_handle_that_counts_nowhere_ends_nobodys_session(world: World, dead: str) -> None:
+    """It alarms like every handle of another sandbox. But old handles lie in logs and images, and finding one
+    must not be a way to end sessions."""
+    ended: list[str] = []
+    world.exchange.revoke_for_theft = lambda session_id, why: ended.append(session_id)
+    thief, _ = world.open()
+    claims = world.state.genuine.claims_of(world.handle)
+    assert isinstance(claims, Claims)
+    if dead == "revoked":
+        world.state.revoke_handle(world.session.id, claims.jti)
+    elif dead == "of an earlier generation":
+        world.state.rebind(world.session.id, "test")
+    else:
+        world.state.revoke(world.session.id, "test")
+    call = await world.ask(peer=world.peer(thief))
+    assert why(call.denial) is Reason.HANDLE_STOLEN
+    assert any(isinstance(event, Alarm) for event in world.told)
+    assert not ended
 
 
 async def test_draining_and_overload_refuse_what_is_new(world: World) -> None:

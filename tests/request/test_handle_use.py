@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from coatcheck.decision.denial import Reason
+from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import Edits, Peer
-from coatcheck.decision.session import Session
+from coatcheck.decision.session import Now, Session
 from coatcheck.decision.verdict import Inject, Injection
 from coatcheck.policy import load_policy
-from coatcheck.request.handle_use import ancestor_shown, counts_until, foreign, one_revoked
+from coatcheck.request.handle_use import ancestor_shown, counts, counts_until, foreign, one_revoked
 from coatcheck.state.sessions import NewSession
 from coatcheck.state.state import State
 from tests.known_secrets import known_secret
@@ -104,3 +105,18 @@ async def test_only_a_sessions_own_handles_end_by_themselves(family: Family) -> 
     assert counts_until(own.session, own.verdict, known) == int(family.child.expires_at)
     unread = replace(own.verdict, injections=(Injection(own.verdict.injections[0].credential, "cch_eyJx"),))
     assert counts_until(own.session, unread, known) is None
+
+
+async def test_a_handle_counts_in_its_own_session_until_it_expires_or_its_credential_is_taken_away(
+    family: Family,
+) -> None:
+    """What `revoke_on_theft` asks before it ends a session."""
+    world = family.world
+    claims = world.state.genuine.claims_of(world.handle)
+    context = world.exchange.context()
+    credential = context.policies["default"].credentials["api"]
+    assert isinstance(claims, Claims)
+    assert counts(claims, world.session, credential, context)
+    assert not counts(claims, replace(world.session, credentials=frozenset()), credential, context)
+    late = replace(context, now=Now(claims.expires_at, context.now.monotonic))
+    assert not counts(claims, world.session, credential, late)

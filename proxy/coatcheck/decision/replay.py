@@ -87,6 +87,40 @@ AFTERWARDS = frozenset(
     }
 )
 """Refusals of what the policy had allowed, when a rule stands in the record."""
+BY_HEADERS = frozenset({Reason.HANDLE_MISSING, Reason.PROTOCOL_REFUSED})
+"""Refusals that a policy decides by headers of which the log holds only a part."""
+NOT_BY_POLICY = frozenset(
+    {
+        Reason.ORIGIN_UNKNOWN,
+        Reason.SESSION_EXPIRED,
+        Reason.LEASE_LAPSED,
+        Reason.SESSION_REVOKED,
+        Reason.HOST_FORM_REFUSED,
+        Reason.HEADER_FORM_REFUSED,
+        Reason.FRAMING_REFUSED,
+        Reason.AUTHORITY_MISMATCH,
+        Reason.ADDRESS_REFUSED,
+        Reason.OWN_SURFACE,
+        Reason.BODY_TOO_LARGE,
+        Reason.BODY_UNREADABLE,
+        Reason.PLANE_CANNOT,
+        Reason.HANDLE_MALFORMED,
+        Reason.HANDLE_UNKNOWN,
+        Reason.HANDLE_EXPIRED,
+        Reason.HANDLE_REVOKED,
+        Reason.HANDLE_STOLEN,
+        Reason.HANDLE_STALE,
+        Reason.SIGNATURE_REFUSED,
+        Reason.UPSTREAM_UNREACHABLE,
+        Reason.UPSTREAM_TLS,
+        Reason.UPSTREAM_TIMEOUT,
+        Reason.UPSTREAM_RESPONSE_REFUSED,
+        Reason.CLIENT_GONE,
+        Reason.DRAINING,
+        Reason.INTERNAL_ERROR,
+    }
+)
+"""Refusals that another policy would repeat, or could only prevent by what is not in the log."""
 
 _CREDENTIAL = re.compile(r"credential ([a-z0-9][a-z0-9_-]*)")
 
@@ -110,7 +144,7 @@ def replay(policy: Policy | None, asked: Question) -> Replayed:
     """What `policy` (None: there would be none) would have answered."""
     reason = asked.reason
     allowed = reason is None or (reason in AFTERWARDS and asked.rule != "")
-    decides = allowed or reason in BY_MATCH | BY_HANDLE | {Reason.HANDLE_MISSING, Reason.PROTOCOL_REFUSED}
+    decides = allowed or reason in BY_MATCH | BY_HANDLE | BY_HEADERS
     if not decides:
         return Replayed(Change.UNTOUCHED, "")
     if policy is None:

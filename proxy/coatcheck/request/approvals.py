@@ -29,6 +29,7 @@ MAX_REMEMBERED: Final = 10_000
 MAX_ANSWERED: Final = 256
 """Answers that whoever comes second is told of."""
 PATH_CHARACTERS: Final = 2048
+"""Of a path that is shown. What is left out is said: nobody may take its beginning for all of it."""
 
 _WENT_AWAY: Final = "its client or its session went away"
 
@@ -168,7 +169,7 @@ class Approvals:
             credentials=credentials,
             method=head.method,
             destination=destination.url,
-            path=shown_target(mask(head.target, state.genuine.references))[:PATH_CHARACTERS],
+            path=_cut(shown_target(mask(head.target, state.genuine.references))),
             asking=asking,
         )
         answer = await self._wait(waiting)
@@ -291,3 +292,8 @@ class Approvals:
             approver=answer.approver if answer else "",
             remembered_seconds=answer.remember if answer and math.isfinite(answer.remember) else 0.0,
         )
+
+
+def _cut(path: str) -> str:
+    more = len(path) - PATH_CHARACTERS
+    return path if more <= 0 else f"{path[:PATH_CHARACTERS]} … ({more} more characters)"

@@ -32,6 +32,7 @@ from coatcheck.policy.shadow import Shadow
 from coatcheck.request import audit_records
 from coatcheck.request.call import Call
 from coatcheck.request.capacity import Capacity
+from coatcheck.request.handle_use import counts
 from coatcheck.request.revalidate import denial_of
 from coatcheck.request.shared import Shared
 from coatcheck.secrets import SecretMissing, SecretUnavailable
@@ -294,12 +295,16 @@ class Exchange:
             self._theft(call)
 
     def _theft(self, call: Call) -> None:
-        """A handle of one sandbox shown by another: the policy may end the victim's session."""
-        for claims in call.foreign_claims(self.context()):
-            victim = self.state.sessions.by_id.get(claims.sid)
-            policy = self.state.policies.get(victim.policy) if victim else None
+        """A handle of one sandbox shown by another: the policy may end the victim's session. Only for one
+        that would count there: finding an old handle must not be a way to end sessions."""
+        context = self.context()
+        for claims in call.foreign_claims(context):
+            victim = context.by_id.get(claims.sid)
+            policy = context.policies.get(victim.policy) if victim else None
             credential = policy.credentials.get(claims.cred) if policy else None
-            if credential is not None and credential.revoke_on_theft:
+            if victim is None or credential is None or not credential.revoke_on_theft:
+                continue
+            if alive(victim, context.now) is None and counts(claims, victim, credential, context):
                 self.revoke_for_theft(claims.sid, f"handle {claims.jti} was used by another sandbox")
 
     def is_over(self, session_id: str) -> bool:

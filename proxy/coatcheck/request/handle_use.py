@@ -4,8 +4,9 @@ import math
 from collections.abc import Mapping
 
 from coatcheck.decision.decide import DecisionContext
-from coatcheck.decision.handle import Claims
+from coatcheck.decision.handle import Claims, judge
 from coatcheck.decision.message import RequestHead
+from coatcheck.decision.policy import Credential
 from coatcheck.decision.search import find
 from coatcheck.decision.session import Session
 from coatcheck.decision.verdict import Inject, Pass
@@ -17,6 +18,11 @@ def foreign(session: Session | None, head: RequestHead, context: DecisionContext
     line = {session.id, *session.ancestors} if session is not None else set()
     claims = (context.claims_of(item.text) for item in find(head, context.references, context.known))
     return tuple(each for each in claims if isinstance(each, Claims) and each.sid not in line)
+
+
+def counts(claims: Claims, session: Session, credential: Credential, context: DecisionContext) -> bool:
+    """Whether the handle would count in its own session, shown there now."""
+    return judge(claims, session, credential, context.now, context.by_id) is None
 
 
 def ancestor_shown(session: Session | None, verdict: Pass | Inject | None, known: GenuineHandles) -> str:

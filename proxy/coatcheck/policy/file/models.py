@@ -168,7 +168,9 @@ class CredentialSpec(Strict):
         "secrets under 16 bytes, which would match harmless text.",
     )
     revoke_on_theft: bool = Field(
-        False, description="Revoke the session whose handle is used from another origin. Default: false."
+        False,
+        description="Revoke the session whose handle is used from another origin, if it would still count in "
+        "its own. Default: false.",
     )
     inherit: bool = Field(
         True,
