@@ -160,7 +160,7 @@ COVERED_BY = {
     "request/shared.py": "request/test_exchange.py",
     "durable/starting.py": "system/durable/test_sandboxes.py",
     "durable/warm_machine.py": "system/durable/test_pool.py",
-    "cli/sandbox_keeping.py": "system/e2e/test_a_sleeping_sandbox_outlives_its_daemon.py",
+    "cli/sandbox_keeping.py": "exhaustive/e2e/test_a_sleeping_sandbox_outlives_its_daemon.py",
     "cli/events.py": "system/control/resources/test_events.py",
     "request/audit_records.py": "request/test_exchange.py",
 }

@@ -1,6 +1,6 @@
 """Whoever comes back has what every later life was left with: no snapshot undoes a revocation.
 
-Real sandboxes: test_sandbox_keeping.py, tests/system/e2e/test_four_lifecycles_of_one_launcher.py."""
+Real sandboxes: test_sandbox_keeping.py, tests/system/e2e/test_lifecycles_of_one_launcher.py."""
 
 import shutil
 import subprocess

@@ -1,5 +1,5 @@
 """What the reconcile loop does with each sandbox: recovers it, wakes it, saves it; and what is said when that
-comes to nothing. Real ones: tests/system/e2e/test_four_lifecycles_of_one_launcher.py and
+comes to nothing. Real ones: tests/system/e2e/test_lifecycles_of_one_launcher.py and
 test_a_daemon_that_stops_puts_to_sleep_what_is_to_come_back.py."""
 
 import asyncio

@@ -77,7 +77,7 @@ class ControlServer:
         return tuple(each.getsockname()[:2] for each in self._tcp)
 
     def start(self) -> None:
-        """Listen. Raises GrantsError or ControlSocketError: a daemon that nobody can stop does not start."""
+        """Listen, also again after `stop`. Raises GrantsError or ControlSocketError: a daemon that nobody can stop does not start."""
         settings = self._settings
         self._grants = self._load_grants()
         if settings.control_tls_certificate is not None:
@@ -150,6 +150,7 @@ class ControlServer:
             self._started.set()
 
     async def _serve(self) -> None:
+        self._ending = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         bridge = PlaneBridge(self._plane)
         context = Context(Backend(self._daemon, self.reload), bridge, self._page_origin(), self._openid)

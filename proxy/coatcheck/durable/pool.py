@@ -109,6 +109,10 @@ class Pool:
             self.give_way()
             raise
 
+    def machines(self) -> tuple[WarmMachine, ...]:
+        """Those that stand by: ready, or starting."""
+        return tuple(self._standing_by)
+
     @property
     def memory_mib(self) -> int:
         """What all of them hold, or are about to."""

@@ -98,7 +98,7 @@ class WarmMachine:
             lock = run_directory.lock(directory)
             try:
                 self.lock = lock
-                self._line, theirs = socket.socketpair()
+                self.line, theirs = socket.socketpair()
                 with theirs:
                     spec = _spec(self, settings, trust)
                     self.process: subprocess.Popen[bytes] = spawn(spec, theirs)
@@ -108,13 +108,13 @@ class WarmMachine:
             shutil.rmtree(directory, ignore_errors=True)
             raise
         with contextlib.suppress(OSError):  # it is gone already: `poll` finds that
-            self._line.sendall(dumps(spec))
+            self.line.sendall(dumps(spec))
 
     def poll(self) -> WarmState:
         """What it has said meanwhile. Never waits."""
         if self.state is not WarmState.GONE:
             try:
-                said = self._line.recv(len(READY), socket.MSG_DONTWAIT)
+                said = self.line.recv(len(READY), socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return self.state
             except OSError:
@@ -125,15 +125,15 @@ class WarmMachine:
     def claim(self, spec: DurableSpec) -> None:
         """It is whose `spec` says, and runs, when this returns. ClaimError; then it was killed."""
         try:
-            self._line.settimeout(CLAIM_SECONDS)
-            self._line.sendall(dumps(spec))
-            said = self._line.recv(len(CLAIMED))
+            self.line.settimeout(CLAIM_SECONDS)
+            self.line.sendall(dumps(spec))
+            said = self.line.recv(len(CLAIMED))
         except OSError as error:
             said = b""
             why = "it took too long" if isinstance(error, TimeoutError) else type(error).__name__
         else:
             why = "its supervisor or its machine ended"
-        self._line.close()
+        self.line.close()
         self.state = WarmState.GONE
         if said != CLAIMED:
             self.process.kill()
@@ -142,7 +142,7 @@ class WarmMachine:
     def end(self) -> None:
         """Nobody wants it. It ends by itself; `is_gone` tells when."""
         self.state = WarmState.GONE
-        self._line.close()
+        self.line.close()
         self._told_to_end = time.monotonic()
 
     def is_gone(self) -> bool:

@@ -64,6 +64,18 @@ def short_dir() -> Iterator[Path]:
     shutil.rmtree(made, ignore_errors=True)
 
 
+@pytest.fixture
+def good(tmp_path: Path, short_dir: Path) -> dict[str, str]:
+    """Settings with which a daemon starts."""
+    (tmp_path / "policies").mkdir(mode=0o755)
+    shutil.copy(POLICY, tmp_path / "policies/default.yaml")
+    return {
+        "COATCHECK_STATE_DIR": str(tmp_path / "state"),
+        "COATCHECK_RUNTIME_DIR": str(short_dir / "run"),
+        "COATCHECK_LOG_LEVEL": "error",
+    }
+
+
 @contextmanager
 def serving(cwd: Path, settings: Mapping[str, str], log: Path) -> Iterator[Served]:
     """`coatcheck serve` with `settings`, ended by SIGTERM."""

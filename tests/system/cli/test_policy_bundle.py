@@ -4,27 +4,11 @@ import asyncio
 import json
 from pathlib import Path
 
-import pytest
-
-from coatcheck.policy.shipped import POLICY
 from tests.cli.transcript import coatcheck
-from tests.policy.bundle.bundles import put
 from tests.system.cli.conftest import Served
+from tests.system.cli.signed_policies import bundle, place
 
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A directory with `policies/default.yaml` and a key."""
-    (tmp_path / "policies").mkdir(mode=0o755)
-    put(tmp_path / "policies/default.yaml", POLICY.read_bytes())
-    assert coatcheck("policy", "key", "key.pem", cwd=tmp_path).code == 0
-    return tmp_path
-
-
-def bundle(place: Path, *options: str) -> list[str]:
-    """Arguments that make release.bundle."""
-    wanted = ("--version", "12", "--owner", "platform-security", "-o", "release.bundle")
-    return ["policy", "bundle", "policies", *wanted, *options]
+__all__ = ["place"]
 
 
 def test_from_a_directory_to_a_bundle_that_is_trusted(place: Path) -> None:
@@ -45,28 +29,6 @@ def test_from_a_directory_to_a_bundle_that_is_trusted(place: Path) -> None:
     assert (answer["version"], answer["signatures"]) == (12, [answer["key"]])
     assert coatcheck(*bundle(place, "--created", "2026-11-21T21:00:00+0100"), cwd=place).code == 0
     assert (place / "release.bundle").read_bytes() == first
-
-
-def test_what_cannot_be_done_says_what_to_do(place: Path) -> None:
-    """A bad policy, a key that others may read, a second key over the first, no trust root."""
-    put(place / "policies/bad.yaml", b"version: 1\nowner: me\nrulez: []\n")
-    said = coatcheck(*bundle(place), cwd=place)
-    assert said.code == 1 and "bad.yaml:3:1: error: " in said.error
-    assert not (place / "release.bundle").exists()
-    (place / "policies/bad.yaml").unlink()
-    assert coatcheck(*bundle(place), cwd=place).code == 0
-    (place / "key.pem").chmod(0o644)
-    said = coatcheck("policy", "sign", "release.bundle", "--key", "key.pem", cwd=place)
-    assert said.code == 3 and "open to other users" in said.error
-    said = coatcheck("policy", "key", "key.pem", cwd=place)
-    assert said.code == 3 and "there is a key already in key.pem\nhint: sign with it" in said.error
-    said = coatcheck("policy", "verify", "release.bundle", cwd=place)
-    assert said.code == 2 and "no trust root is set, so no signature can be trusted" in said.error
-    said = coatcheck("policy", "sign", "policies/default.yaml", "--key", "key.pem", cwd=place)
-    assert said.code == 3 and "open to other users" in said.error
-    (place / "key.pem").chmod(0o600)
-    said = coatcheck("policy", "sign", "policies/default.yaml", "--key", "key.pem", cwd=place)
-    assert said.code == 1 and "this is not a policy bundle" in said.error
 
 
 async def test_list_says_what_a_daemon_has_in_force_and_what_it_refuses(daemon: Served) -> None:

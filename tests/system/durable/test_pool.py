@@ -7,73 +7,29 @@ tests/system/e2e/test_a_sandbox_of_the_warm_pool_is_nobodys_until_it_is_claimed.
 import asyncio
 import contextlib
 import os
-import re
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-import pytest_asyncio
 
 from coatcheck.client.control import ControlError
 from coatcheck.client.sandbox import SandboxClient
-from coatcheck.durable import admission, starting, warm_machine
-from coatcheck.durable.pool import EMPTY, FROM_POOL, OTHER_SHAPE, Pool
-from coatcheck.durable.warm_machine import WarmMachine, WarmState
+from coatcheck.durable import admission
+from coatcheck.durable.pool import EMPTY, FROM_POOL, OTHER_SHAPE
+from coatcheck.durable.warm_machine import WarmMachine
 from coatcheck.sandbox.resources import Size
 from coatcheck.sandbox.sandbox import SandboxRefused
 from tests.known_secrets import needles
-from tests.sandboxes import SECONDS, WANTED, Place, family, nothing_left, place, supervisors, until
-from tests.upstreams import UpstreamTls
+from tests.sandboxes import WANTED, Place, family, nothing_left, until
+from tests.system.durable.warm import HANDLE, SIZE, changes, client, filled, gone, pool_of, ready, where
+
+__all__ = ["client", "where"]
 
 pytestmark = [pytest.mark.needs_debian("bwrap"), pytest.mark.asyncio(loop_scope="module")]
-
-SIZE = 2
-POOL: dict[str, Any] = {"warm_pool": SIZE, "warm_pool_backend": "namespace"}
-HANDLE = re.compile(rb"cch_eyJ[\w-]{20}")
-"""How each of them begins. The first seven are a word of our own code."""
-
-
-def pool_of(where: Place) -> Pool:
-    return where.daemon.sandboxes.pool
-
-
-def ready(where: Place) -> list[WarmMachine]:
-    return [each for each in list(pool_of(where)._standing_by) if each.poll() is WarmState.READY]
-
-
-async def filled(where: Place, count: int = SIZE) -> list[WarmMachine]:
-    """The machines of the pool, when there are `count` and nothing is left of those before them."""
-
-    def settled() -> bool:
-        found = ready(where)
-        held = sum(each.shape.resources.memory_mib for each in found)
-        return len(found) == count and pool_of(where).memory_mib == held
-
-    await asyncio.to_thread(until, settled, 4 * SECONDS)
-    return ready(where)
-
-
-def gone(directory: Path, processes: set[int]) -> None:
-    """Waits in a thread of its own: it is the daemon's loop, the test's own, that clears away."""
-    with nothing_left(directory) as theirs:
-        theirs |= processes
-
-
-def changes(where: Place, sandbox: str) -> list[tuple[str, str]]:
-    return [
-        (each["change"], each["detail"])
-        for each in where.daemon.records()
-        if each["type"] == "sandbox" and each["sandbox"] == sandbox
-    ]
-
-
-def live_sessions(where: Place) -> set[str]:
-    return {each["id"] for each in where.control().list(status="live")}
 
 
 def memory_of(pid: int) -> bytes:
@@ -87,18 +43,6 @@ def memory_of(pid: int) -> bytes:
                     memory.seek(int(begin, 16))
                     found.append(memory.read(int(end, 16) - int(begin, 16)))
     return b"".join(found)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def where(all_output: Path, upstream_tls: UpstreamTls) -> AsyncIterator[Place]:
-    async with place(all_output, upstream_tls, **POOL) as running:
-        yield running
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def client(where: Place) -> AsyncIterator[SandboxClient]:
-    async with where.client() as made:
-        yield made
 
 
 async def test_a_claimed_one_runs_when_it_is_answered_and_another_takes_its_place(
@@ -187,11 +131,9 @@ async def test_what_another_image_or_setting_would_not_make_is_replaced(
 ) -> None:
     """An image that was built again has another directory; here the limits are others."""
     before = await filled(where)
-    pool = pool_of(where)
-    wanted = pool._wanted_shape()
-    assert wanted is not None
+    (wanted,) = {each.shape for each in before}
     other = replace(wanted, resources=replace(wanted.resources, processes=100))
-    monkeypatch.setattr(pool, "_wanted_shape", lambda: other)
+    monkeypatch.setattr("coatcheck.durable.pool.shape_of", lambda choice, limits: other)
     await asyncio.to_thread(until, lambda: {each.shape for each in ready(where)} == {other})
     monkeypatch.undo()
     await asyncio.to_thread(until, lambda: {each.shape for each in ready(where)} == {wanted})
@@ -216,90 +158,6 @@ async def test_one_that_is_killed_leaves_nothing_and_is_replaced(where: Place) -
         assert other.id in left and one.id not in left
 
 
-def _kill_supervisor(one: WarmMachine) -> None:
-    one.process.kill()
-
-
-def _kill_machine(one: WarmMachine) -> None:
-    psutil.Process(one.process.pid).children()[0].kill()
-
-
-def _hang(one: WarmMachine) -> None:
-    one.process.send_signal(signal.SIGSTOP)
-
-
-@pytest.mark.parametrize(
-    ("when", "befalls"),
-    [
-        ("before its record", _kill_supervisor),
-        ("before it is told", _hang),
-        ("when it is told", _kill_machine),
-        ("when it is told", _hang),
-    ],
-)
-async def test_a_claim_that_fails_becomes_a_boot_and_leaves_no_session(
-    where: Place,
-    client: SandboxClient,
-    monkeypatch: pytest.MonkeyPatch,
-    when: str,
-    befalls: Callable[[WarmMachine], None],
-) -> None:
-    """Whatever dies or hangs at whatever step of it: the caller has a sandbox, with sessions of its own, and
-    nothing that the other one was given is used again."""
-    await asyncio.to_thread(until, lambda: ready(where))
-    sessions = live_sessions(where)
-    monkeypatch.setattr(warm_machine, "CLAIM_SECONDS", 1.0)
-    taken: list[WarmMachine] = []
-    claim, sent = starting.claim, WarmMachine.claim
-
-    def at_first(one: WarmMachine, *rest: Any) -> None:
-        taken.append(one)
-        if when == "before its record":
-            befalls(one)
-        claim(one, *rest)
-
-    def at_last(one: WarmMachine, spec: Any) -> None:
-        if when == "before it is told":
-            befalls(one)
-        elif when == "when it is told":
-            one._line = _Telling(one, befalls)  # type: ignore[assignment]
-        sent(one, spec)
-
-    monkeypatch.setattr("coatcheck.durable.sandboxes.claim", at_first)
-    monkeypatch.setattr(WarmMachine, "claim", at_last)
-    async with await client.create(**WANTED) as sandbox:
-        (one,) = taken
-        assert sandbox.id != one.id
-        assert (await sandbox.run(["echo", "here"])).stdout == b"here\n"
-        assert live_sessions(where) - sessions == {*sandbox.shown["sessions"].values()}
-        await asyncio.to_thread(gone, one.directory, {one.process.pid})
-        if told := [change for change, _ in changes(where, one.id)]:  # it was somebody's already
-            assert told == ["created", "ended"]
-            await asyncio.to_thread(until, lambda: where.control().sandbox(one.id)["state"] == "ended")
-            failed = where.control().sandbox(one.id)
-            assert failed["ending"] == "rebind_failed" and not failed["recoverable"]
-            assert not set(failed["sessions"].values()) & set(sandbox.shown["sessions"].values())
-        assert told or when == "before its record"
-    assert live_sessions(where) == sessions
-
-
-class _Telling:
-    """The line to a supervisor, to which something happens before it does what it was told."""
-
-    def __init__(self, one: WarmMachine, befalls: Callable[[WarmMachine], None]) -> None:
-        self._one, self._line, self._befalls = one, one._line, befalls
-
-    def sendall(self, data: bytes) -> None:
-        _hang(self._one)
-        self._line.sendall(data)
-        self._befalls(self._one)
-        if self._befalls is not _hang:
-            self._one.process.send_signal(signal.SIGCONT)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._line, name)
-
-
 async def test_it_is_not_filled_where_there_is_no_room(where: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its memory counts: what is promised to sandboxes is not given away for one that nobody asked for."""
     one, _ = await filled(where)
@@ -313,7 +171,7 @@ async def test_it_is_not_filled_where_there_is_no_room(where: Place, monkeypatch
     one.end()
     seen = len(asked)
     await asyncio.to_thread(until, lambda: len(asked) > seen + 2)
-    assert len(pool_of(where)._standing_by) == 1
+    assert len(pool_of(where).machines()) == 1
     monkeypatch.undo()
     await filled(where)
 
@@ -325,17 +183,17 @@ async def test_it_gives_way_to_a_sandbox_that_wants_its_memory(
     standing_by = await filled(where)
     pool = pool_of(where)
     monkeypatch.setattr(admission, "memory", lambda: (2048, 10_000))
+    monkeypatch.setattr("coatcheck.durable.pool.GAVE_WAY_SECONDS", 3.0)
     async with await client.create(**WANTED, memory_mib=100) as sandbox:
         known = where.daemon.sandboxes.get(sandbox.id)
         assert known is not None
+        refused = time.monotonic()
         with pytest.raises(SandboxRefused, match="no room"):
             pool.check_room([], known, Size(1000, 1))
         await asyncio.to_thread(until, lambda: not pool.memory_mib)
         assert all(each.process.poll() is not None for each in standing_by)
         pool.check_room([], known, Size(1000, 1))
-        assert pool._not_before > time.monotonic()
-    pool._not_before = 0.0
-    await filled(where)
+    assert all(each.born > refused + 3.0 for each in await filled(where))
 
 
 async def test_while_the_daemon_drains_nobody_claims_one(where: Place, client: SandboxClient) -> None:
@@ -349,63 +207,3 @@ async def test_while_the_daemon_drains_nobody_claims_one(where: Place, client: S
         where.daemon.exchange.draining = False
     assert refused.value.reason == "draining"
     assert ready(where) == before
-
-
-@pytest.mark.parametrize("when", ["it is taken", "it is told", "another boots"])
-async def test_a_daemon_that_stops_ends_them_also_one_that_begins_just_then(
-    all_output: Path, upstream_tls: UpstreamTls, monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
-    """In order: no process, no directory, no session, whatever it had come to; and none begins after that."""
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    closed: list[bool] = []
-    taken: list[Path] = []
-    close, take, sent, start = Pool.close, Pool.take, WarmMachine.claim, starting.start
-
-    def stops_here() -> None:
-        loop.call_soon_threadsafe(stopping.set)
-        until(lambda: closed)
-
-    def taking(pool: Pool, *rest: Any) -> Any:
-        found = take(pool, *rest)
-        if when == "it is taken":
-            stops_here()
-        return found
-
-    def telling(one: WarmMachine, spec: Any) -> None:
-        if when == "it is told":
-            stops_here()
-        sent(one, spec)
-
-    def starts(sandbox: Any, *rest: Any) -> Any:
-        stops_here()
-        taken.append(there.directory(sandbox.id))
-        return start(sandbox, *rest)
-
-    def closing(pool: Pool) -> None:
-        close(pool)
-        closed.append(True)
-
-    monkeypatch.setattr(Pool, "take", taking)
-    monkeypatch.setattr(WarmMachine, "claim", telling)
-    monkeypatch.setattr("coatcheck.durable.sandboxes.start", starts)
-    monkeypatch.setattr(Pool, "close", closing)
-    before = supervisors()
-    different = {"memory_mib": 100} if when == "another boots" else {}
-    async with place(all_output, upstream_tls, **POOL | {"warm_pool": 1}) as there, there.client() as client:
-        taken += [each.directory for each in await filled(there, 1)]
-        processes = {pid for each in ready(there) for pid in family(each.process.pid)}
-        creating = asyncio.create_task(client.create(wait=False, **WANTED, **different))
-        await asyncio.wait({creating, asyncio.create_task(stopping.wait())}, return_when="FIRST_COMPLETED")
-        assert stopping.is_set()
-        await asyncio.to_thread(there.daemon.sandboxes.close)
-        assert not supervisors() - before
-        assert all(each.over for each in there.daemon.sandboxes.all())
-        await asyncio.gather(creating, return_exceptions=True)
-        assert not live_sessions(there)
-        with pytest.raises(ControlError, match="shutting down"):
-            await client.create(wait=False, **WANTED)
-        assert not live_sessions(there)
-    for directory in taken:
-        await asyncio.to_thread(gone, directory, processes)
-    assert not there.daemon.sandboxes.pool._ending

@@ -8,7 +8,7 @@ import pytest
 from coatcheck.client.sandbox import Sandbox, SandboxClient
 from tests.daemon import TestDaemon, running_daemon
 from tests.sandboxes import POLICY, WANTED, image_cache
-from tests.system.e2e.test_four_lifecycles_of_one_launcher import counted, counting, made
+from tests.system.e2e.counting import counted, counting, made
 from tests.upstreams import UpstreamTls
 
 pytestmark = [pytest.mark.needs_debian("qemu-system-x86_64", "mke2fs", "bwrap")]

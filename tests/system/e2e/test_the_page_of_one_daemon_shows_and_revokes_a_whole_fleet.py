@@ -14,8 +14,8 @@ from coatcheck.policy import load_policy
 from tests.browser import Person, chromium
 from tests.planes.wire import http_client
 from tests.system.control.conftest import CALLERS, Control, Ground, ground, running_control, short_dir
+from tests.system.e2e.on_call import SLOW, drain, log_in
 from tests.system.e2e.story import MODELS, bearer, policy, until
-from tests.system.e2e.test_somebody_on_call_sees_what_happens_and_stops_it import SLOW, drain, log_in
 from tests.system.fleet.fleet import new_key
 from tests.system.fleet.redis_server import RedisServer, redis_server
 

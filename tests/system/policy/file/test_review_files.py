@@ -1,65 +1,11 @@
 """What policies/review and the pre-commit hooks ship does what it says, in a repository of policies."""
 
-import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
-import pytest
+from tests.system.policy.file.review import ROOT, STEPS, WORKFLOW, change, repository, run
 
-from coatcheck.policy.file.reading import read
-
-ROOT = Path(__file__).parents[4]
-WORKFLOW: dict[str, Any] = read((ROOT / "policies/review/github-workflow.yaml").read_bytes()).data  # type: ignore[assignment]
-STEPS = {step["name"]: step for step in WORKFLOW["jobs"]["review"]["steps"] if "name" in step}
-HOOKS: list[dict[str, Any]] = read((ROOT / ".pre-commit-hooks.yaml").read_bytes()).data  # type: ignore[assignment]
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    """A checkout of a branch from `main` of an origin, both with a policy and its samples."""
-    origin, clone = tmp_path / "origin", tmp_path / "clone"
-    for folder in ("policies", "policies/samples"):
-        (origin / folder).mkdir(parents=True)
-        shutil.copy(ROOT / folder / "default.yaml", origin / folder)
-    git(origin, "init", "-q", "-b", "main")
-    commit(origin)
-    git(tmp_path, "clone", "-q", str(origin), str(clone))
-    git(clone, "checkout", "-q", "-b", "change")
-    return clone
-
-
-def git(where: Path, *words: str) -> None:
-    identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
-    subprocess.run(["git", *identity, *words], cwd=where, check=True, capture_output=True)
-
-
-def commit(where: Path) -> None:
-    git(where, "add", ".")
-    git(where, "commit", "-q", "-m", "a change")
-
-
-def shell(where: Path, script: str) -> subprocess.CompletedProcess[str]:
-    """As a runner does it, with this environment's command."""
-    path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
-    environment = {"PATH": path, "HOME": str(where), "BASE": "main", "GITHUB_STEP_SUMMARY": "summary.md"}
-    words = ["bash", "-e", "-o", "pipefail", "-c", script]
-    return subprocess.run(words, cwd=where, env=environment, capture_output=True, text=True, check=False)
-
-
-def run(where: Path, step: str) -> int:
-    return shell(where, STEPS[step]["run"]).returncode
-
-
-def change(repository: Path, old: str, new: str) -> None:
-    file = repository / "policies/default.yaml"
-    text = file.read_text()
-    assert old in text
-    file.write_text(text.replace(old, new, 1))
-    commit(repository)
+__all__ = ["repository"]
 
 
 def test_it_comes_from_a_commit_that_somebody_chose() -> None:
@@ -75,31 +21,6 @@ def test_a_change_that_widens_is_told_and_stopped(repository: Path) -> None:
     assert run(repository, "meaning") == 0
     assert "DELETE" in (repository / "comment.md").read_text() == (repository / "summary.md").read_text()
     assert run(repository, "widening") == 1
-
-
-def test_a_change_that_narrows_passes(repository: Path) -> None:
-    """And is told as well."""
-    change(repository, "paths: [/v1/models/**]", "paths: [/v1/models]")
-    assert run(repository, "meaning") == 0 and "narrows" in (repository / "comment.md").read_text()
-    assert run(repository, "widening") == 0
-
-
-def test_a_wildcard_that_is_too_wide_is_stopped_by_the_linter(repository: Path) -> None:
-    """Where anybody can be a customer."""
-    change(repository, "    hosts: [api.github.com]\n    methods", '    hosts: ["*.github.io"]\n    methods')
-    assert run(repository, "lint") == 1
-
-
-def test_the_first_policies_of_a_repository_widen(repository: Path) -> None:
-    """There is nothing to compare them with, which is no error and no pass."""
-    git(repository, "rm", "-rq", "policies")
-    commit(repository)
-    git(repository, "push", "-q", "origin", "change:refs/heads/bare")
-    git(repository, "revert", "--no-edit", "HEAD")
-    bare = {name: step["run"].replace("$BASE", "bare") for name, step in STEPS.items() if "run" in step}
-    assert shell(repository, bare["meaning"]).returncode == 0
-    assert "policy `default` is new" in (repository / "comment.md").read_text()
-    assert shell(repository, bare["widening"]).returncode == 1
 
 
 def test_a_label_is_about_what_was_there_when_it_was_set() -> None:
@@ -128,13 +49,3 @@ def test_somebody_owns_whatever_decides() -> None:
 def test_no_expression_stands_in_a_script() -> None:
     """What a stranger names (a branch, a title) would be run; in `env` it is text."""
     assert [name for name, step in STEPS.items() if "${{" in step.get("run", "")] == []
-
-
-@pytest.mark.parametrize("hook", HOOKS, ids=lambda hook: hook["id"])
-def test_a_hook_stops_a_commit_that_should_not_be(repository: Path, hook: dict[str, Any]) -> None:
-    """And no other."""
-    command = " ".join([hook["entry"], *hook["args"]])
-    assert shell(repository, command).returncode == 0
-    change(repository, "paths: [/user, /repos/**, /search/**]", "paths: [/user]")
-    change(repository, "owner: platform-security", "owner: TODO")
-    assert shell(repository, command).returncode == 1
