@@ -77,7 +77,8 @@ class ControlServer:
         return tuple(each.getsockname()[:2] for each in self._tcp)
 
     def start(self) -> None:
-        """Listen, also again after `stop`. Raises GrantsError or ControlSocketError: a daemon that nobody can stop does not start."""
+        """Listen; `stop` may have been called before. Raises GrantsError or ControlSocketError: a daemon that
+        nobody can stop does not start."""
         settings = self._settings
         self._grants = self._load_grants()
         if settings.control_tls_certificate is not None:
