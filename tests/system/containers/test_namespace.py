@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -185,10 +186,11 @@ async def test_a_sandbox_that_does_not_come_up_says_why_and_leaves_nothing(
     """What its first process wrote, if anything; never a hang."""
     (tmp_path / "agent").write_text(content)
     wanted = replace(spec(), boot_seconds=0.5 if "sleep" in content else 60)
-    machine = NamespaceMachine(wanted, tmp_path / "breaks-at-once", agent=tmp_path / "agent")
+    name = secrets.token_hex(8)
+    machine = NamespaceMachine(wanted, tmp_path / name, agent=tmp_path / "agent")
     with pytest.raises(MachineError, match=message):
         await machine.start()
-    assert of_group("coatcheck-breaks-at-once") == []
+    assert of_group(f"coatcheck-{name}") == []
 
 
 async def test_what_it_cannot_be_it_refuses_with_a_way_out(agent_program: Path, tmp_path: Path) -> None:
