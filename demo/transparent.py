@@ -50,19 +50,19 @@ def means() -> Means | str:
         if shutil.which(command, path=SEARCH_PATH) is None:
             return f"{command} is missing (apt-get install {package})"
     words = (unshare, *_USER, "--net", "--mount")
-    failed = _fails((*words, "ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1"))
+    failed = fails((*words, "ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1"))
     if failed is not None:
         return f"the kernel gives no network namespaces here ({failed})"
     failures = []
     for tool, command in ((Tool.NFT, "nft list ruleset"), (Tool.IPTABLES, "iptables-save")):
-        failed = _fails((*words, *command.split()))
+        failed = fails((*words, *command.split()))
         if failed is None:
             return Means(words, tool)
         failures.append(failed)
     return f"neither nftables nor iptables can be used here ({'; '.join(failures)})"
 
 
-def _fails(command: tuple[str, ...]) -> str | None:
+def fails(command: tuple[str, ...]) -> str | None:
     """Why it fails; None when it does not."""
     try:
         ran = subprocess.run(

@@ -104,7 +104,7 @@ class Daemon:
         self.authority = Authority.load_or_create(self.directory.ca)
         tidy(self.directory.ca, self.authority)
         self.trust: TrustFiles = self._write_trust()
-        self._session_cas = session_cas(settings, self.trust.ca.parent)
+        self.session_cas = session_cas(settings, self.trust.ca.parent)
         self._unkept = Outage()
         self.stores = Stores(
             stores if stores is not None else make_stores(settings),
@@ -158,7 +158,7 @@ class Daemon:
             ClientTls(LeafIssuer(self.authority)),
             UpstreamTls(self.settings.upstream_ca_file),
             platform_tokens(self.settings),
-            self._session_cas,
+            self.session_cas,
         )
         self.listeners = Listeners(self.plane, self.settings.runtime, Resolver(self.metrics.dns_asked))
         self.state.on_revoked(self._revoked)
@@ -276,9 +276,9 @@ class Daemon:
             self.plane.abort_sessions(taken.sessions)
         if taken.what is not None:
             self.metrics.revoked(taken.what, self.state.clock.now().monotonic - taken.since)
-        self._sessions_over(taken.sessions)
+        self.sessions_over(taken.sessions)
 
-    def _sessions_over(self, session_ids: tuple[str, ...]) -> None:
+    def sessions_over(self, session_ids: tuple[str, ...]) -> None:
         """Let go of what was kept for them, some a turn: others' bytes must not wait for ten thousand."""
         over = [each for each in session_ids[:OVER_AT_ONCE] if self.exchange.is_over(each)]
         for session_id in over:
@@ -289,7 +289,7 @@ class Daemon:
             is_over = self.exchange.is_over
             self.loop.run_in_executor(None, self.sandboxes.sessions_over, frozenset(over), is_over)
         if self.loop is not None and session_ids[OVER_AT_ONCE:]:
-            self.loop.call_soon(self._sessions_over, session_ids[OVER_AT_ONCE:])
+            self.loop.call_soon(self.sessions_over, session_ids[OVER_AT_ONCE:])
 
     def sandbox_changed(self, event: SandboxEvent) -> None:
         """Told to the audit log first: what could not be recorded there is refused, and no news."""
@@ -371,7 +371,7 @@ class Daemon:
 
     def trust_for(self, session_id: str) -> TrustFiles:
         """What a session's sandbox must trust: its own CA where it has one, else the daemon's."""
-        own = self._session_cas.trust(session_id) if self._session_cas is not None else None
+        own = self.session_cas.trust(session_id) if self.session_cas is not None else None
         return own if own is not None else self.trust
 
     def _resume_usage(self) -> None:

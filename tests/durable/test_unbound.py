@@ -174,20 +174,20 @@ async def test_nothing_that_it_says_leads_anywhere_before_it_is_somebodys(
     ):
         if not claimed:
             await it.ready()
-            await it.machine.say(it.machine._mux.open("proxy", [("identity", "agent")])[1])
-            await it.machine.say(it.machine._mux.open("metadata", [("identity", "agent")])[1])
+            await it.machine.say(it.machine.mux.open("proxy", [("identity", "agent")])[1])
+            await it.machine.say(it.machine.mux.open("metadata", [("identity", "agent")])[1])
         supervisor, _ = await owned(it, trust) if claimed else (None, None)
         if supervisor is not None:
 
             async def call(op: str) -> None:
                 if op == "rebind":
-                    await it.machine.say(it.machine._mux.open("proxy", [("identity", "agent")])[1])
+                    await it.machine.say(it.machine.mux.open("proxy", [("identity", "agent")])[1])
 
             it.machine.on_order = call
             running = asyncio.create_task(supervisor.run())
             assert await it.hears() == CLAIMED
             assert not calls
-            await it.machine.say(it.machine._mux.open("proxy", [("identity", "agent")])[1])
+            await it.machine.say(it.machine.mux.open("proxy", [("identity", "agent")])[1])
             await until(lambda: calls)  # now it does
             supervisor.sandbox.end(Ending.KILLED, "by a test")
             await running

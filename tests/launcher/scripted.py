@@ -54,7 +54,7 @@ class ScriptedMachine:
         self._refuses = refuses
         self._saved = saved
         self._replies = replies or {}
-        self._mux = Mux(Side.GUEST)
+        self.mux = Mux(Side.GUEST)
         self._sock: socket.socket | None = None
         self._task: asyncio.Task[None] | None = None
         self._paths: dict[int, str] = {}
@@ -73,11 +73,11 @@ class ScriptedMachine:
         if not self._saved:
             await self._greet()
         while data := await loop.sock_recv(sock, 65536):
-            for event in self._mux.receive(data):
+            for event in self.mux.receive(data):
                 await self._answer(event)
 
     async def _greet(self) -> None:
-        await self.say(self._mux.hello([("protocol", "1"), ("agent", "scripted")]))
+        await self.say(self.mux.hello([("protocol", "1"), ("agent", "scripted")]))
 
     async def _answer(self, event: Event) -> None:
         match event:
@@ -89,15 +89,15 @@ class ScriptedMachine:
                     self._paths[number] = dict(fields)["path"]
                     self.written[self._paths[number]] = b""
                 elif self._refuses is not None:
-                    await self.say(self._mux.reset(number, *self._refuses))
+                    await self.say(self.mux.reset(number, *self._refuses))
                 elif kind == "control":
                     await self._obey(number, dict(fields))
             case Ended(number) if number in self._paths:
                 size = str(len(self.written[self._paths[number]]))
-                await self.say(self._mux.note(number, [("written", size)]), self._mux.end(number))
+                await self.say(self.mux.note(number, [("written", size)]), self.mux.end(number))
             case Data(number, data) if number in self._paths:
                 self.written[self._paths[number]] += data
-                await self.say(self._mux.consumed(number, cost(len(data))))
+                await self.say(self.mux.consumed(number, cost(len(data))))
 
     async def _obey(self, number: int, fields: Mapping[str, str]) -> None:
         op = fields["op"]
@@ -113,7 +113,7 @@ class ScriptedMachine:
         }
         reply = self._replies.get(op, truth[op])
         if reply is not None:
-            done = self._mux.note(number, reply), self._mux.end(number), self._mux.reset(number, "done")
+            done = self.mux.note(number, reply), self.mux.end(number), self.mux.reset(number, "done")
             await self.say(*done)
 
     async def say(self, *frames: bytes) -> None:

@@ -17,6 +17,11 @@ TOOL = 4
 type Work = Callable[..., Any]
 
 
+def private(owner: object, *names: str) -> tuple[Work, ...]:
+    """Work that only its owner calls. It fails and is killed at its steps like all other."""
+    return tuple(getattr(owner, name) for name in names)
+
+
 @dataclass(frozen=True)
 class Step:
     """One place where the work waits for somebody else."""

@@ -131,7 +131,7 @@ async def test_a_guest_that_breaks_the_protocol_is_ended_and_the_rule_is_named(
     """Nothing that it says afterwards counts."""
     async with life(tmp_path, trust) as it:
         await it.running()
-        flood = b"".join(it.machine._mux.open("dns", [("identity", "agent")])[1] for _ in range(700))
+        flood = b"".join(it.machine.mux.open("dns", [("identity", "agent")])[1] for _ in range(700))
         await it.machine.say(bytes_said or flood)
         ending, why = await it.ended()
         assert ending is Ending.GUEST_BROKE_PROTOCOL and rule in why

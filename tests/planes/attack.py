@@ -37,5 +37,5 @@ async def nothing_is_left(daemon: TestDaemon) -> None:
     assert plane is not None
     await eventually(lambda: not plane.connections)
     assert not daemon.exchange.calls
-    assert not daemon.exchange.buckets._running
-    await eventually(lambda: daemon.exchange._waiting == 0)
+    assert not daemon.exchange.buckets.running
+    await eventually(lambda: daemon.exchange.waiting == 0)

@@ -53,13 +53,13 @@ class H2Client:
         try:
             while data := await self.reader.read(65_536):
                 for event in self.h2.receive_data(data):
-                    self._note(event)
+                    self.note(event)
                 await self.flush()
         except OSError:
             pass
         self.gone = True
 
-    def _note(self, event: h2.events.Event) -> None:
+    def note(self, event: h2.events.Event) -> None:
         if isinstance(event, h2.events.ResponseReceived):
             self.status[event.stream_id] = next(
                 str(value) for name, value in event.headers if str(name) == ":status"

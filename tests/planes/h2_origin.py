@@ -30,15 +30,15 @@ class H2Peer:
         self.reset: set[int] = set()
         self.acknowledges = True
         """False: the peer gets no more credit, as from a receiver that does not read."""
-        self._moved = asyncio.Event()
+        self.moved = asyncio.Event()
 
     async def send(self, stream: int, data: bytes, *, end: bool = False) -> None:
         """Body, as far as the window goes, then more as it opens."""
         while data:
             room = min(self.h2.local_flow_control_window(stream), self.h2.max_outbound_frame_size)
             if room <= 0:
-                self._moved.clear()
-                await self._moved.wait()
+                self.moved.clear()
+                await self.moved.wait()
                 continue
             self.h2.send_data(stream, data[:room])
             data = data[room:]
@@ -61,7 +61,7 @@ class H2Peer:
         while data := await self.reader.read(65_536):
             for event in self.h2.receive_data(data):
                 self._note(event, origin)
-            self._moved.set()
+            self.moved.set()
             await self.flush()
 
     def _note(self, event: h2.events.Event, origin: "H2Origin") -> None:
@@ -81,8 +81,8 @@ class H2Peer:
 
     async def until_ended(self, stream: int) -> None:
         while stream not in self.ended:
-            self._moved.clear()
-            await self._moved.wait()
+            self.moved.clear()
+            await self.moved.wait()
 
 
 class H2Origin:

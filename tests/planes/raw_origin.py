@@ -74,8 +74,8 @@ class RawOrigin:
         self.names: list[str] = []
         """The server names of the hellos."""
         self.port = 0
-        self._tls = tls
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tls = tls
+        self.tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._front: asyncio.Server | None = None
         self.accepted = 0
@@ -88,7 +88,7 @@ class RawOrigin:
     @property
     def open(self) -> int:
         """Connections that have not ended."""
-        return len(self._tasks)
+        return len(self.tasks)
 
     @property
     def saw_nothing(self) -> bool:
@@ -96,8 +96,8 @@ class RawOrigin:
         return self.accepted == 0
 
     async def start(self) -> None:
-        if self._tls is not None:
-            self._tls.sni_callback = lambda _conn, name, _context: self.names.append(name or "")
+        if self.tls is not None:
+            self.tls.sni_callback = lambda _conn, name, _context: self.names.append(name or "")
         loop = asyncio.get_running_loop()
 
         def connected() -> asyncio.StreamReaderProtocol:
@@ -111,10 +111,10 @@ class RawOrigin:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._tasks.add(task)
+        self.tasks.add(task)
         try:
-            if self._tls is not None:
-                await writer.start_tls(self._tls, ssl_handshake_timeout=5)
+            if self.tls is not None:
+                await writer.start_tls(self.tls, ssl_handshake_timeout=5)
             visit = Visit(reader, writer)
             self.visits.append(visit)
             while head := await visit.head():
@@ -124,15 +124,15 @@ class RawOrigin:
         except (OSError, ssl.SSLError, asyncio.CancelledError):
             pass
         finally:
-            self._tasks.discard(task)
+            self.tasks.discard(task)
             writer.transport.abort()
 
     async def stop(self) -> None:
         assert self._server is not None
         self._server.close()
-        for task in tuple(self._tasks):
+        for task in tuple(self.tasks):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self.tasks, return_exceptions=True)
 
 
 @asynccontextmanager

@@ -164,8 +164,8 @@ async def test_what_was_said_last_is_heard_by_a_client_that_still_talks(tmp_path
 
     async with relayed(behind, tmp_path / "s") as (client, address):
         async with client.ws_connect(address) as ws:
-            assert ws._response.connection is not None
-            transport = ws._response.connection.transport
+            assert ws._response.connection is not None  # noqa: SLF001 - aiohttp has no other way
+            transport = ws._response.connection.transport  # noqa: SLF001
             assert transport is not None
             await ws.send_str("go")
             transport.pause_reading()
@@ -208,7 +208,7 @@ async def test_a_client_that_vanishes_ends_the_other_side() -> None:
 
     async with relayed(behind) as (client, address):
         ws = await client.ws_connect(address)
-        ws._response.connection.transport.abort()  # type: ignore[union-attr]
+        ws._response.connection.transport.abort()  # type: ignore[union-attr]  # noqa: SLF001
         async with asyncio.timeout(20):
             await gone.wait()
 

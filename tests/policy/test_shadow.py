@@ -1,7 +1,7 @@
 """Candidates beside the policy in force: everything is compared, and nothing changes."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -41,9 +41,11 @@ class Compared:
 
     def __init__(self, world: World, place: Path, candidate: bytes, name: str = "default.yaml") -> None:
         self.told: list[Event] = []
+        self.tell: Callable[[Event], None]
         self.counted: list[Comparison] = []
         self.file = put(place / name, candidate)
-        self.shadow = Shadow(self.file, None, self.told.append, self.counted.append)
+        self.tell = self.told.append
+        self.shadow = Shadow(self.file, None, lambda event: self.tell(event), self.counted.append)
         self.shadow.look()
         world.exchange.shadow = self.shadow
 
@@ -124,7 +126,7 @@ async def test_a_candidate_that_fails_touches_no_request(
     def full(event: Event) -> None:
         raise AuditUnavailable("disk full")
 
-    compared.shadow._tell = full
+    compared.tell = full
     assert (await world.ask("/v1/y")).denial is None
     assert compared.counted[-1] is Comparison.FAILED
 
@@ -166,9 +168,14 @@ async def test_records_are_bounded_and_counts_are_not(world: World, tmp_path: Pa
     clock.raise_to(clock.now().wall + 2 * EVERY_SECONDS)
     world.exchange.receive(world.peer(), host, RequestHead("GET", "/", ()), http2=False)
     assert compared.differences()[-1].unrecorded == 50
+
+
+def test_what_is_remembered_of_differences_is_bounded(world: World, tmp_path: Path) -> None:
+    """Kinds above the bound share one budget."""
+    shadow = Compared(world, tmp_path, WIDE).shadow
     for number in range(2 * MAX_KINDS):
-        compared.shadow._of_kind(("default", Comparison.RULE, f"{number}", ""), 0.0)
-    assert len(compared.shadow._told) <= MAX_KINDS + 1
+        shadow.budget(("default", Comparison.RULE, f"{number}", ""), 0.0)
+    assert len(shadow.budgets) <= MAX_KINDS + 1
 
 
 async def test_a_bad_candidate_is_told_once_and_the_last_good_one_goes_on(

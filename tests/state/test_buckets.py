@@ -46,7 +46,7 @@ def test_what_runs_at_once_is_counted_until_it_leaves() -> None:
     assert buckets.take(SESSION, two, (), 1.0) is None
     buckets.leave(SESSION, two, ())
     buckets.leave(SESSION, two, ())
-    assert buckets._running == {}
+    assert buckets.running == {}
 
 
 def test_bytes_end_the_stream_that_uses_them_up_and_refuse_the_next() -> None:
@@ -83,7 +83,7 @@ def test_full_buckets_make_room() -> None:
     buckets, limited = Buckets(max_buckets=3), rule(ONE)
     assert [buckets.take(session(n), limited, (), 100.0) for n in range(3)] == [None] * 3
     assert buckets.take(session(3), limited, (), 161.0) is None
-    assert len(buckets._tats) == 1
+    assert len(buckets) == 1
 
 
 def test_known_buckets_go_on_at_the_bound() -> None:

@@ -28,7 +28,7 @@ def test_whoever_lets_go_waits_behind_those_who_waited(threads: ThreadPoolExecut
         waiting = []
         for number in range(5):
             waiting.append(threads.submit(take, number))
-            until(lambda number=number: len(lock._waiting) == number + 1)
+            until(lambda number=number: lock.waiting == number + 1)
     take(5)
     for each in waiting:
         each.result(PATIENCE)
@@ -47,7 +47,7 @@ def test_who_has_it_may_take_it_again_and_nobody_else_meanwhile(threads: ThreadP
         with pytest.raises(ValueError, match="inside"), lock:
             raise ValueError("inside")
         other = threads.submit(take)
-        until(lambda: bool(lock._waiting))
+        until(lambda: bool(lock.waiting))
         with lock:
             pass
         assert not inside.is_set()

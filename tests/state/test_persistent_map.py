@@ -34,6 +34,6 @@ def test_a_change_copies_a_small_part() -> None:
     before: PersistentMap[int, str] = PersistentMap()
     before = before.changed((number, "x") for number in range(10_000))
     after = before.changed([(1, "y")])
-    same = [a is b for a, b in zip(before._shards, after._shards, strict=True)]
+    same = [a is b for a, b in zip(before.shards, after.shards, strict=True)]
     assert same.count(False) == 1 and before[1] == "x" and after[1] == "y"
-    assert sys.getsizeof(after._shards[1]) < sys.getsizeof(dict(before)) / 50
+    assert sys.getsizeof(after.shards[1]) < sys.getsizeof(dict(before)) / 50

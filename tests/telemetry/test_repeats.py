@@ -81,9 +81,9 @@ def test_memory_is_bounded_and_the_count_stays_whole() -> None:
             repeats.admit(replace(DENIED, session=f"s-{number}"))
     told = repeats.due(AT, everything=True)
     assert {each.session: each.count for each in told} == {"s-0": 1, "s-1": 1, "": BURST + 2}
-    assert len(repeats._floods) == 3
+    assert len(repeats.floods()) == 3
     repeats.admit(replace(DENIED, session="s-9", at=AT + 10_000))
-    assert list(repeats._floods) == [("decision", "s-9", Reason.HOST_NOT_ALLOWED)]
+    assert repeats.floods() == (("decision", "s-9", Reason.HOST_NOT_ALLOWED),)
 
 
 @given(

@@ -48,7 +48,7 @@ def test_sessions_that_do_not_live_leave_nothing() -> None:
     for number in range(100):
         ledger(replace(DENIED, session=f"s-{number}"))
         ledger(replace(COMPLETION, session=f"s-{number}"))
-    assert not ledger._accounts and not ledger._ended
+    assert not len(ledger)
 
 
 def test_a_session_goes_on_over_a_restart() -> None:

@@ -54,7 +54,7 @@ class Verdict:
         return self.isolation is Isolation.HARDWARE
 
 
-class _UselessError(Exception):
+class UselessError(Exception):
     """KVM is of no use; the message says why."""
 
 
@@ -73,7 +73,7 @@ async def judge(qemu: Path, kernel: Path | None, cache: Path | None) -> Verdict:
         if kernel is not None:
             await _boot(qemu, kernel)
         verdict = Verdict(Isolation.HARDWARE, "KVM works: a guest ran at full speed")
-    except _UselessError as error:
+    except UselessError as error:
         verdict = Verdict(Isolation.EMULATED, f"emulated, because {error}")
     if cache is not None:
         with contextlib.suppress(OSError):  # it is measured again, that is all
@@ -106,35 +106,35 @@ def _remembered(cache: Path, key: str) -> Verdict | None:
 
 
 def probe_device(device: Path) -> float:
-    """Run a loop in a guest of ours; the seconds that it took. _UselessError when KVM cannot, or crawls."""
+    """Run a loop in a guest of ours; the seconds that it took. UselessError when KVM cannot, or crawls."""
     if platform.machine() != "x86_64":
-        raise _UselessError(f"this machine is {platform.machine()}, and guests are x86-64")
+        raise UselessError(f"this machine is {platform.machine()}, and guests are x86-64")
     try:
         system = os.open(device, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise _UselessError(
+        raise UselessError(
             f"there is no {device}: no virtualisation here, or its module is not loaded"
         ) from None
     except PermissionError:
-        raise _UselessError(
+        raise UselessError(
             f"{device} is not open to this user; to use it: usermod -aG kvm <user>, and log in again"
         ) from None
     except OSError as error:
-        raise _UselessError(f"{device} cannot be opened: {error.strerror}") from error
+        raise UselessError(f"{device} cannot be opened: {error.strerror}") from error
     try:
         with contextlib.ExitStack() as opened:
             opened.callback(os.close, system)
             # Twice: the first may have been interrupted by something else that this CPU had to do.
             seconds = min(_timed_loop(system), _timed_loop(system))
     except OSError as error:
-        raise _UselessError(f"KVM cannot run a guest: {error.strerror}") from error
+        raise UselessError(f"KVM cannot run a guest: {error.strerror}") from error
     if seconds > LOOP_SECONDS:
-        raise _UselessError(
+        raise UselessError(
             f"KVM is itself emulated on this host (probe took {seconds * 1000:.0f} ms, expected 0.1 ms)"
         )
     if os.geteuid() == 0 and device.stat().st_mode & 0o006 != 0o006:
         # As root's child it has a user of its own (`jail`), and that one is in no group.
-        raise _UselessError(
+        raise UselessError(
             f"{device} is closed to the users that root's QEMU runs as; to use it: chmod 666 {device}, or run"
             " coatcheck as a user of the group kvm"
         )
@@ -144,7 +144,7 @@ def probe_device(device: Path) -> float:
 def _timed_loop(system: int) -> float:
     """`mov ecx, LOOPS; loop: dec ecx; jnz loop; hlt` in real mode."""
     if (version := fcntl.ioctl(system, _KVM_GET_API_VERSION)) != _API_VERSION:
-        raise _UselessError(f"KVM speaks API {version}, not {_API_VERSION}")
+        raise UselessError(f"KVM speaks API {version}, not {_API_VERSION}")
     code = b"\x66\xb9" + struct.pack("<I", LOOPS) + b"\x66\x49\x75\xfc\xf4"
     with contextlib.ExitStack() as opened:
         machine = fcntl.ioctl(system, _KVM_CREATE_VM)
@@ -174,7 +174,7 @@ def _timed_loop(system: int) -> float:
         seconds = time.perf_counter() - before
         (reason,) = struct.unpack_from("<I", run, 8)
     if reason != _EXIT_HLT:
-        raise _UselessError(f"KVM left a guest for reason {reason} where it should have halted")
+        raise UselessError(f"KVM left a guest for reason {reason} where it should have halted")
     return seconds
 
 
@@ -188,11 +188,11 @@ async def _ask_qemu(qemu: Path) -> None:
             answer = await qmp.execute("query-kvm", seconds=START_SECONDS)
         except QmpError as error:
             said = await _last_line(process)
-            raise _UselessError(f"QEMU does not come up with it: {said or error}") from error
+            raise UselessError(f"QEMU does not come up with it: {said or error}") from error
         finally:
             await qmp.close()
     if not (isinstance(answer, dict) and answer.get("enabled") is True):
-        raise _UselessError("QEMU does not use it")
+        raise UselessError("QEMU does not use it")
 
 
 async def _boot(qemu: Path, kernel: Path) -> None:
@@ -216,10 +216,10 @@ async def _boot(qemu: Path, kernel: Path) -> None:
             async with asyncio.timeout(BOOT_SECONDS):
                 await process.wait()
         except TimeoutError:
-            raise _UselessError(f"a kernel does not come up with it within {BOOT_SECONDS:g} s") from None
+            raise UselessError(f"a kernel does not come up with it within {BOOT_SECONDS:g} s") from None
         if process.returncode != 0:
             said = await _last_line(process)
-            raise _UselessError(f"QEMU fails while a kernel boots with it: {said}")
+            raise UselessError(f"QEMU fails while a kernel boots with it: {said}")
 
 
 class _Qemu:
@@ -242,7 +242,7 @@ class _Qemu:
                 )
             except OSError as error:
                 ours.close()
-                raise _UselessError(f"QEMU cannot be started: {error.strerror}") from error
+                raise UselessError(f"QEMU cannot be started: {error.strerror}") from error
         self._control = ours
         return self._process, ours
 

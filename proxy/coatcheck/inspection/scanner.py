@@ -65,12 +65,12 @@ class Scanner:
             {"credential": v.credential, "secret": v.secret.decode(), "usernames": list(v.usernames)}
             for v in values
         ]
-        self._process: asyncio.subprocess.Process | None = None
+        self.process: asyncio.subprocess.Process | None = None
         self.forms = 0
         """How many ways of writing are looked for."""
 
     async def __aenter__(self) -> Self:
-        self._process = await asyncio.create_subprocess_exec(
+        self.process = await asyncio.create_subprocess_exec(
             sys.executable, "-I", "-m", "coatcheck.inspection",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -113,16 +113,16 @@ class Scanner:
                 return Scanned(tuple(findings), said["done"], tuple(regions))
 
     async def _say(self, what: object) -> None:
-        assert self._process is not None and self._process.stdin is not None  # noqa: S101 - by `async with`
+        assert self.process is not None and self.process.stdin is not None  # noqa: S101 - by `async with`
         try:
-            self._process.stdin.write(json.dumps(what).encode() + b"\n")
-            await self._process.stdin.drain()
+            self.process.stdin.write(json.dumps(what).encode() + b"\n")
+            await self.process.stdin.drain()
         except ConnectionError:
             raise ScanFailed("the searching process ended") from None
 
     async def _hear(self) -> dict[str, Any]:
-        assert self._process is not None and self._process.stdout is not None  # noqa: S101 - by `async with`
-        line = await self._process.stdout.readline()
+        assert self.process is not None and self.process.stdout is not None  # noqa: S101 - by `async with`
+        line = await self.process.stdout.readline()
         if not line:
             raise ScanFailed("the searching process ended; it may have needed more than 2 GiB of memory")
         said: dict[str, Any] = json.loads(line)
@@ -132,10 +132,10 @@ class Scanner:
 
     async def _end(self) -> None:
         """Killed, not asked: it holds secrets and nothing that must be written."""
-        if self._process is None:
+        if self.process is None:
             return
         with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+            self.process.kill()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_SECONDS):
-                await self._process.wait()
+                await self.process.wait()

@@ -32,7 +32,7 @@ MAX_KINDS: Final = 256
 
 logger = logging.getLogger("coatcheck.shadow")
 
-type _Kind = tuple[str, Comparison, str, str]
+type Kind = tuple[str, Comparison, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Candidates:
 
 
 @dataclass(slots=True)
-class _Told:
+class _Budget:
     full_at: float
     unrecorded: int = 0
 
@@ -68,7 +68,7 @@ class Shadow:
         self._watch = PolicyWatch(path, signed=signed, parse=PolicyParser())
         self._tell = tell
         self._count = count
-        self._told: dict[_Kind, _Told] = {}
+        self.budgets: dict[Kind, _Budget] = {}
         self.candidates: Candidates | None = None
         """None: nothing that could be read was there yet."""
         self.refused = ""
@@ -180,12 +180,12 @@ class Shadow:
         answers: tuple[Answer, Answer],
     ) -> None:
         at = context.now.wall
-        told = self._of_kind((session.policy, result, str(answers[0]), str(answers[1])), at)
-        full_at = max(told.full_at, at)
+        budget = self.budget((session.policy, result, str(answers[0]), str(answers[1])), at)
+        full_at = max(budget.full_at, at)
         if full_at - at > (BURST - 1) * EVERY_SECONDS:
-            told.unrecorded += 1
+            budget.unrecorded += 1
             return
-        told.full_at, unrecorded, told.unrecorded = full_at + EVERY_SECONDS, told.unrecorded, 0
+        budget.full_at, unrecorded, budget.unrecorded = full_at + EVERY_SECONDS, budget.unrecorded, 0
         self._tell(
             ShadowDifference(
                 at=at,
@@ -203,10 +203,11 @@ class Shadow:
             )
         )
 
-    def _of_kind(self, kind: _Kind, at: float) -> _Told:
-        told = self._told.get(kind)
-        if told is None:
-            if len(self._told) >= MAX_KINDS:
+    def budget(self, kind: Kind, at: float) -> _Budget:
+        """How much more may be recorded of one kind of difference."""
+        found = self.budgets.get(kind)
+        if found is None:
+            if len(self.budgets) >= MAX_KINDS:
                 kind = ("", Comparison.SAME, "", "")
-            told = self._told.setdefault(kind, _Told(at))
-        return told
+            found = self.budgets.setdefault(kind, _Budget(at))
+        return found

@@ -80,7 +80,7 @@ class Exchange:
         self.revoke_for_theft: Callable[[str, str], None] = lambda session_id, why: None
         self.store = store
         self._settings = settings or ExchangeSettings()
-        self._waiting = 0
+        self.waiting = 0
         self._boot = random.token_hex(4)
         self._count = 0
 
@@ -252,13 +252,13 @@ class Exchange:
 
     async def _fetch(self, call: Call, verdict: Inject) -> None:
         """Ask the store for secrets that the cache does not have."""
-        if self._waiting >= self._settings.max_waiting:
+        if self.waiting >= self._settings.max_waiting:
             call.deny(
                 Deny(Reason.SECRET_UNAVAILABLE, "too many requests wait for the store", retry_after=1.0)
             )
             self._tell(call)
             return
-        self._waiting += 1
+        self.waiting += 1
         try:
             async with asyncio.timeout(self._settings.secret_timeout):
                 for injection in verdict.injections:
@@ -273,7 +273,7 @@ class Exchange:
             logger.exception("request %s: the store failed", call.request_id)
             call.deny(Deny(Reason.INTERNAL_ERROR, "the secret store failed"))
         finally:
-            self._waiting -= 1
+            self.waiting -= 1
         self._tell(call)
 
     def _tell(self, call: Call) -> None:

@@ -76,12 +76,17 @@ class Buckets:
     def __init__(self, max_buckets: int = MAX_BUCKETS) -> None:
         self._max = max_buckets
         self._tats: dict[BucketKey, float] = {}
-        self._running: dict[BucketKey, int] = {}
+        self.running: dict[BucketKey, int] = {}
+        """Requests under way, by the limit that counts them."""
         self._swept_at = float("-inf")
         self.shares: Shares = NullPeers()
         """Another where a fleet of daemons keeps limits together."""
         self.near_elsewhere: Callable[[], Sequence[Level]] = tuple
         """Limits that a fleet's other daemons see nearly used up."""
+
+    def __len__(self) -> int:
+        """How many limits are remembered: those that were used lately."""
+        return len(self._tats)
 
     def take(
         self, session: Session, rule: Rule, credentials: Iterable[str], now: float
@@ -96,7 +101,7 @@ class Buckets:
             if self.shares.shares(limit, session):
                 shared.append((limit, key))
             if limit.kind is LimitKind.CONCURRENT:
-                count = enter(limit, running.get(key, self._running.get(key, 0)))
+                count = enter(limit, running.get(key, self.running.get(key, 0)))
                 if isinstance(count, Deny):
                     return count
                 running[key] = count
@@ -114,7 +119,7 @@ class Buckets:
             return answer
         self.shares.began(shared, now)
         self._tats.update(tats)
-        self._running.update(running)
+        self.running.update(running)
         return None
 
     def leave(self, session: Session, rule: Rule, credentials: Iterable[str]) -> None:
@@ -123,11 +128,11 @@ class Buckets:
         for limit, key in _keys(session, rule, credentials, LimitKind.CONCURRENT):
             if self.shares.shares(limit, session):
                 shared.append((limit, key))
-            count = self._running.get(key, 0) - 1
+            count = self.running.get(key, 0) - 1
             if count > 0:
-                self._running[key] = count
+                self.running[key] = count
             else:
-                self._running.pop(key, None)
+                self.running.pop(key, None)
         self.shares.ended(shared)
 
     def charge(
@@ -153,7 +158,7 @@ class Buckets:
 
     def used(self) -> tuple[dict[BucketKey, float], dict[BucketKey, int]]:
         """Copies of the buckets and of what runs at once, a fleet's. In any thread: a copy is one step."""
-        tats, running = self._tats.copy(), self._running.copy()
+        tats, running = self._tats.copy(), self.running.copy()
         everywhere, everything = self.shares.used()
         for key, tat in everywhere.items():
             tats[key] = max(tat, tats.get(key, tat))

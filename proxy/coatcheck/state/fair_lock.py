@@ -19,6 +19,11 @@ class FairLock:
         self._depth = 0
         self._waiting: deque[tuple[int, Lock]] = deque()
 
+    @property
+    def waiting(self) -> int:
+        """How many threads wait for it."""
+        return len(self._waiting)
+
     def __enter__(self) -> None:
         me = get_ident()
         with self._guard:

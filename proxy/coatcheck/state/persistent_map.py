@@ -14,16 +14,16 @@ SHARDS: Final = 256
 class PersistentMap[K, V](Mapping[K, V]):
     """Read it from any thread, without a lock. `changed` makes the next one."""
 
-    __slots__ = ("_count", "_shards")
+    __slots__ = ("_count", "shards")
 
     def __init__(self) -> None:
-        self._shards: list[dict[K, V]] = [{}] * SHARDS
+        self.shards: list[dict[K, V]] = [{}] * SHARDS
         self._count = 0
 
     def changed(self, put: Iterable[tuple[K, V]] = (), drop: Iterable[K] = ()) -> "PersistentMap[K, V]":
         """With `drop` left out, if there, and then `put` in."""
         made: PersistentMap[K, V] = PersistentMap()
-        shards = made._shards = self._shards.copy()
+        shards = made.shards = self.shards.copy()
         count, own = self._count, set[int]()
         for key in drop:
             number = hash(key) % SHARDS
@@ -39,7 +39,7 @@ class PersistentMap[K, V](Mapping[K, V]):
 
     @override
     def __getitem__(self, key: K) -> V:
-        return self._shards[hash(key) % SHARDS][key]
+        return self.shards[hash(key) % SHARDS][key]
 
     @overload
     def get(self, key: K, /) -> V | None: ...
@@ -47,15 +47,15 @@ class PersistentMap[K, V](Mapping[K, V]):
     def get[T](self, key: K, /, default: V | T) -> V | T: ...
     @override
     def get[T](self, key: K, /, default: T | None = None) -> V | T | None:
-        return self._shards[hash(key) % SHARDS].get(key, default)
+        return self.shards[hash(key) % SHARDS].get(key, default)
 
     @override
     def __contains__(self, key: object) -> bool:
-        return key in self._shards[hash(key) % SHARDS]
+        return key in self.shards[hash(key) % SHARDS]
 
     @override
     def __iter__(self) -> Iterator[K]:
-        for shard in self._shards:
+        for shard in self.shards:
             yield from shard
 
     @override

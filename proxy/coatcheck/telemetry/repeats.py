@@ -58,6 +58,10 @@ class Repeats:
         self._counting: dict[_Key, _Flood] = {}
         self._lock = threading.Lock()
 
+    def floods(self) -> tuple[_Key, ...]:
+        """What is repeated: a kind of event, a session and a reason, each."""
+        return tuple(self._floods)
+
     def admit(self, event: Event) -> bool:
         """Whether `event` gets a record of its own; if not, it was counted."""
         if isinstance(event, Decision):

@@ -47,6 +47,10 @@ class UsageLedger:
         self._ended: dict[str, _Account] = {}
         self._lock = threading.Lock()
 
+    def __len__(self) -> int:
+        """Sessions that are counted: alive, or over and not yet reported."""
+        return len(self._accounts) + len(self._ended)
+
     def resume(self, session: str, tenant: str, subject: str, opened_at: float) -> None:
         """Count a session that was alive before a restart; `replay` adds what it used by then."""
         with self._lock:

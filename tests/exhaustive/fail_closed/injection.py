@@ -81,7 +81,7 @@ class Faults:
     def disarm(self) -> None:
         self._armed = None
 
-    def _at(self, site: int) -> Fault | None:
+    def at(self, site: int) -> Fault | None:
         if self._armed is None or self._armed[0] != site:
             self._count += 1
             self.reached[site] = self._count
@@ -95,7 +95,7 @@ class Faults:
     # --- what rewritten code calls ------------------------------------------------------------------
 
     async def at_await(self, site: int, awaitable: Awaitable[object]) -> object:
-        fault = self._at(site)
+        fault = self.at(site)
         if fault is None:
             return await awaitable
         if inspect.iscoroutine(awaitable):
@@ -108,11 +108,11 @@ class Faults:
         return _Within(self, enter, leave, manager)
 
     def at_call(self, site: int, function: Callable[..., object], *args: object, **named: object) -> object:
-        fault = self._at(site)
+        fault = self.at(site)
         return function(*args, **named) if fault is None else _fail_now(fault)
 
     def at_hook(self, site: int) -> tuple[object] | None:
-        fault = self._at(site)
+        fault = self.at(site)
         if fault is Fault.HANGS:
             return (partial(_fail, fault),)
         return None if fault is None else (_fail_now(fault),)
@@ -126,12 +126,12 @@ class _Within:
     manager: Any
 
     async def __aenter__(self) -> object:
-        fault = self.faults._at(self.enter)
+        fault = self.faults.at(self.enter)
         return await self.manager.__aenter__() if fault is None else await _fail(fault)
 
     async def __aexit__(self, *raised: object) -> object:
         answer: object = await self.manager.__aexit__(*raised)
-        fault = self.faults._at(self.leave)
+        fault = self.faults.at(self.leave)
         return answer if fault is None else await _fail(fault)
 
 

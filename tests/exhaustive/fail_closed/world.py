@@ -137,7 +137,7 @@ class World:
         self.fleet = daemon.exchange.buckets.shares = _Fleet()
         self._before = self._counts()
         self._renewed = time.monotonic()
-        self._emit = daemon.exchange.shared.emit
+        self.emit = daemon.exchange.shared.emit
         daemon.exchange.shared.emit = self._note
         faults.on_fire = self._snapshot
         self._ends = faults.named("state_stream_response_body value of call: self.call.download_end")
@@ -150,7 +150,7 @@ class World:
 
     def _note(self, event: Event) -> None:
         self.events.append(event)
-        self._emit(event)
+        self.emit(event)
         if isinstance(event, ApprovalEvent) and event.change is ApprovalChange.ASKED:
             asyncio.get_running_loop().call_soon(self._say_yes, event.approval)
 
@@ -262,8 +262,8 @@ class World:
         seen.received += b"HEADERS"
         self.moved.set()
         while stream not in peer.ended:
-            peer._moved.clear()
-            await peer._moved.wait()
+            peer.moved.clear()
+            await peer.moved.wait()
             seen.received += b"DATA" * peer.received[stream]
             self.moved.set()
         seen.ended = True
@@ -308,11 +308,11 @@ class World:
         return {
             "connections": len(self.plane.connections),
             "calls": len(exchange.calls),
-            "running": len(exchange.buckets._running),
+            "running": len(exchange.buckets.running),
             "running in the fleet": self.fleet.running,
-            "waiting": exchange._waiting,
+            "waiting": exchange.waiting,
             "asked": len(exchange.approvals.waiting()),
-            "places": self.daemon.listeners._open,
+            "places": self.daemon.listeners.open_connections,
         }
 
 
@@ -391,4 +391,4 @@ async def running_world(directory: Path, upstream_tls: UpstreamTls) -> AsyncIter
         origin.behave = plain.behave = world.origin
         vars(rpc)["behave"] = world.rpc_origin
         yield world
-        daemon.exchange.shared.emit = world._emit
+        daemon.exchange.shared.emit = world.emit

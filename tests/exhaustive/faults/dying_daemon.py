@@ -20,7 +20,7 @@ def die(*_: Any) -> Any:
 
 
 def tell_and_die(one: Any, spec: Any) -> None:
-    one._line.sendall(dumps(spec))
+    one.line.sendall(dumps(spec))
     die()
 
 

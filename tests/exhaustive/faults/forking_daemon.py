@@ -19,19 +19,16 @@ from coatcheck.durable import snapshotting, spawning, starting
 from coatcheck.durable.incarnations import Incarnations
 from coatcheck.durable.store import SandboxStore
 from coatcheck.platform.process_memory import die_with_parent
-from tests.launcher.steps import Step, Work, calls_of, right_before, steps_of
+from tests.launcher.steps import Step, Work, calls_of, private, right_before, steps_of
 
 SAVE: tuple[Work, ...] = (sandbox_snapshots.take, snapshotting.save)
 FORK: tuple[Work, ...] = (
     sandbox_returning.fork,
     Incarnations.fork,
-    Incarnations._clones,
-    Incarnations._admit,
-    Incarnations._begin,
-    Incarnations._start,
+    *private(Incarnations, "_clones", "_admit", "_begin", "_start"),
     sandbox_opening.open_identity,
 )
-OPENING: tuple[Work, ...] = (opening.open_session, opening._url)
+OPENING: tuple[Work, ...] = (opening.open_session, *private(opening, "_url"))
 RESTORE: tuple[Work, ...] = (
     sandbox_returning.restore,
     Incarnations.restore,

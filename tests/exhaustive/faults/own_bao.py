@@ -103,7 +103,7 @@ class OwnBao:
         except (requests.RequestException, ValueError):
             return {}
 
-    def _init(self) -> None:
+    def set_up(self) -> None:
         made = self.client.sys.initialize(1, 1)
         self.key, self.root_token = made["keys"][0], made["root_token"]
         remember_secret("a restarted OpenBao's unseal key", self.key)
@@ -148,7 +148,7 @@ def own_bao(directory: Path) -> Iterator[OwnBao]:
     )
     bao.start()
     try:
-        bao._init()
+        bao.set_up()
         yield bao
     finally:
         if bao.process is not None:

@@ -25,15 +25,17 @@ from coatcheck.sandbox.sandbox import Ending, SandboxRefused, SandboxState
 from tests.durable.lives import COPY, DurableLife, life
 from tests.durable.scripted import DurableMachine
 from tests.durable.test_saving import kept, left
-from tests.launcher.steps import Step, Work, right_before, steps_of, works_of
+from tests.launcher.steps import Step, Work, private, right_before, steps_of, works_of
 from tests.launcher.test_supervisor import trust, until
 
 __all__ = ("trust",)
 
-SAVING = (Saver.snapshot, Saver.fork_point, Saver._save, Saver._go_on, freeze, thaw, agent.obeyed)
-SLEEPING = (Sleeper._sleep, Saver.sleep)
-WAKING = (Sleeper._wake, agent.set_clock, thaw)
-REBINDING = (Rebind.prepare, standing_still.rebind, thaw, agent.obeyed)
+SAVING: tuple[Work, ...] = (
+    Saver.snapshot, Saver.fork_point, *private(Saver, "_save", "_go_on"), freeze, thaw, agent.obeyed
+)  # fmt: skip
+SLEEPING: tuple[Work, ...] = (*private(Sleeper, "_sleep"), Saver.sleep)
+WAKING: tuple[Work, ...] = (*private(Sleeper, "_wake"), agent.set_clock, thaw)
+REBINDING: tuple[Work, ...] = (Rebind.prepare, standing_still.rebind, thaw, agent.obeyed)
 KNOWN: tuple[Work, ...] = (*SAVING, *SLEEPING, *WAKING, *REBINDING)
 ELSEWHERE = {
     "Sleeper.sleep", "Sleeper.wake",  # one line, of which all else is here

@@ -89,7 +89,7 @@ async def test_a_handshake_that_hangs_is_given_up(
     silent = await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0)
     port = silent.sockets[0].getsockname()[1]
     assert raw_daemon.plane is not None
-    settings = raw_daemon.plane.upstream._settings
+    settings = raw_daemon.plane.upstream.settings
     known = dict(settings.connect_to)
     monkeypatch.setitem(settings.connect_to, "api.openai.com:443", ("127.0.0.1", port))
     async with tunnel(raw_daemon, raw_sandbox) as raw, tunnel(raw_daemon, raw_sandbox) as other:

@@ -175,10 +175,10 @@ def test_every_field_of_the_newest_kubernetes_was_looked_at() -> None:
         return set(definitions["$defs"][f"io.k8s.api.core.v1.{kind}"]["properties"])
 
     looked_at = {
-        "PodSpec": refusals._SPEC_PLAIN | refusals._REFUSED_SPEC.keys(),
-        "PodSecurityContext": refusals._POD_SECURITY | {"sysctls", "windowsOptions"},
-        "Container": refusals._CONTAINER_PLAIN | {"volumeDevices"},
-        "SecurityContext": refusals._CONTAINER_SECURITY | {"windowsOptions"},
+        "PodSpec": refusals.SPEC_PLAIN | refusals.REFUSED_SPEC.keys(),
+        "PodSecurityContext": refusals.POD_SECURITY | {"sysctls", "windowsOptions"},
+        "Container": refusals.CONTAINER_PLAIN | {"volumeDevices"},
+        "SecurityContext": refusals.CONTAINER_SECURITY | {"windowsOptions"},
     }
     left = {kind: sorted(fields(kind) - known) for kind, known in looked_at.items()}
     assert left == {"PodSpec": [], "PodSecurityContext": [], "Container": [], "SecurityContext": []}

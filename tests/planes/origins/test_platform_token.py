@@ -128,7 +128,7 @@ def test_the_cache_is_bounded(
     monkeypatch.setattr("coatcheck.planes.origins.platform_token.CACHED", 3)
     for number in range(5):
         assert tokens.proof(platform.token(f"pod-{number}"), time.time()) is not None
-    assert len(tokens._proofs) == 3
+    assert len(tokens.proofs) == 3
 
 
 def jwk(**changed: Any) -> dict[str, Any]:

@@ -26,9 +26,10 @@ async def safe_options() -> dict[str, Any]:
         importlib.reload(addons)  # some other test's daemon has left them out (coatcheck.planes.mitm.master)
     options = Options()
     master = DumpMaster(options)
-    master._legacy_log_events.uninstall()  # this master never runs, and must not listen to other tests
-    assert master._termlog_addon is not None
-    master._termlog_addon.uninstall()
+    # This master never runs, and must not listen to other tests.
+    master._legacy_log_events.uninstall()  # noqa: SLF001 - mitmproxy has no other way
+    assert master._termlog_addon is not None  # noqa: SLF001 - the same
+    master._termlog_addon.uninstall()  # noqa: SLF001
     master.addons.get("errorcheck").finish()
     for word in command_line(SCRIPT).split("--set ")[1:]:
         if not word.startswith("coatcheck"):

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from coatcheck.certificates import authority, leaf, name_constraints
 from coatcheck.certificates.authority import Authority
@@ -31,6 +32,7 @@ USAGES = {
     "keyCertSign": "key_cert_sign",
     "cRLSign": "crl_sign",
 }
+PURPOSES = {ExtendedKeyUsageOID.SERVER_AUTH: "serverAuth", ExtendedKeyUsageOID.CLIENT_AUTH: "clientAuth"}
 EVERY_USAGE = (
     "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
     "key_cert_sign", "crl_sign",
@@ -94,7 +96,7 @@ def test_a_leaf_is_as_the_profile_says() -> None:
     assert (curve(certificate), algorithm(certificate)) == (CURVES[said["curve"]], SAID["ca"]["hash"])
     assert usages(certificate) == {USAGES[name] for name in said["key_usage"]}
     purposes = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    assert [purpose._name for purpose in purposes] == said["extended_key_usage"]
+    assert [PURPOSES[purpose] for purpose in purposes] == said["extended_key_usage"]
     lifetime = certificate.not_valid_after_utc - certificate.not_valid_before_utc
     assert lifetime == timedelta(days=said["days"])
     assert certificate.not_valid_before_utc == NOW - timedelta(hours=SAID["ca"]["backdate_hours"])

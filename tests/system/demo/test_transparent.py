@@ -23,8 +23,8 @@ def test_where_it_can_be_had_it_is_found() -> None:
 @pytest.mark.needs_debian("iptables", "ip")
 def test_without_nftables_it_takes_iptables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Either will do."""
-    really = transparent._fails
-    monkeypatch.setattr(transparent, "_fails", lambda words: "no nft" if "nft" in words else really(words))
+    really = transparent.fails
+    monkeypatch.setattr(transparent, "fails", lambda words: "no nft" if "nft" in words else really(words))
     found = means()
     assert isinstance(found, Means) and found.tool is Tool.IPTABLES
 
@@ -55,7 +55,7 @@ async def test_where_a_program_is_missing_it_says_so_and_goes_on(
 
 def test_where_the_kernel_gives_nothing_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the kernel's own words."""
-    monkeypatch.setattr(transparent, "_fails", lambda words: "unshare failed: Operation not permitted")
+    monkeypatch.setattr(transparent, "fails", lambda words: "unshare failed: Operation not permitted")
     assert means() == (
         "the kernel gives no network namespaces here (unshare failed: Operation not permitted)"
     )

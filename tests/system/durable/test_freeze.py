@@ -216,7 +216,7 @@ async def test_what_a_copy_says_before_its_rebind_leads_nowhere(tmp_path: Path, 
     async def call_out(op: str) -> None:
         for kind in ("proxy", "dns", "metadata", "transparent"):
             fields = [("identity", "agent"), ("destination", "192.0.2.1"), ("port", "443")]
-            tried[f"{op} {kind}"], opened = machine._mux.open(kind, fields)
+            tried[f"{op} {kind}"], opened = machine.mux.open(kind, fields)
             await machine.say(opened)
 
     machine.on_order = call_out

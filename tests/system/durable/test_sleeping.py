@@ -37,9 +37,9 @@ class Calling(DurableMachine):
         self.brought: dict[int, bytes] = {}
 
     async def call(self, identity: str = "agent") -> int:
-        number, opened = self._mux.open("proxy", [("identity", identity)])
+        number, opened = self.mux.open("proxy", [("identity", identity)])
         self.brought[number] = b""
-        await self.say(opened, self._mux.data(number, b"a question"))
+        await self.say(opened, self.mux.data(number, b"a question"))
         return number
 
     async def _answer(self, event: Event) -> None:
@@ -331,7 +331,7 @@ async def test_an_idle_one_sleeps_and_one_that_works_does_not(tmp_path: Path, tr
         machine.fails_at.clear()
         begun = len(machine.did)
         for _ in range(30):
-            await machine.say(machine._mux.open("dns", [("identity", "nobody")])[1])
+            await machine.say(machine.mux.open("dns", [("identity", "nobody")])[1])
             await asyncio.sleep(0.02)
         assert "sleep" not in machine.did[begun:]
         assert (await it.ended())[0] is None and "sleep" in machine.did

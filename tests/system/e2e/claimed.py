@@ -85,7 +85,7 @@ async def claimed(all_output: Path, upstream_tls: UpstreamTls) -> AsyncIterator[
         pool = where.daemon.sandboxes.pool
 
         def ready() -> list[WarmMachine]:
-            return [each for each in list(pool._standing_by) if each.poll() is WarmState.READY]
+            return [each for each in pool.machines() if each.poll() is WarmState.READY]
 
         await asyncio.to_thread(until, lambda: len(ready()) == 2, SECONDS)
         with pytest.MonkeyPatch.context() as patch:

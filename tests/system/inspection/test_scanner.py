@@ -78,8 +78,8 @@ async def test_what_a_process_can_write_is_searched_through_it(tmp_path: Path) -
 async def test_nothing_of_a_secret_is_in_the_childs_arguments_or_environment() -> None:
     """It comes on standard input; nobody of the same user can read its memory."""
     async with Scanner([VALUE]) as scanner:
-        assert scanner._process is not None
-        about = Path(f"/proc/{scanner._process.pid}")
+        assert scanner.process is not None
+        about = Path(f"/proc/{scanner.process.pid}")
         shown = (about / "cmdline").read_bytes()
         assert SECRET.encode() not in shown and b"coatcheck.inspection" in shown
         assert os.stat(about / "environ").st_uid == 0  # not dumpable: even its own user's files are root's
@@ -90,8 +90,8 @@ async def test_it_is_killed_on_the_way_out(tmp_path: Path) -> None:
     """Cancelled in the middle of a search, or done: no process is left."""
     endless = place(Path("/usr/share"), PlaceKind.FILE)
     async with Scanner([VALUE]) as scanner:
-        assert scanner._process is not None
-        pid = scanner._process.pid
+        assert scanner.process is not None
+        pid = scanner.process.pid
         searching = asyncio.create_task(scanner.scan([endless] * 50, lambda _: None))
         await asyncio.sleep(0.05)
         searching.cancel()
@@ -102,8 +102,8 @@ async def test_it_is_killed_on_the_way_out(tmp_path: Path) -> None:
 async def test_a_child_that_ends_is_a_failed_search(tmp_path: Path) -> None:
     """Not one that found nothing."""
     async with Scanner([VALUE]) as scanner:
-        assert scanner._process is not None
-        scanner._process.kill()
+        assert scanner.process is not None
+        scanner.process.kill()
         with pytest.raises(ScanFailed):
             await scanner.scan([place(sparse(tmp_path / "f", 1))], lambda _: None)
 

@@ -70,7 +70,7 @@ def test_sessions_have_no_ca_of_their_own_by_default(tmp_path: Path) -> None:
     assert session_cas(Settings(), tmp_path) is None
     made = session_cas(Settings(session_ca=True, session_max_age=600), tmp_path)
     assert made is not None
-    assert made._lifetime == timedelta(minutes=10)
+    assert made.lifetime == timedelta(minutes=10)
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ def resolving(daemon: TestDaemon, *answers: list[str]) -> Answers:
     """From now on names are resolved, by `answers`; nothing private may be dialled."""
     assert daemon.plane is not None
     resolver = Answers(*answers)
-    daemon.plane.upstream._settings = UpstreamSettings(connect_timeout=1.0)
-    daemon.plane.upstream._resolver = resolver  # type: ignore[assignment]
+    daemon.plane.upstream.settings = UpstreamSettings(connect_timeout=1.0)
+    daemon.plane.upstream.resolver = resolver  # type: ignore[assignment]
     return resolver
 
 
@@ -142,10 +142,10 @@ async def test_own_listeners_are_no_destination(raw_daemon: TestDaemon, raw_sand
     for own in (("127.0.0.1", port), ("0.0.0.0", 9), ("::", 9)):
         upstream.own_listeners.add(own)
     allowed = UpstreamSettings(
-        allowed_networks=upstream._settings.allowed_networks,
+        allowed_networks=upstream.settings.allowed_networks,
         connect_to={"a.example:443": ("127.0.0.1", port), "b.example:443": ("127.0.0.1", 9)},
     )
-    upstream._settings = allowed
+    upstream.settings = allowed
     for host in ("a.example", "b.example"):
         with pytest.raises(UpstreamRefused) as refused:
             await upstream.addresses(host, 443)
@@ -159,8 +159,8 @@ async def test_other_loopback_names_of_a_wildcard_listener_are_its_own(raw_daemo
     """A listener on 127.0.0.1 is not reached as 127.0.0.2 either when it listens on every address."""
     upstream = Upstream(UpstreamSettings(connect_to={"a.example:443": ("127.0.0.2", 9)}))
     assert raw_daemon.plane is not None
-    upstream._settings = UpstreamSettings(
-        raw_daemon.plane.upstream._settings.allowed_networks, {"a.example:443": ("127.0.0.2", 9)}
+    upstream.settings = UpstreamSettings(
+        raw_daemon.plane.upstream.settings.allowed_networks, {"a.example:443": ("127.0.0.2", 9)}
     )
     upstream.own_listeners.add(("0.0.0.0", 9))
     with pytest.raises(UpstreamRefused):
@@ -173,7 +173,7 @@ async def test_a_resolver_that_hangs_or_fails_is_a_refusal(
     """With a time-out of its own; an empty answer counts as none."""
     assert raw_daemon.plane is not None
     upstream = raw_daemon.plane.upstream
-    upstream._settings = UpstreamSettings(resolve_timeout=0.05)
+    upstream.settings = UpstreamSettings(resolve_timeout=0.05)
 
     class Hangs:
         async def lookup_ip(self, _: str) -> list[str]:
@@ -184,7 +184,7 @@ async def test_a_resolver_that_hangs_or_fails_is_a_refusal(
         (Hangs(), "upstream_timeout"),
         (Answers([]), "upstream_unreachable"),
     ):
-        upstream._resolver = resolver  # type: ignore[assignment]
+        upstream.resolver = resolver  # type: ignore[assignment]
         async with tunnel(raw_daemon, raw_sandbox) as raw:
             await raw.send(request(raw_sandbox))
             assert await raw.refused_because() == reason
@@ -213,7 +213,7 @@ async def test_an_upstream_that_proves_another_name_gets_nothing(
     authority = trustme.CA()
     wrong = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("evil.example").configure_cert(wrong)
-    raw_origin._tls = wrong
+    raw_origin.tls = wrong
     async with tunnel(raw_daemon, raw_sandbox) as raw:
         await raw.send(request(raw_sandbox))
         assert await raw.refused_because() == "upstream_tls"
@@ -253,7 +253,7 @@ async def test_closed_upstream_connections_are_forgotten(
         tables = [len(each.connections) for each in found if isinstance(each, EgressHttpLayer)]
         assert tables and max(tables) <= 3
         assert len(link.transports) <= 3
-        assert len(link.link.upstreams._used) <= 2
+        assert len(link.link.upstreams.used) <= 2
     assert raw_origin.accepted == 20
 
 

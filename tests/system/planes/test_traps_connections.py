@@ -103,9 +103,9 @@ async def test_a_body_that_waits_for_the_store_is_bounded(
     async with tunnel(raw_daemon, raw_sandbox) as raw:
         raw.writer.write(head + b"x" * body)
         link = next(iter(raw_daemon.plane.connections)).link
-        await eventually(lambda: link.backpressure._unsettled > backpressure.ROOM)
+        await eventually(lambda: link.backpressure.unsettled > backpressure.ROOM)
         await asyncio.sleep(0.2)
-        assert link.backpressure._unsettled < backpressure.ROOM + 3 * 65_535
+        assert link.backpressure.unsettled < backpressure.ROOM + 3 * 65_535
         raw_origin.behave = lambda visit, _: _count(visit, body)
         answered.set()
         assert await raw.status() == 200
@@ -343,7 +343,7 @@ async def test_a_slow_store_does_not_stall_others(
             return await raw.status()
 
     stalled = [asyncio.create_task(waits()) for _ in range(10)]
-    await eventually(lambda: raw_daemon.exchange._waiting == 10)
+    await eventually(lambda: raw_daemon.exchange.waiting == 10)
     async with tunnel(raw_daemon, raw_sandbox) as raw:
         for _ in range(50):
             await raw.send(request(raw_sandbox))
@@ -427,6 +427,6 @@ async def test_a_client_that_leaves_at_any_stage_leaves_nothing(
             raw.writer.close()
             await asyncio.sleep(0.05)
     await nothing_is_left(raw_daemon)
-    await eventually(lambda: not raw_origin._tasks)
+    await eventually(lambda: not raw_origin.tasks)
     if stage in ("store", "dial"):
         assert not any(raw_origin.heads)

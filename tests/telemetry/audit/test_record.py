@@ -72,7 +72,7 @@ def test_what_json_cannot_say_is_null() -> None:
 
 def test_recurring_texts_are_kept_within_a_bound() -> None:
     """A sandbox that invents hosts cannot grow the store of texts already written."""
-    store = audit_record._Written()
+    store = audit_record.Written()
     for number in range(3 * store.MOST):
         assert store[f"h{number}"] == f'"h{number}"'
     store["x" * 1000]

@@ -95,7 +95,7 @@ class SandboxClient:
 
     async def websocket(self, path: str) -> ClientWebSocketResponse:
         """ControlError, in the daemon's own words, when it refuses."""
-        session = self._open()
+        session = self.http()
         try:
             return await session.ws_connect(
                 self._base + path, headers=self._headers, max_msg_size=MAX_MESSAGE, autoclose=True
@@ -117,14 +117,14 @@ class SandboxClient:
     async def request(self, method: str, path: str, body: Any = None) -> AsyncIterator[ClientResponse]:
         """One streamed request. ControlError when the daemon cannot be reached or breaks off."""
         try:
-            async with self._open().request(
+            async with self.http().request(
                 method, self._base + path, headers=self._headers, data=body, allow_redirects=False
             ) as answer:
                 yield answer
         except (ClientError, OSError) as error:
             raise _unreachable(error) from None
 
-    def _open(self) -> ClientSession:
+    def http(self) -> ClientSession:
         if self._session is None:
             connector = (
                 UnixConnector(str(self._socket), limit=0)

@@ -11,7 +11,7 @@ from coatcheck.kubernetes.webhook.injection import is_api_token
 MOST_NAMED = 20
 """Problems that are listed in an answer; a pod with more has been read by nobody."""
 
-_SPEC_PLAIN = frozenset(
+SPEC_PLAIN = frozenset(
     {
         "activeDeadlineSeconds", "affinity", "enableServiceLinks", "evictionResponders", "hostUsers",
         "hostname", "imagePullSecrets", "nodeName", "nodeSelector", "overhead", "preemptionPolicy",
@@ -23,7 +23,7 @@ _SPEC_PLAIN = frozenset(
         "initContainers", "os", "securityContext", "volumes",
     }
 )  # fmt: skip
-_REFUSED_SPEC = {
+REFUSED_SPEC = {
     "hostNetwork": "the node's network has no redirect",
     "hostPID": "the node's processes, proxies among them, could be read",
     "hostIPC": "shared memory with the node's processes",
@@ -33,7 +33,7 @@ _REFUSED_SPEC = {
     "setHostnameAsFQDN": "the proxy reads the same /etc/hosts",
     "resourceClaims": "a device may be a network of its own",
 }
-_CONTAINER_PLAIN = frozenset(
+CONTAINER_PLAIN = frozenset(
     {
         "args", "command", "envFrom", "image", "imagePullPolicy", "name", "resizePolicy", "restartPolicy",
         "restartPolicyRules", "stdin", "stdinOnce", "terminationMessagePath", "terminationMessagePolicy",
@@ -42,21 +42,21 @@ _CONTAINER_PLAIN = frozenset(
         "startupProbe", "targetContainerName", "volumeMounts",
     }
 )  # fmt: skip
-_POD_SECURITY = frozenset(
+POD_SECURITY = frozenset(
     {
         "appArmorProfile", "fsGroup", "fsGroupChangePolicy", "runAsGroup", "runAsNonRoot", "runAsUser",
         "seLinuxChangePolicy", "seLinuxOptions", "seccompProfile", "supplementalGroups",
         "supplementalGroupsPolicy",
     }
 )  # fmt: skip
-_CONTAINER_SECURITY = frozenset(
+CONTAINER_SECURITY = frozenset(
     {
         "allowPrivilegeEscalation", "appArmorProfile", "capabilities", "privileged", "procMount",
         "readOnlyRootFilesystem", "runAsGroup", "runAsNonRoot", "runAsUser", "seLinuxOptions",
         "seccompProfile",
     }
 )  # fmt: skip
-_VOLUMES = frozenset(
+VOLUMES = frozenset(
     {
         "configMap",
         "downwardAPI",
@@ -68,10 +68,10 @@ _VOLUMES = frozenset(
         "secret",
     }
 )
-_PROJECTED = frozenset({"clusterTrustBundle", "configMap", "downwardAPI", "secret"})
-_HARMLESS = frozenset({"NET_BIND_SERVICE"})
+PROJECTED = frozenset({"clusterTrustBundle", "configMap", "downwardAPI", "secret"})
+HARMLESS = frozenset({"NET_BIND_SERVICE"})
 """As Pod Security's `restricted` has it."""
-_RESOURCES = ("cpu", "memory", "ephemeral-storage", "hugepages-")
+RESOURCES = ("cpu", "memory", "ephemeral-storage", "hugepages-")
 
 
 def problems(pod: Json, admission: Admission) -> list[str]:
@@ -91,10 +91,10 @@ def _annotations(pod: Json, admission: Admission) -> Iterator[str]:
 
 def _spec(spec: Json, admission: Admission) -> Iterator[str]:
     for name, value in spec.items():
-        if name in _REFUSED_SPEC:
+        if name in REFUSED_SPEC:
             if value:
-                yield f"spec.{name}: {_REFUSED_SPEC[name]}"
-        elif name not in _SPEC_PLAIN:
+                yield f"spec.{name}: {REFUSED_SPEC[name]}"
+        elif name not in SPEC_PLAIN:
             yield f"spec.{name} is not known to this webhook, so it cannot say that it is harmless"
     if (spec.get("os") or {}).get("name", "linux") != "linux":
         yield "spec.os: the redirect is Linux's"
@@ -117,7 +117,7 @@ def _spec(spec: Json, admission: Admission) -> Iterator[str]:
 
 def _pod_security(secured: Json, admission: Admission) -> Iterator[str]:
     where = "spec.securityContext"
-    for name in secured.keys() - _POD_SECURITY:
+    for name in secured.keys() - POD_SECURITY:
         if secured[name]:  # sysctls, windowsOptions, and whatever comes
             yield f"{where}.{name}: not allowed beside a proxy"
     yield from _identity(where, secured, admission)
@@ -149,12 +149,12 @@ def _volume(volume: Json, admission: Admission) -> Iterator[str]:
     wanted += [(source.get("secret") or {}).get("name") for source in sources]
     yield from _secrets(f"the volume {name}", wanted, admission)
     kinds = volume.keys() - {"name"}
-    for kind in sorted(kinds - _VOLUMES):
+    for kind in sorted(kinds - VOLUMES):
         yield f"the volume {name}: {kind} reaches hosts outside the pod without passing the proxy"
     if is_api_token(volume):
         return  # taken away
     for source in sources:
-        for kind in sorted(source.keys() - _PROJECTED):
+        for kind in sorted(source.keys() - PROJECTED):
             yield (
                 f"the volume {name}: a projected {kind} could be accepted as the proxy's token,"
                 " by Vault for example"
@@ -163,7 +163,7 @@ def _volume(volume: Json, admission: Admission) -> Iterator[str]:
 
 def _container(container: Json, admission: Admission) -> Iterator[str]:
     where = f"the container {container.get('name')}"
-    for name in sorted(container.keys() - _CONTAINER_PLAIN):
+    for name in sorted(container.keys() - CONTAINER_PLAIN):
         if container[name]:
             yield f"{where}: {name} is not allowed beside a proxy, or not known to this webhook"
     if str(container.get("targetContainerName", "")).startswith(PREFIX):
@@ -179,14 +179,14 @@ def _resources(container: Json, admission: Admission) -> Iterator[str]:
     where = f"the container {container.get('name')}"
     for kind in ("requests", "limits"):
         for name in (container.get("resources") or {}).get(kind) or {}:
-            if not name.startswith(_RESOURCES) and name not in admission.allowed_resources:
+            if not name.startswith(RESOURCES) and name not in admission.allowed_resources:
                 yield f"{where}: the resource {name} may be a device; admission.allowedResources admits it"
     if (container.get("resources") or {}).get("claims"):
         yield f"{where}: resources.claims: a device may be a network of its own"
 
 
 def _container_security(where: str, secured: Json, admission: Admission) -> Iterator[str]:
-    for name in sorted(secured.keys() - _CONTAINER_SECURITY):
+    for name in sorted(secured.keys() - CONTAINER_SECURITY):
         if secured[name]:
             yield f"{where}: securityContext.{name} is not known to this webhook"
     if secured.get("privileged"):
@@ -196,7 +196,7 @@ def _container_security(where: str, secured: Json, admission: Admission) -> Iter
     if secured.get("procMount", "Default") != "Default":
         yield f"{where}: procMount {secured['procMount']}"
     added = {str(each).removeprefix("CAP_") for each in (secured.get("capabilities") or {}).get("add") or ()}
-    for name in sorted(added - _HARMLESS):
+    for name in sorted(added - HARMLESS):
         yield f"{where}: the capability {name}: the redirect contains only processes without it"
     yield from _identity(f"{where}: securityContext", secured, admission)
     yield from _profiles(f"{where}: securityContext", secured)

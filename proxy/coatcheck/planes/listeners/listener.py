@@ -92,7 +92,7 @@ class Listeners:
         self._sessions: dict[str, SessionSockets] = {}
         self._counts: dict[str, int] = {}
         self.rates: Rates[str] = Rates(RATE, MAX_PACED)
-        self._open = 0
+        self.open_connections = 0
 
     async def open_shared(self, listener: SharedListener) -> tuple[str, int]:
         """Listen; returns the bound (host, port). OSError when the address cannot be had."""
@@ -239,14 +239,14 @@ class Listeners:
         # one.
         key = origins[0].value if origins else f"{listener}|{writer.get_extra_info('peername')[0]}"
         taken = self._counts.get(key, 0)
-        room = MAX_CONNECTIONS - self._open - (RESERVED if taken >= FEW else 0)
+        room = MAX_CONNECTIONS - self.open_connections - (RESERVED if taken >= FEW else 0)
         number = writer.get_extra_info("socket").fileno()
         if room <= 0 or taken >= MAX_PER_SESSION or not is_spare(number, greedy=taken >= FEW):
             writer.write(refusal_bytes(Deny(Reason.CAPACITY, retry_after=1.0)))
             writer.close()
             return
         self._counts[key] = taken + 1
-        self._open += 1
+        self.open_connections += 1
         connection = None
         try:
             sock = writer.get_extra_info("socket")
@@ -274,7 +274,7 @@ class Listeners:
                     self._plane.forget(connection)
                 await self._end(reader, writer, connection)
             finally:
-                self._open -= 1
+                self.open_connections -= 1
                 self._counts[key] -= 1
                 if not self._counts[key]:
                     del self._counts[key]

@@ -33,7 +33,7 @@ class Backpressure:
         """Verdicts and upstream connections that are waited for."""
         self._deciding = 0
         """Of those the verdicts: from a store, or from a person. Each has a bound of its own."""
-        self._unsettled = 0
+        self.unsettled = 0
         """Bytes that the client sent since."""
         self._progress = asyncio.Event()
 
@@ -55,7 +55,7 @@ class Backpressure:
     def received(self, connection: Connection, size: int) -> None:
         """`size` bytes came from `connection`."""
         if connection is self._client:
-            self._unsettled = self._unsettled + size if self._waiting else 0
+            self.unsettled = self.unsettled + size if self._waiting else 0
 
     def note_progress(self) -> None:
         """An event was handled: there may be room again."""
@@ -84,7 +84,7 @@ class Backpressure:
                 raise
 
     def _is_full(self, connection: Connection) -> bool:
-        if connection is self._client and self._waiting and self._unsettled > ROOM:
+        if connection is self._client and self._waiting and self.unsettled > ROOM:
             return True
         parser = self._parsers.by_connection.get(connection)
         # HTTP/2 peers are held back by their windows, HTTP/1 peers by not reading.

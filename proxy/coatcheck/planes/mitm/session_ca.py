@@ -28,14 +28,14 @@ class SessionCas:
     def __init__(self, directory: Path, lifetime: timedelta) -> None:
         """`directory` gets one subdirectory a session, to be mounted into its sandbox."""
         self._directory = directory
-        self._lifetime = lifetime
+        self.lifetime = lifetime
         self._open: dict[str, tuple[ClientTls, TrustFiles]] = {}
         for left in directory.glob("ses_*"):  # of a daemon that was killed
             shutil.rmtree(left, ignore_errors=True)
 
     async def open(self, session_id: str) -> None:
         """Make the session's CA and write its trust files. OSError when they cannot be written."""
-        authority = Authority.ephemeral(f"Coatcheck {session_id}", self._lifetime)
+        authority = Authority.ephemeral(f"Coatcheck {session_id}", self.lifetime)
         # Writing a Java trust store takes a tenth of a second, which would delay all other requests.
         try:
             files = await asyncio.to_thread(self._write, session_id, authority.pem)
@@ -68,8 +68,8 @@ class SigningCa:
     """Which CA signs for which client connection."""
 
     def __init__(self, daemons: ClientTls, session_cas: SessionCas | None) -> None:
-        self._daemons = daemons
-        self._for_refusals = daemons.small()
+        self.daemons = daemons
+        self.for_refusals = daemons.small()
         self._session_cas = session_cas
 
     def tls(self, peer: Peer, *, refused: bool) -> ClientTls:
@@ -78,7 +78,7 @@ class SigningCa:
         own = peer.listener if self._session_cas is not None else ""
         if self._session_cas is None or Origin(OriginClass.SOCKET, own) not in peer.origins:
             # A sandbox makes up refused names as it likes: they must not drive the fleet's from the cache.
-            return self._for_refusals if refused else self._daemons
+            return self.for_refusals if refused else self.daemons
         found = self._session_cas.tls(own)
         if found is None:
             raise CertificateError("the session's CA ended with its session", "open a new session")

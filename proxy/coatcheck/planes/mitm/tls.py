@@ -66,6 +66,10 @@ class ClientTls:
         self._max_contexts = max_contexts
         self._contexts: OrderedDict[str, tuple[Leaf, SSL.Context]] = OrderedDict()
 
+    def __len__(self) -> int:
+        """For how many names a context is kept."""
+        return len(self._contexts)
+
     def small(self) -> "ClientTls":
         """Another one of the same CA, with a small cache of its own: for names that are refused."""
         return ClientTls(LeafIssuer(self._issuer.authority, max_entries=REFUSED), REFUSED)

@@ -12,14 +12,14 @@ class Upstreams:
     def __init__(self) -> None:
         self.failures: dict[Connection, UpstreamRefused] = {}
         """Why connections were not made, or given up in their handshakes."""
-        self._used: set[Connection] = set()
+        self.used: set[Connection] = set()
         """Connections that have carried a request: a later failure there may be a stale one."""
         self._last_failed: Server | None = None
 
     def use(self, connection: Connection) -> bool:
         """A request goes out on `connection`; whether it is not the first one."""
-        kept = connection in self._used
-        self._used.add(connection)
+        kept = connection in self.used
+        self.used.add(connection)
         return kept
 
     def opened(self, connection: Server, *, usable: bool) -> None:
@@ -28,7 +28,7 @@ class Upstreams:
 
     def forget(self, connection: Connection) -> None:
         """It has ended."""
-        self._used.discard(connection)
+        self.used.discard(connection)
         self.failures.pop(connection, None)
 
     def denial(self) -> Deny:

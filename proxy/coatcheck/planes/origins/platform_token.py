@@ -57,7 +57,7 @@ class PlatformTokens:
         self._audience = audience
         self._stamp: object = None
         self._keys: Mapping[str, jwt.PyJWK] = {}
-        self._proofs: OrderedDict[str, TokenProof] = OrderedDict()
+        self.proofs: OrderedDict[str, TokenProof] = OrderedDict()
 
     def proof(self, token: str, now: float) -> TokenProof | None:
         """What `token` proves at `now` (Unix seconds), or None. Nothing of a token is ever logged."""
@@ -65,19 +65,19 @@ class PlatformTokens:
             return None
         self._read_keys()
         digest = hashlib.sha256(token.encode()).hexdigest()
-        known = self._proofs.get(digest)
+        known = self.proofs.get(digest)
         if known is None:
             known = self._verify(token, now)
             if known is None:
                 return None
-            self._proofs[digest] = known
-            if len(self._proofs) > CACHED:
-                self._proofs.popitem(last=False)
+            self.proofs[digest] = known
+            if len(self.proofs) > CACHED:
+                self.proofs.popitem(last=False)
         elif now >= known.expires_at:
-            del self._proofs[digest]
+            del self.proofs[digest]
             return None
         else:
-            self._proofs.move_to_end(digest)
+            self.proofs.move_to_end(digest)
         return known
 
     def _verify(self, token: str, now: float) -> TokenProof | None:
@@ -132,7 +132,7 @@ class PlatformTokens:
         if stamp == self._stamp:
             return
         self._stamp = stamp
-        self._proofs.clear()
+        self.proofs.clear()
         self._keys = {}
         try:
             self._keys = read_jwks(self._file)

@@ -47,13 +47,13 @@ class Upstream:
     """Makes screened connections. `closed_ports` are our own listeners, never a destination."""
 
     def __init__(self, settings: UpstreamSettings) -> None:
-        self._settings = settings
-        self._resolver = NameServers(settings.name_servers)
+        self.settings = settings
+        self.resolver = NameServers(settings.name_servers)
         self.own_listeners: set[tuple[str, int]] = set()
 
     async def addresses(self, host: str, port: int) -> list[tuple[str, int]]:
         """Every screened address of `host`; raises UpstreamRefused if one must not be dialled."""
-        override = self._settings.connect_to.get(f"{host}:{port}")
+        override = self.settings.connect_to.get(f"{host}:{port}")
         if override is not None:
             found = [override]
         elif _is_address(host):
@@ -66,7 +66,7 @@ class Upstream:
         return found
 
     def _screen(self, host: str, address: str) -> None:
-        why = screen(address, self._settings.allowed_networks)
+        why = screen(address, self.settings.allowed_networks)
         if why is not None:
             raise UpstreamRefused(Reason.ADDRESS_REFUSED, f"{host} resolves to {address}: {why}")
 
@@ -78,10 +78,10 @@ class Upstream:
 
     async def _resolve(self, host: str) -> list[str]:
         try:
-            async with asyncio.timeout(self._settings.resolve_timeout):
+            async with asyncio.timeout(self.settings.resolve_timeout):
                 # A trailing dot keeps the system's search domains out: `api.openai.com.corp.example`
                 # is another name. The policy's name was canonical, so it has no dot of its own.
-                found = await self._resolver.lookup_ip(host + ".")
+                found = await self.resolver.lookup_ip(host + ".")
         except TimeoutError:
             raise UpstreamRefused(Reason.UPSTREAM_TIMEOUT, f"resolving {host} took too long") from None
         except OSError as error:
@@ -92,8 +92,8 @@ class Upstream:
 
     async def connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A TCP connection to a screened address of `host`. Raises UpstreamRefused."""
-        parent = self._settings.parent
-        if parent is not None and f"{host}:{port}" not in self._settings.connect_to:
+        parent = self.settings.parent
+        if parent is not None and f"{host}:{port}" not in self.settings.connect_to:
             return await self._through(parent, host, port)
         return await self._dial(host, await self.addresses(host, port))
 
@@ -108,7 +108,7 @@ class Upstream:
             self._refuse_own(address, parent.port)
         reader, writer = await self._dial("the parent proxy", [(address, parent.port) for address in found])
         try:
-            async with asyncio.timeout(self._settings.connect_timeout):
+            async with asyncio.timeout(self.settings.connect_timeout):
                 await open_tunnel(parent, reader, writer, host, port)
         except BaseException as error:
             writer.transport.abort()
@@ -126,7 +126,7 @@ class Upstream:
             for address, to in addresses
         ]
         try:
-            async with asyncio.timeout(self._settings.connect_timeout):
+            async with asyncio.timeout(self.settings.connect_timeout):
                 sock = await aiohappyeyeballs.start_connection(
                     infos,
                     happy_eyeballs_delay=0.25,

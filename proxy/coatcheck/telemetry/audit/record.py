@@ -62,7 +62,7 @@ def text(value: str) -> str:
     return escaped
 
 
-class _Written(dict[str, str]):
+class Written(dict[str, str]):
     """Texts that come back in every request (session, tenant, rule, host), written once. Bounded:
     short texts only, and emptied when full, since a sandbox chooses some of them."""
 
@@ -78,7 +78,7 @@ class _Written(dict[str, str]):
         return escaped
 
 
-_recurring = _Written().__getitem__
+_recurring = Written().__getitem__
 
 _UNIQUE = frozenset({"request_id", "detail", "path"})
 """Texts that hardly come back, and would only wash the others out of that store."""

@@ -218,7 +218,7 @@ async def test_what_listens_inside_can_be_reached(where: Place, sandbox: Sandbox
             writer.close()
         async with where.client() as client:
             path = sandbox.http(8000, "/a%2Fb//c?q=%20x&q=")
-            session = client._open()
+            session = client.http()
             given = {"Authorization": "Bearer none", "Cookie": "c=d", "X-Mine": "kept"}
             async with session.post(f"http://localhost{path}", data=b"body", headers=given) as answer:
                 assert answer.status == 401  # a token that is sent is what counts
@@ -298,7 +298,7 @@ async def test_the_websocket_takes_no_page_and_no_other_protocol(where: Place, s
     """Browsers open WebSockets to any host: what they cannot leave out is what is refused."""
     path = f"http://localhost/v1/sandboxes/{sandbox.id}/exec"
     async with where.client() as client:
-        session = client._open()
+        session = client.http()
         for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
             with pytest.raises(WSServerHandshakeError) as refused:
                 await session.ws_connect(path, headers=headers)

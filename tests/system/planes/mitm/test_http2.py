@@ -53,14 +53,14 @@ async def test_trailers_arrive_masked(client: H2Client, origin: H2Origin, git_to
         await peer.headers(stream, [("grpc-status", "0"), ("grpc-message", git_token)], end=True)
 
     origin.behave = answer  # type: ignore[method-assign]
-    real = client._note
+    real = client.note
 
     def note(event: h2.events.Event) -> None:
         if isinstance(event, h2.events.TrailersReceived):
             seen.extend((str(name), str(value)) for name, value in event.headers)
         real(event)
 
-    client._note = note  # type: ignore[method-assign]
+    client.note = note  # type: ignore[method-assign]
     stream = client.request()
     await client.flush()
     await eventually(lambda: stream in client.ended)
@@ -160,7 +160,7 @@ async def test_nginx_speaks_http2_with_curl_through_the_proxy(
     try:
         await _listens(port)
         assert daemon.plane is not None
-        connect_to = daemon.plane.upstream._settings.connect_to
+        connect_to = daemon.plane.upstream.settings.connect_to
         connect_to["api.github.com:443"] = ("127.0.0.1", port)  # type: ignore[index]
         curl = await asyncio.create_subprocess_exec(
             "curl", "-sS", "--http2", "-x", sandbox.proxy, "--cacert", str(daemon.trust.ca),

@@ -65,18 +65,18 @@ async def test_a_sessions_ca_ends_with_it(daemon: TestDaemon) -> None:
     sandbox = await daemon.sandbox()
     trust = daemon.trust_for(sandbox.session.id)
     daemon.state.revoke(sandbox.session.id, "test")
-    daemon._sessions_over((sandbox.session.id,))
+    daemon.sessions_over((sandbox.session.id,))
     assert not trust.ca.exists()
     assert daemon.trust_for(sandbox.session.id) == daemon.trust
-    assert daemon._session_cas is not None
-    assert daemon._session_cas.tls(sandbox.session.id) is None
+    assert daemon.session_cas is not None
+    assert daemon.session_cas.tls(sandbox.session.id) is None
 
 
 async def test_without_its_ca_a_session_gets_no_certificate_of_the_daemons(daemon: TestDaemon) -> None:
     """Should the CA be missing, the connection is refused, not answered with another trust."""
     sandbox = await daemon.sandbox()
-    assert daemon._session_cas is not None
-    daemon._session_cas.close(sandbox.session.id)
+    assert daemon.session_cas is not None
+    daemon.session_cas.close(sandbox.session.id)
     with pytest.raises(httpx.ProxyError, match="503"):  # told before a tunnel in which nothing could be
         await asked(daemon.trust.ca, sandbox)
     assert daemon.decisions()[-1]["reason"] == "internal_error"

@@ -386,5 +386,5 @@ async def test_names_that_are_refused_drive_nobody_elses_from_the_cache(small: T
     for number in range(3):
         async with secured(small, sandbox, f"n{number}.example"):
             pass
-    assert len(small.plane.shared.signing_ca._daemons._contexts) == 0
-    assert len(small.plane.shared.signing_ca._for_refusals._contexts) == 3
+    assert len(small.plane.shared.signing_ca.daemons) == 0
+    assert len(small.plane.shared.signing_ca.for_refusals) == 3
