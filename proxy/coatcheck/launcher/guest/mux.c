@@ -101,15 +101,14 @@ void mux_divide(unsigned sharers)
 void mux_quiet(bool still)
 {
     quiet = still;
-    while (!quiet && first_hushed) {
-        struct stream *stream = first_hushed;
-        first_hushed = stream->next;
-        stream->queued = false;
-        if (stream->over)
-            loop_free(&stream->freeable);
-        else
-            mux_queue(stream);
-    }
+    if (quiet || !first_hushed)
+        return;
+    /* In front of what was queued since then: the host takes an OPEN only if its number is above the last one's. */
+    last_hushed->next = first_queued;
+    if (!first_queued)
+        last_queued = last_hushed;
+    first_queued = first_hushed;
+    first_hushed = NULL;
 }
 
 void mux_begin_anew(void)
