@@ -27,12 +27,13 @@ from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.head import check_head
 from coatcheck.decision.message import Destination, Peer, RequestHead
 from coatcheck.decision.session import Session, alive
-from coatcheck.decision.verdict import Inject, Pass
+from coatcheck.decision.verdict import Inject, Injection, Pass
 from coatcheck.policy.shadow import Shadow
 from coatcheck.request import audit_records
 from coatcheck.request.call import Call
 from coatcheck.request.capacity import Capacity
 from coatcheck.request.handle_use import counts
+from coatcheck.request.known_secrets import TooManySecrets
 from coatcheck.request.revalidate import denial_of
 from coatcheck.request.shared import Shared
 from coatcheck.secrets import SecretMissing, SecretUnavailable
@@ -71,7 +72,7 @@ class Exchange:
         emit: Callable[[Event], None],
         settings: ExchangeSettings | None = None,
     ) -> None:
-        self.shared = shared = Shared(state, emit)
+        self.shared = shared = Shared(state, store, emit)
         self.state, self.buckets, self.secrets = state, shared.buckets, shared.secrets
         self.approvals, self.tell = shared.approvals, shared.tell
         self.capacity: Capacity[Call] = Capacity()
@@ -239,10 +240,9 @@ class Exchange:
             await fetching()
 
     def _secrets(self, call: Call, verdict: Pass | Inject) -> Waiting:
-        if isinstance(verdict, Pass):
-            self._tell(call)
-            return None
-        for injection in verdict.injections:
+        if verdict.rule.scrub and not self.secrets.ready(verdict.session):
+            return partial(self._fetch, call, verdict)
+        for injection in _injections(verdict):
             secret = self.store.peek(injection.credential.secret)
             if secret is None:
                 return partial(self._fetch, call, verdict)
@@ -250,8 +250,9 @@ class Exchange:
         self._tell(call)
         return None
 
-    async def _fetch(self, call: Call, verdict: Inject) -> None:
-        """Ask the store for secrets that the cache does not have."""
+    async def _fetch(self, call: Call, verdict: Pass | Inject) -> None:
+        """Ask the store for what is not known yet: secrets to inject, and those that the answer is searched
+        for. Until these are known, nothing that could show one leaves."""
         if self.waiting >= self._settings.max_waiting:
             call.deny(
                 Deny(Reason.SECRET_UNAVAILABLE, "too many requests wait for the store", retry_after=1.0)
@@ -261,8 +262,13 @@ class Exchange:
         self.waiting += 1
         try:
             async with asyncio.timeout(self._settings.secret_timeout):
-                for injection in verdict.injections:
+                if verdict.rule.scrub:
+                    await self.secrets.learn(verdict.session)
+                for injection in _injections(verdict):
                     call.hold(injection.credential, await self.store.fetch(injection.credential.secret))
+        except TooManySecrets as too_many:
+            logger.error("%s", too_many)
+            call.deny(Deny(Reason.CAPACITY, "the tenant has more secrets than answers are searched for"))
         except SecretMissing as missing:
             call.deny(Deny(Reason.SECRET_MISSING, str(missing)))
         except TimeoutError:
@@ -358,3 +364,7 @@ class Exchange:
     def _failed(self, call: Call) -> None:
         call.deny(Deny(Reason.INTERNAL_ERROR, "the decision failed"))
         self._tell(call)
+
+
+def _injections(verdict: Pass | Inject) -> tuple[Injection, ...]:
+    return verdict.injections if isinstance(verdict, Inject) else ()

@@ -4,7 +4,8 @@ import logging
 from collections.abc import Callable
 
 from coatcheck.request.approvals import Approvals
-from coatcheck.request.served_secrets import SessionSecrets
+from coatcheck.request.known_secrets import KnownSecrets
+from coatcheck.secrets.cache import CachedStore
 from coatcheck.state.buckets import Buckets
 from coatcheck.state.state import State
 from coatcheck.telemetry.events import Event
@@ -18,11 +19,11 @@ MAX_REPORTED = 100_000
 class Shared:
     """Belongs to the plane's event loop. `emit` may raise: what cannot be recorded does not leave (I8)."""
 
-    def __init__(self, state: State, emit: Callable[[Event], None]) -> None:
+    def __init__(self, state: State, store: CachedStore, emit: Callable[[Event], None]) -> None:
         self.state = state
         self.emit = emit
         self.buckets = Buckets()
-        self.secrets = SessionSecrets()
+        self.secrets = KnownSecrets(state, store)
         self.approvals = Approvals(lambda event: self.emit(event), state.clock.now)
         self._reported: set[tuple[str, str]] = set()
 

@@ -6,6 +6,7 @@ Stores: `vault` (Vault/OpenBao), `file`, `memory`. `router` picks one by a refer
 what was read, `embedded` runs an OpenBao for development. This file imports none of them.
 """
 
+from collections.abc import Collection
 from typing import ClassVar, NoReturn, Protocol
 
 from coatcheck.decision.policy import SecretRef
@@ -56,8 +57,13 @@ class SecretMissing(SecretUnavailable):
 
 
 class SecretStore(Protocol):
-    """A source of secrets. `fetch` never blocks the loop and never raises anything but the two above."""
+    """A source of secrets. It never blocks the loop and never raises anything but the two above."""
 
     async def fetch(self, ref: SecretRef) -> Secret: ...
+
+    async def history(self, ref: SecretRef, known: Collection[str]) -> tuple[Secret, ...]:
+        """Every value of the secret that the store has, the newest first, down to the first version that is
+        in `known`; empty when there is none. Raises SecretUnavailable only."""
+        ...
 
     async def close(self) -> None: ...

@@ -9,7 +9,7 @@ Times of one entry, from the moment when its read began:
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from coatcheck.decision.policy import SecretRef
@@ -52,7 +52,7 @@ class CachedStore:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._inner = inner
-        self._ttl = ttl
+        self.ttl = ttl
         self._negative_ttl = negative_ttl
         self._keep = ttl + max_stale
         self._refresh_after = max(0.0, ttl - refresh_ahead)
@@ -64,6 +64,10 @@ class CachedStore:
             "the secret store", seconds=_FLIGHT_SECONDS, limit=max_entries
         )
         self._sweeper: asyncio.TimerHandle | None = None
+        self.ttl = ttl
+        """Seconds after which a value is read again."""
+        self.heard: Callable[[Secret], None] = lambda secret: None
+        """Told of every value that was read, before anybody gets it."""
 
     def peek(self, ref: SecretRef) -> Secret | None:
         """The secret if it is at hand and fresh, without waiting. Call it first, then `fetch`."""
@@ -71,7 +75,7 @@ class CachedStore:
         if entry is None:
             return None
         age = self._clock() - entry.read_at
-        if age >= self._ttl:
+        if age >= self.ttl:
             return None
         if self._clock() >= entry.refresh_at:
             self._refresh_beside(ref, entry)
@@ -96,6 +100,10 @@ class CachedStore:
             if entry is None or not self._servable(entry):
                 raise
             return entry.secret
+
+    async def history(self, ref: SecretRef, known: Collection[str]) -> tuple[Secret, ...]:
+        """Not cached: it is asked for once a version."""
+        return await self._inner.history(ref, known)
 
     def ages(self) -> dict[str, float]:
         """Seconds since each secret at hand was read, by the reference's text."""
@@ -132,6 +140,7 @@ class CachedStore:
             if (entry := self._entries.get(ref)) is not None:
                 entry.retry_at = self._clock() + self._negative_ttl
             raise
+        self.heard(secret)
         entry = _Entry(secret, began, began + self._refresh_after)
         _put(self._entries, ref, entry, self._max_entries)
         self._sweep_later()

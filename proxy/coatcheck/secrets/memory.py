@@ -1,6 +1,6 @@
 """Secrets given at start: `memory:mount/path#field`. For `coatcheck dev`, embedding and tests."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from coatcheck.decision.policy import SecretRef
 from coatcheck.secrets import Secret, SecretMissing
@@ -17,6 +17,13 @@ class MemoryStore:
         if not value:
             raise SecretMissing(f"{ref} is not among the secrets given at start")
         return Secret(ref, value)
+
+    async def history(self, ref: SecretRef, known: Collection[str]) -> tuple[Secret, ...]:
+        """The one value that there is: what is given at start does not change."""
+        try:
+            return (await self.fetch(ref),)
+        except SecretMissing:
+            return ()
 
     async def close(self) -> None:
         self._secrets.clear()

@@ -1,6 +1,6 @@
 """Picks the store that a reference names: `vault:…`, `file:…`, `memory:…`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from coatcheck.decision.policy import SecretRef
 from coatcheck.secrets import Secret, SecretMissing, SecretStore, SecretUnavailable
@@ -17,12 +17,21 @@ class Stores:
 
     async def fetch(self, ref: SecretRef) -> Secret:
         try:
-            return await self._fetch(ref)
+            return await self._store(ref).fetch(ref)
         except SecretUnavailable as failure:
             self._failed(failure.kind)
             raise
 
-    async def _fetch(self, ref: SecretRef) -> Secret:
+    async def history(self, ref: SecretRef, known: Collection[str]) -> tuple[Secret, ...]:
+        try:
+            return await self._store(ref).history(ref, known)
+        except SecretMissing:
+            return ()  # a store that nobody configured has no value
+        except SecretUnavailable as failure:
+            self._failed(failure.kind)
+            raise
+
+    def _store(self, ref: SecretRef) -> SecretStore:
         store = self.by_name.get(ref.store)
         if store is None:
             known = ", ".join(sorted(self.by_name)) or "none"
@@ -30,7 +39,7 @@ class Stores:
                 f"{ref}: no store named {ref.store!r} is configured (configured: {known}); "
                 "configure it in the settings or change the reference in the policy"
             )
-        return await store.fetch(ref)
+        return store
 
     async def close(self) -> None:
         for store in self.by_name.values():

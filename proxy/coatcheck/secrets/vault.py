@@ -1,15 +1,16 @@
 """Secrets from Vault or OpenBao, KV version 2, by hvac: `vault:mount/path#field`.
 
-A read blocks a thread, so threads are what a stalled server could use up. It cannot: a path has at
-most one read under way; each read ends with its deadline, thread included (see `bounded_http`); and
-a path whose last read failed is read by a few threads set apart, until it succeeds.
+A read blocks a thread, so threads are what a stalled server could use up. It cannot: a version of a path has
+at most one read under way; each read ends with its deadline, thread included (see `bounded_http`); and a path
+whose last read failed is read by a few threads set apart, until it succeeds.
 """
 
 import asyncio
 import ipaddress
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ from coatcheck.secrets.vault_errors import VaultBusy, VaultDenied, VaultUnreacha
 from coatcheck.secrets.vault_login import Login, VaultToken, mapping
 from coatcheck.secrets.vault_token import TokenKeeper
 
+_NEWEST = 0
+EARLIER_VERSIONS = 64
+"""How many versions before the newest one are read. KV keeps ten unless it is told otherwise."""
 _FAILING_PATHS = 1024
 """Paths remembered as failing. References come from policy; this bounds a policy's mistake."""
 
@@ -70,7 +74,8 @@ class VaultConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    fields: dict[str, Any]
+    fields: dict[str, Any] | None
+    """None: this version was deleted or destroyed."""
     version: str
 
     def __repr__(self) -> str:
@@ -91,7 +96,7 @@ class VaultStore:
         apart = max(1, config.threads // 4)
         self._threads = ThreadPoolExecutor(config.threads - apart, thread_name_prefix="vault-read")
         self._threads_apart = ThreadPoolExecutor(apart, thread_name_prefix="vault-retry")
-        self._flights: Flights[tuple[str, str], _Entry] = Flights(
+        self._flights: Flights[tuple[str, str, int], _Entry] = Flights(
             "Vault", seconds=config.timeout_seconds, limit=config.max_reads
         )
         self._failing: dict[tuple[str, str], Breaker] = {}
@@ -99,6 +104,28 @@ class VaultStore:
         self._closed = False
 
     async def fetch(self, ref: SecretRef) -> Secret:
+        return _secret(ref, await self._entry(ref, _NEWEST))
+
+    async def history(self, ref: SecretRef, known: Collection[str]) -> tuple[Secret, ...]:
+        """KV's own versions; `read` on the secret's path is enough for it. One that was deleted or destroyed
+        says nothing, and below the first that KV has dropped there are no more."""
+        found: list[Secret] = []
+        version, lowest = _NEWEST, 0
+        while version >= lowest:
+            try:
+                entry = await self._entry(ref, version)
+            except SecretMissing:
+                break
+            if entry.version in known or not entry.version.isdecimal():
+                break
+            with suppress(SecretMissing):  # deleted, or without this field
+                found.append(_secret(ref, entry))
+            if version == _NEWEST:
+                lowest = max(1, int(entry.version) - EARLIER_VERSIONS)
+            version = int(entry.version) - 1
+        return tuple(found)
+
+    async def _entry(self, ref: SecretRef, version: int) -> _Entry:
         if self._closed:
             raise SecretUnavailable("the Vault store is closed because we are stopping")
         if not _is_plain(ref.mount) or not _is_plain(ref.path):
@@ -106,8 +133,7 @@ class VaultStore:
                 f"{ref} is not a path in Vault: empty, dot and control segments are not allowed"
             )
         key = (ref.mount, ref.path)
-        entry = await self._flights.join(key, lambda: self._read(key))
-        return Secret(ref, _text(ref, entry.fields), entry.version)
+        return await self._flights.join((*key, version), lambda: self._read(key, version))
 
     @property
     def breaker_open(self) -> bool:
@@ -131,7 +157,7 @@ class VaultStore:
         self._threads_apart.shutdown(wait=False, cancel_futures=True)
         self._session.close()
 
-    async def _read(self, key: tuple[str, str]) -> _Entry:
+    async def _read(self, key: tuple[str, str], version: int) -> _Entry:
         for breaker, what in ((self._failing.get(key), "/".join(key)), (self._server, "Vault")):
             if breaker is not None and not breaker.allows():
                 wait = breaker.retry_after()
@@ -140,9 +166,9 @@ class VaultStore:
         token = await self._tokens.current()  # a failed login has its own pause; it is no path's failure
         try:
             try:
-                entry = await self._on_thread(key, token, deadline)
+                entry = await self._on_thread(key, version, token, deadline)
             except VaultDenied:
-                entry = await self._on_thread(key, await self._tokens.replace(token), deadline)
+                entry = await self._on_thread(key, version, await self._tokens.replace(token), deadline)
         except SecretMissing:
             self._succeeded(key)
             raise
@@ -159,11 +185,13 @@ class VaultStore:
         self._succeeded(key)
         return entry
 
-    async def _on_thread(self, key: tuple[str, str], token: VaultToken, deadline: Deadline) -> _Entry:
+    async def _on_thread(
+        self, key: tuple[str, str], version: int, token: VaultToken, deadline: Deadline
+    ) -> _Entry:
         mount, path = key
         threads = self._threads_apart if key in self._failing else self._threads
         client = self._connect(token.value)
-        work: Callable[[], _Entry] = lambda: _read_kv2(client, mount, path)  # noqa: E731
+        work: Callable[[], _Entry] = lambda: _read_kv2(client, mount, path, version)  # noqa: E731
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(threads, ask, deadline, f"read {mount}/{path} from Vault", work)
 
@@ -196,16 +224,22 @@ class VaultStore:
         self._failing[key].failed()
 
 
-def _read_kv2(client: hvac.Client, mount: str, path: str) -> _Entry:
-    """The newest version. Blocks.
+def _read_kv2(client: hvac.Client, mount: str, path: str, version: int) -> _Entry:
+    """One version. Blocks.
 
     Raises:
         SecretUnavailable: the answer has another form, or is a redirect.
         hvac.exceptions.VaultError, requests.RequestException: see `vault_errors`.
     """
-    answer = client.secrets.kv.v2.read_secret_version(
-        path=path, mount_point=mount, raise_on_deleted_version=True
-    )
+    try:
+        answer = client.secrets.kv.v2.read_secret_version(
+            path=path, version=version or None, mount_point=mount, raise_on_deleted_version=True
+        )
+    except hvac.exceptions.InvalidPath as gone:
+        version_gone = _deleted_version(gone.json)
+        if not version_gone:
+            raise
+        return _Entry(None, version_gone)
     if not isinstance(answer, dict):
         # hvac hands back the bare response for any other status below 400.
         status = getattr(answer, "status_code", 0)
@@ -215,9 +249,22 @@ def _read_kv2(client: hvac.Client, mount: str, path: str) -> _Entry:
         )
     data = mapping(answer.get("data"))
     metadata = mapping(data.get("metadata"))
-    if data.get("data") is None:
-        raise SecretMissing(f"the newest version of {mount}/{path} is deleted")
-    return _Entry(mapping(data.get("data")), str(metadata.get("version", "")))
+    fields = data.get("data")
+    return _Entry(None if fields is None else mapping(fields), str(metadata.get("version", "")))
+
+
+def _deleted_version(answer: object) -> str:
+    """KV answers 404 for a version that was deleted or destroyed, too, and says then which one it was."""
+    for key in ("data", "metadata", "version"):
+        answer = answer.get(key) if isinstance(answer, dict) else None
+    return str(answer or "")
+
+
+def _secret(ref: SecretRef, entry: _Entry) -> Secret:
+    """SecretMissing: the version was deleted, or has no such field."""
+    if entry.fields is None:
+        raise SecretMissing(f"version {entry.version} of {ref.mount}/{ref.path} is deleted (404)")
+    return Secret(ref, _text(ref, entry.fields), entry.version)
 
 
 def _text(ref: SecretRef, fields: dict[str, Any]) -> str:
