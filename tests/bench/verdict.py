@@ -107,6 +107,8 @@ def measure(directory: Path) -> dict[str, float]:
     the first time; and all that Coatcheck itself does for one request, records on disk included."""
     exchange, audit, state = open_world(directory)
     cases = open_cases(state)
+    for session in state.sessions.by_id.values():
+        asyncio.run(exchange.secrets.learn(session))
     values = {name: world.secret_of(name) for host in world.HOSTS for name in world.credentials_of(host)}
 
     def verdict(case: Case) -> None:

@@ -1,5 +1,6 @@
 """Observe mode: what it lets pass, and all that it does not."""
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,9 @@ WEBSOCKET = (
 
 def observing(tmp_path: Path, words: bytes) -> World:
     state = State.open(tmp_path / "sessions", emit=lambda event: None)
-    return World(state, load_policy("default", POLICY + words), known_secret("the observed session's secret"))
+    made = World(state, load_policy("default", POLICY + words), known_secret("the observed session's secret"))
+    asyncio.run(made.exchange.secrets.learn(made.session))
+    return made
 
 
 @pytest.fixture

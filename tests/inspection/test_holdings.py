@@ -1,6 +1,7 @@
 """Which secrets are looked for: all of the policies', as far as they can be had, and those of before."""
 
 import asyncio
+from collections.abc import Collection
 
 import pytest
 
@@ -8,7 +9,6 @@ from coatcheck.decision.policy import SecretRef
 from coatcheck.inspection import holdings
 from coatcheck.inspection.holdings import SERVED, UNAVAILABLE, Holdings, collect
 from coatcheck.policy.file.loading import load_policy
-from coatcheck.request.served_secrets import SessionSecrets
 from coatcheck.secrets import Secret, SecretUnavailable
 from coatcheck.secrets.memory import MemoryStore
 from tests.known_secrets import known_secret
@@ -64,8 +64,8 @@ SECRETS = {
 }
 
 
-async def collected(secrets: dict[str, str], served: SessionSecrets | None = None) -> Holdings:
-    return await collect({"default": POLICY}, ["ses_1"], MemoryStore(secrets), served or SessionSecrets())
+async def collected(secrets: dict[str, str], served: Collection[str] = ()) -> Holdings:
+    return await collect({"default": POLICY}, MemoryStore(secrets), served)
 
 
 async def test_every_credential_of_the_policy_is_looked_for() -> None:
@@ -92,9 +92,7 @@ async def test_what_the_store_does_not_have_or_give_is_told() -> None:
                 raise SecretUnavailable("sealed")
             return await super().fetch(ref)
 
-    found = await collect(
-        {"default": POLICY}, [], Sealed({"memory:secret/git#token": OPENAI}), SessionSecrets()
-    )
+    found = await collect({"default": POLICY}, Sealed({"memory:secret/git#token": OPENAI}), ())
     assert found.not_checked["openai"] == UNAVAILABLE and found.unknown
     assert found.not_checked["aws"] == found.not_checked["pin"] == "the secret store has no such secret"
     assert found.checked == {"git": 1}
@@ -111,15 +109,13 @@ async def test_a_store_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPa
             raise AssertionError
 
     async with asyncio.timeout(10):
-        found = await collect({"default": POLICY}, [], Hanging({}), SessionSecrets())
+        found = await collect({"default": POLICY}, Hanging({}), ())
     assert set(found.not_checked.values()) == {UNAVAILABLE}
 
 
 async def test_what_the_sandbox_was_served_before_a_rotation_is_looked_for() -> None:
     """The old value may be what stands there."""
-    served = SessionSecrets()
-    for session, value in (("ses_1", OLD), ("ses_1", OPENAI), ("ses_2", KEY)):
-        served.add(session, value, "")
+    served = {OLD, OPENAI}
     found = await collected(SECRETS, served)
     assert [v.secret for v in found.values if v.credential == SERVED] == [OLD.encode()]
     assert found.checked[SERVED] == 1
@@ -133,5 +129,5 @@ async def test_a_pair_that_is_none_is_told() -> None:
 
 async def test_a_policy_that_is_gone_leaves_nothing_proven() -> None:
     """A session's policy was removed from the directory: what it named is not known any more."""
-    found = await collect({"default": None}, [], MemoryStore({}), SessionSecrets())
+    found = await collect({"default": None}, MemoryStore({}), ())
     assert found.not_checked == {"policy default": UNAVAILABLE} and found.unknown

@@ -1,7 +1,7 @@
 """Candidates beside the policy in force: everything is compared, and nothing changes."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -30,9 +30,11 @@ OTHER_SECRET = POLICY.replace(b"memory:secret/api#key", b"memory:secret/admin#ke
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+async def world(tmp_path: Path) -> AsyncIterator[World]:
     state = State.open(tmp_path / "sessions", emit=lambda event: None)
-    yield World(state, load_policy("default", POLICY), known_secret("the shadow's secret"))
+    made = World(state, load_policy("default", POLICY), known_secret("the shadow's secret"))
+    await made.exchange.secrets.learn(made.session)
+    yield made
     state.close()
 
 

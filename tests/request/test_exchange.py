@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import override
 
@@ -17,6 +17,7 @@ from coatcheck.decision.session import Session
 from coatcheck.policy import load_policy
 from coatcheck.request.call import Call
 from coatcheck.request.exchange import Exchange, ExchangeSettings
+from coatcheck.request.known_secrets import KnownSecrets
 from coatcheck.secrets import Secret, SecretMissing, SecretUnavailable
 from coatcheck.secrets.cache import CachedStore
 from coatcheck.secrets.memory import MemoryStore
@@ -64,6 +65,11 @@ rules:
     methods: [POST]
     paths: [/strict]
     handles_in_body: refuse
+  - name: unread
+    hosts: [api.example.org]
+    methods: [GET]
+    paths: [/unread]
+    scrub: {off: tests}
 """
 API = Destination("https", "api.example.org", 443)
 
@@ -130,9 +136,12 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    """Its tenant's secrets have been read."""
     state = State.open(tmp_path / "sessions", emit=lambda event: None)
-    yield World(state, load_policy("default", POLICY), known_secret("the exchange's secret"))
+    made = World(state, load_policy("default", POLICY), known_secret("the exchange's secret"))
+    await made.exchange.secrets.learn(made.session)
+    yield made
     state.close()
 
 
@@ -188,6 +197,35 @@ async def test_a_secret_that_has_to_be_waited_for_is_injected(world: World) -> N
     assert isinstance(call.commit(b""), Edits)
 
 
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (SecretUnavailable("down"), Reason.SECRET_UNAVAILABLE),
+        (RuntimeError("bug"), Reason.INTERNAL_ERROR),
+        (None, Reason.SECRET_UNAVAILABLE),
+    ],
+)
+async def test_nothing_leaves_whose_answer_could_show_what_is_not_known(
+    world: World, failure: Exception | None, reason: Reason
+) -> None:
+    """As after a restart: also without a credential, and when the store hangs. A rule may say otherwise."""
+    world.exchange.secrets._tenants.clear()
+    world.exchange.secrets._known.clear()
+    world.store.failure, world.store.hangs = failure, failure is None
+    assert why((await world.ask("/masked", "", body=True)).denial) is reason
+    assert (await world.ask("/unread", "")).denial is None
+
+
+async def test_a_tenant_with_too_many_secrets_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is not looked for would come back."""
+    monkeypatch.setattr(KnownSecrets, "KEPT", 1)
+    call = await world.ask()
+    assert why(call.commit(b"")) is Reason.CAPACITY
+    call.complete(None)
+    world.exchange.secrets._tenants.clear()
+    assert why((await world.ask("/masked", "", body=True)).denial) is Reason.CAPACITY
+
+
 @pytest.mark.parametrize("taken", ["session", "handle", "lease"])
 async def test_the_last_look_sees_what_was_taken_after_the_verdict(
     world: World, taken: str, monkeypatch: pytest.MonkeyPatch
@@ -238,7 +276,6 @@ async def test_a_handle_that_expires_while_its_request_waits_gets_no_secret(
     assert why(out) is Reason.HANDLE_EXPIRED
     assert world.store.secret not in repr(out)
     assert not call.committed
-    assert world.exchange.secrets.patterns(world.session.id) is None  # none was taken out to be injected
 
 
 async def test_a_handle_that_expires_while_its_body_is_buffered_gets_no_secret(
@@ -321,19 +358,9 @@ async def test_the_session_loses_its_secret_in_every_answer(world: World) -> Non
 
 
 async def test_no_range_begins_inside_an_echo(world: World) -> None:
-    """Nor in an answer to a request without credential, once the session was served one for this host."""
-    ranged = (("range", "bytes=5-"),)
-
-    async def free() -> Call:
-        head = RequestHead("POST", "/masked", ranged)
-        call, _ = world.exchange.receive(world.peer(), API, head, http2=False)
-        return call
-
-    before = (await free()).commit(b"")
-    assert isinstance(before, Edits)
-    assert "range" not in before.remove_headers
-    (await world.ask()).commit(b"")
-    call = await free()
+    """Nor in an answer to a request without credential, before any was used."""
+    head = RequestHead("POST", "/masked", (("range", "bytes=5-"),))
+    call, _ = world.exchange.receive(world.peer(), API, head, http2=False)
     after = call.commit(b"")
     assert isinstance(after, Edits)
     assert "range" in after.remove_headers
@@ -549,6 +576,8 @@ rules:
 """
     state = State.open(tmp_path / "sessions", emit=lambda event: None)
     world = World(state, load_policy("default", policy), known_secret("the exchange's secret"))
+
+    await world.exchange.secrets.learn(world.session)
 
     def commit(method: str, path: str, *headers: tuple[str, str]) -> tuple[Call, Edits]:
         call, _ = world.exchange.receive(world.peer(), API, RequestHead(method, path, headers), http2=False)

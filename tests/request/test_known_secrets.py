@@ -1,89 +1,175 @@
-"""Which secrets a session was served, kept for scrubbing."""
-
-from collections.abc import Iterable, Mapping
+"""Which secrets a tenant's answers are searched for."""
 
 import pytest
 
-from coatcheck.decision.scrub import Patterns, Run, scrub_bytes
-from coatcheck.request.served_secrets import SessionSecrets
+from coatcheck.decision.scrub import Run, scrub_bytes
+from coatcheck.policy import load_policy
+from coatcheck.request import known_secrets
+from coatcheck.request.known_secrets import KnownSecrets, TooManySecrets, texts_of
+from coatcheck.secrets import SecretUnavailable
+from coatcheck.state.sessions import NewSession
 from tests.known_secrets import known_secret
-
-OLD, NEW = known_secret("before rotation"), known_secret("after rotation")
-
-
-def masked(secrets: SessionSecrets, session: str, text: str) -> str:
-    patterns = secrets.patterns(session)
-    return scrub_bytes(patterns, text.encode())[0].decode() if patterns else text
+from tests.request.known_world import NEW, OLD, ONE, OTHER, World
+from tests.request.known_world import world as world
 
 
-def test_a_rotated_secret_stays_secret() -> None:
-    """What a session was served before the rotation is still taken out of its answers (I1)."""
-    secrets = SessionSecrets()
-    secrets.add("a", OLD, "")
-    secrets.add("a", NEW, "")
-    assert masked(secrets, "a", OLD + NEW) == "*" * len(OLD + NEW)
+async def test_all_that_the_policy_could_put_in_is_looked_for_before_anything_was_used(world: World) -> None:
+    """Also by a session that was granted nothing, and the value from before a rotation (I1)."""
+    bare = world.state.open_session(
+        NewSession("acme", "agent", "one", credentials=frozenset()), "test"
+    )[0]
+    assert not world.known.ready(bare)
+    await world.known.learn(bare)
+    assert world.known.ready(bare)
+    assert world.masked(bare, f"{OLD} {NEW} {OTHER}") == f"{'*' * len(OLD)} {'*' * len(NEW)} {OTHER}"
 
 
-def test_sessions_are_told_apart() -> None:
-    """A session loses what it was served, not what others were: that would be an oracle for them."""
-    secrets = SessionSecrets()
-    secrets.add("a", OLD, "")
-    assert secrets.patterns("b") is None
+async def test_what_a_tenants_other_sessions_use_is_looked_for_in_all_of_them(world: World) -> None:
+    """An upstream may show one client's requests to another; a session that ended was served, too."""
+    other = world.open(policy="two")
+    world.state.end(other.id, "test")
+    session = await world.learned(world.open())
+    assert world.masked(session, OTHER) == "*" * len(OTHER)
 
 
-def test_the_same_secrets_are_compiled_once() -> None:
-    """A thousand sessions with one key share its patterns."""
-    secrets = SessionSecrets()
-    for session in ("a", "b"):
-        secrets.add(session, OLD, "")
-        secrets.add(session, NEW, "user")
-    assert secrets.patterns("a") is secrets.patterns("b")
+async def test_another_tenants_secrets_are_not_looked_for(world: World) -> None:
+    """Masking them would tell this one what they are."""
+    await world.learned(world.open("rival", "two"))
+    session = await world.learned(world.open())
+    assert world.masked(session, OTHER) == OTHER
 
 
-def test_too_many_secrets_are_refused_and_none_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_child_is_searched_like_its_parent(world: World) -> None:
+    """A fork's first answer shows what its parent was served."""
+    parent = await world.learned(world.open())
+    world.shelf.versions["one"] = [NEW]  # the store has dropped what was served
+    world.state.end(parent.id, "test")
+    assert world.masked(world.open(parent=parent.id), OLD) == "*" * len(OLD)
+
+
+async def test_nothing_is_known_while_the_store_does_not_answer(world: World) -> None:
+    """Then nobody is answered; what was not there yet is read once it can be."""
+    session = world.open()
+    world.shelf.failing = True
+    for _ in range(2):
+        with pytest.raises(SecretUnavailable, match="sealed"):
+            await world.known.learn(session)
+        assert not world.known.ready(session)
+    world.shelf.failing = False
+    with pytest.raises(SecretUnavailable):  # not with every request
+        await world.known.learn(session)
+    world.clock.advance(known_secrets.RETRY_SECONDS + 5)
+    await world.known.learn(session)
+    assert world.known.ready(session)
+
+
+async def test_a_store_that_fails_later_keeps_nobody_waiting(world: World) -> None:
+    """What is known is searched for; only what the daemon never read is missing."""
+    session = await world.learned(world.open())
+    world.shelf.failing = True
+    world.clock.advance(1000)
+    assert world.known.ready(session)
+    assert world.masked(session, OLD) == "*" * len(OLD)
+
+
+async def test_a_secret_that_the_store_does_not_have_keeps_nobody_waiting(world: World) -> None:
+    """A policy may name what is not there yet. What was deleted may have been served before."""
+    world.shelf.versions = {"two": [OTHER]}
+    session = await world.learned(world.open())
+    assert world.known.patterns(session) is None
+
+
+async def test_a_rotation_is_seen_in_time_and_once(world: World) -> None:
+    """Also by those who use nothing; the values between two readings are read as well, and no older ones."""
+    session = await world.learned(world.open())
+    assert world.shelf.asked == [("one", ())]
+    world.shelf.versions["one"] += [known_secret("known between"), known_secret("known newest")]
+    world.clock.advance(61)
+    await world.settled(session)
+    both = "".join(world.shelf.versions["one"][2:])
+    assert world.masked(session, both) == "*" * len(both)
+    assert world.shelf.asked[1:] == [("one", ("1", "2"))]
+
+
+async def test_a_value_is_looked_for_as_soon_as_it_was_read(world: World) -> None:
+    """The request that injects it is the first that could show it."""
+    session = await world.learned(world.open())
+    world.shelf.versions["one"].append(OTHER)
+    ref = world.state.policies["one"].credentials["one"].secret
+    world.clock.advance(61)
+    await world.store.fetch(ref)
+    assert world.masked(session, f"{OLD}{OTHER}") == "*" * len(OLD + OTHER)
+    await world.settled(session)
+    assert world.masked(session, f"{OLD}{OTHER}") == "*" * len(OLD + OTHER)
+
+
+async def test_a_policy_that_gains_a_credential_is_read_before_the_next_request(world: World) -> None:
+    """One that loses one goes on being searched for it."""
+    session = await world.learned(world.open())
+    two = load_policy("one", ONE.format(name="two").encode())
+    world.state.swap_policies({"one": two})
+    assert not world.known.ready(session)
+    await world.known.learn(session)
+    assert world.masked(session, OLD + OTHER) == "*" * len(OLD + OTHER)
+
+
+async def test_a_policy_that_is_read_again_keeps_nobody_waiting(world: World) -> None:
+    """A reload changes nothing about its secrets."""
+    session = await world.learned(world.open())
+    world.state.swap_policies({"one": load_policy("one", ONE.format(name="one").encode() + b"\n")})
+    assert world.known.ready(session)
+
+
+async def test_only_what_is_known_may_be_injected(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory stays flat (I9), and not at the price of a secret that is no longer looked for (I1)."""
-    monkeypatch.setattr(SessionSecrets, "KEPT", 3)
-    secrets = SessionSecrets()
-    assert [secrets.add("a", f"{OLD}{n:04}", "") for n in range(5)] == [True, True, True, False, False]
-    assert masked(secrets, "a", f"{OLD}0000") == "*" * len(f"{OLD}0000")
-    secrets.forget("a")
-    assert secrets.patterns("a") is None
+    session = await world.learned(world.open())
+    credential = world.state.policies["one"].credentials["one"]
+    assert world.known.covers(session, texts_of(credential, [OLD, NEW]))
+    assert not world.known.covers(session, texts_of(credential, [OTHER]))
+    monkeypatch.setattr(KnownSecrets, "KEPT", 1)
+    assert not world.known.covers(session, texts_of(credential, [NEW]))
+    world.open("rival")
+    with pytest.raises(TooManySecrets, match="have 2 values"):
+        await world.known.learn(world.open("rival"))
 
 
-def test_the_latest_signatures_are_looked_for_in_every_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tenants_without_sessions_are_forgotten_when_there_are_too_many(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those who live are not."""
+    monkeypatch.setattr(KnownSecrets, "TENANTS", 1)
+    first = await world.learned(world.open("acme"))
+    gone = await world.learned(world.open("gone", "two"))
+    world.state.end(gone.id, "test")
+    world.state.sweep()
+    await world.learned(world.open("third"))
+    assert set(world.known._tenants) == {"acme", "third"}
+    assert world.masked(first, OLD) == "*" * len(OLD)
+
+
+async def test_the_latest_signatures_are_looked_for_in_every_answer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Beside the secrets, in one session, and so many: a sandbox can have any number made (I9)."""
-    monkeypatch.setattr(SessionSecrets, "MINTED", 2)
-    secrets = SessionSecrets()
+    monkeypatch.setattr(KnownSecrets, "MINTED", 2)
     made = [f"{n:064x}" for n in range(3)]
-    secrets.add_minted("a", made[0])
-    secrets.add("a", OLD, "")
-    secrets.add_minted("a", made[1])
-    assert secrets.patterns("b") is None
-    assert masked(secrets, "a", f"{OLD} {made[0]} {made[1]}").strip("* ") == ""
-    own = secrets.add_minted("a", made[2])
-    assert masked(secrets, "a", f"{made[0]} {made[1]} {made[2]}").split(" ") == [made[0], "*" * 64, "*" * 64]
-    assert secrets.add_minted("a", made[2]) is own, "the same request again costs nothing"
-    secrets.forget("a")
-    assert secrets.patterns("a") is None
+    session, other = await world.learned(world.open()), world.open()
+    world.known.add_minted(session.id, made[0])
+    world.known.add_minted(session.id, made[1])
+    assert world.masked(other, made[0]) == made[0]
+    assert world.masked(session, f"{OLD} {made[0]} {made[1]}").strip("* ") == ""
+    own = world.known.add_minted(session.id, made[2])
+    seen = world.masked(session, f"{made[0]} {made[1]} {made[2]}").split(" ")
+    assert seen == [made[0], "*" * 64, "*" * 64]
+    assert world.known.add_minted(session.id, made[2]) is own, "the same request again costs nothing"
+    world.known.forget(session.id)
+    assert world.masked(session, made[2] + OLD) == made[2] + "*" * len(OLD)
 
 
-def test_a_signature_does_not_compile_the_sessions_secrets_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request with one costs the same however many secrets its session was served."""
-    secrets = SessionSecrets()
-    secrets.add("a", OLD, "")
-    compiled: list[int] = []
-    build = Patterns.__init__
-
-    def counted(
-        self: Patterns,
-        patterns: Iterable[bytes],
-        most_stride: int = 16,
-        runs: Mapping[bytes, Run] | None = None,
-    ) -> None:
-        build(self, patterns, most_stride, runs)
-        compiled.append(len(self))
-
-    monkeypatch.setattr(Patterns, "__init__", counted)
-    own = secrets.add_minted("a", "5" * 64)
-    assert compiled == [len(own)]
-    assert masked(secrets, "a", OLD + "5" * 64) == "*" * (len(OLD) + 64)
+async def test_tenants_with_the_same_secrets_share_what_is_compiled(world: World) -> None:
+    """A thousand tenants with one key take the memory of one; a run is told by its secret's reference."""
+    one, other = [await world.learned(world.open(tenant)) for tenant in ("acme", "rival")]
+    patterns = world.known.patterns(one)
+    assert patterns is world.known.patterns(other)
+    assert patterns is not None
+    assert scrub_bytes(patterns, OLD.encode())[1] == (Run("memory:secret/one#key", len(OLD), True),)

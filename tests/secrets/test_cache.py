@@ -1,6 +1,7 @@
 """The cache, over a store whose answers the test chooses, on a clock that the test moves."""
 
 import asyncio
+from collections.abc import Collection
 
 import pytest
 
@@ -31,6 +32,9 @@ class Shelf:
         if isinstance(answer, str):
             return Secret(ref, answer)
         raise answer("the shelf says no")
+
+    async def history(self, ref: SecretRef, known: Collection[str]) -> tuple[Secret, ...]:
+        return (await self.fetch(ref),)
 
     async def close(self) -> None:
         self.closed = True

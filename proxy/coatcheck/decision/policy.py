@@ -170,6 +170,10 @@ class Rule:
     http2: bool = False
     tunnel: bool = False
     handles_in_body: HandlesInBody = HandlesInBody.REPORT
+    scrub: bool = True
+    """False: answers under this rule are not searched for secrets."""
+    compression: bool = False
+    """True: the upstream may compress answers that are searched."""
     max_request_bytes: int = 0
     """Streamed bytes a request may have; 0 means no limit beyond `limits`."""
     max_response_bytes: int = 0

@@ -88,12 +88,12 @@ def plan_response(
 ) -> ResponsePlan | Deny:
     """The plan for `response`, or UPSTREAM_RESPONSE_REFUSED. Never raises on what an upstream sent.
 
-    `injected`: the request carried a credential. `patterns`: every secret that was fetched for the
-    session and is to be scrubbed; None or empty: there is none. `keep_set_cookie` is the credential's,
-    `websocket` the rule's.
+    `injected`: the request carried a credential. `patterns`: what the answer is searched for. Empty: nothing
+    yet, so what cannot be searched may pass while that is so. None: it is not searched. `keep_set_cookie` is
+    the credential's, `websocket` the rule's.
     """
     try:
-        return _plan(request, response, injected, patterns or None, keep_set_cookie, websocket)
+        return _plan(request, response, injected, patterns, keep_set_cookie, websocket)
     except HeaderRefused as refused:
         return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, str(refused))
 
@@ -123,7 +123,7 @@ def _plan(
     if injected and not keep_set_cookie:
         headers = without(headers, frozenset({"set-cookie", "set-cookie2"}))
     runs: tuple[Run, ...] = ()
-    if patterns is not None:
+    if patterns:
         headers, runs = masked(headers, patterns)
 
     if response.status in (101, 204):
@@ -136,10 +136,14 @@ def _plan(
     framing = Framing.CHUNKED if length is None else Framing.KEEP
     if patterns is None:
         return ResponsePlan(headers, framing, False, (), runs)
-    codings = _readable_codings(response)
-    if not readable_charset(response):
-        raise HeaderRefused("a charset in which secrets could not be found")
-    headers = without(headers, _ABOUT_BYTES)
+    try:
+        codings = _readable_codings(response)
+    except HeaderRefused:
+        if patterns:
+            raise
+        return ResponsePlan(headers, framing, False, (), runs)
+    if patterns or codings:
+        headers = without(headers, _ABOUT_BYTES)
     if codings:
         headers = _decoded(headers)
         framing = Framing.CHUNKED
@@ -179,6 +183,7 @@ def _check_upgrade(request: RequestHead, response: ResponseHead, websocket: bool
 
 
 def _readable_codings(response: ResponseHead) -> tuple[str, ...]:
+    """What must be undone to search the body; HeaderRefused when it could not be searched."""
     codings = parse_codings(response.get_all("content-encoding"))
     if codings is None:
         raise HeaderRefused("Content-Encoding that cannot be undone, so secrets could not be found")
@@ -190,6 +195,8 @@ def _readable_codings(response: ResponseHead) -> tuple[str, ...]:
         ("identity",),
     ):
         raise HeaderRefused("gRPC messages that are compressed one by one")
+    if not readable_charset(response):
+        raise HeaderRefused("a charset in which secrets could not be found")
     return codings
 
 

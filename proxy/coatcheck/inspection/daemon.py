@@ -23,7 +23,9 @@ def inspector_of(
         names = sorted({known[each].policy for each in sessions if each in known})
         policies = {name: in_force.get(name) for name in names}
         hashes = {name: policy.sha256 for name, policy in policies.items() if policy is not None}
-        return await collect(policies, sessions, exchange.store, exchange.secrets), hashes
+        tenants = {known[each].tenant for each in sessions if each in known}
+        served = {text for tenant in tenants for text in exchange.secrets.texts(tenant)}
+        return await collect(policies, exchange.store, served), hashes
 
     async def collected(sessions: Sequence[str]) -> tuple[Holdings, Mapping[str, str]]:
         running = loop()

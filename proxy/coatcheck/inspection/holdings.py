@@ -8,7 +8,6 @@ from typing import Final
 from coatcheck.decision.policy import Policy, SecretRef
 from coatcheck.inspection.residue import SHORTEST, Value, forms_of
 from coatcheck.request.request_edits import secret_texts
-from coatcheck.request.served_secrets import SessionSecrets
 from coatcheck.secrets import Secret, SecretMissing, SecretStore, SecretUnavailable
 
 FETCH_SECONDS: Final = 4.0
@@ -36,11 +35,12 @@ class Holdings:
 
 
 async def collect(
-    policies: Mapping[str, Policy | None], sessions: Iterable[str], store: SecretStore, served: SessionSecrets
+    policies: Mapping[str, Policy | None], store: SecretStore, served: Collection[str]
 ) -> Holdings:
     """Every credential of the policies, whether the sandbox was granted it or not. On the store's loop.
 
-    None stands for a policy that is not in force any more: what it named is not known.
+    `served`: what answers to the sandbox are searched for, values from before a rotation included. None
+    stands for a policy that is not in force any more: what it named is not known.
 
     Two policies may have different credentials of one name: both are looked for under it.
     """
@@ -62,7 +62,7 @@ async def collect(
             not_checked[credential.name] = _why_not(found)
         texts.setdefault(credential.name, set()).update(text for text in found if _searchable(text))
     known: set[str] = set().union(*texts.values())
-    earlier = {value for session in sessions for value, _ in served.values(session)} - known
+    earlier = set(served) - known
     if earlier:
         texts[SERVED] = {value for value in earlier if _searchable(value)}
     values = tuple(

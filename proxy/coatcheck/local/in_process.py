@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -108,6 +108,10 @@ class _First:
             if self._behind is None:
                 raise
         return await self._behind.fetch(ref)
+
+    async def history(self, ref: SecretRef, known: Collection[str]) -> tuple[Secret, ...]:
+        given = await self._given.history(ref, known)
+        return given if given or self._behind is None else await self._behind.history(ref, known)
 
     async def close(self) -> None:
         if self._behind is not None:

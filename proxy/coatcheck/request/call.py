@@ -22,7 +22,7 @@ from coatcheck.request.request_edits import (
     credential_edits,
     minted_values,
     secret_travels,
-    values_to_scrub,
+    texts_to_scrub,
     with_connection_edits,
 )
 from coatcheck.request.response import Answer
@@ -213,23 +213,23 @@ class Call:
         if not body and (not self.head.end_stream or self.head.get("upgrade") is not None):
             self._search = self._body_search()  # what a WebSocket's client says is a body, too (I4)
         if self.session is not None:
-            session_id, secrets = self.session.id, self._shared.secrets
-            self._answer = Answer(self.head, session_id, secrets, self._host_gets_secrets, self._minted)
+            known = self._shared.secrets if self._searched else None
+            self._answer = Answer(self.head, self.session, known, self._minted)
         self.committed = True
         return edits
 
-    def _host_gets_secrets(self) -> bool:
-        """Whether any credential of the session's policy may go to this request's host."""
-        policy = self._shared.state.policies.get(self.session.policy) if self.session else None
-        hosts = [host for c in policy.credentials.values() for host in c.hosts] if policy else []
-        return policy is None or any(host.matches(self.destination.host) for host in hosts)
+    @property
+    def _searched(self) -> bool:
+        """Whether the answer is searched for secrets: unless the rule says otherwise."""
+        return self.rule is None or self.rule.scrub
 
     def _forbids_ranges(self) -> bool:
         """A range may begin inside an echo, also an earlier one. Signatures echo nothing (s3transfer)."""
-        if isinstance(self.verdict, Inject) or self.session is None:
+        if not self._searched or self.session is None:
+            return False
+        if isinstance(self.verdict, Inject):
             return self.injected
-        served = self._shared.secrets.patterns(self.session.id) is not None
-        return served and self._host_gets_secrets()
+        return self._shared.secrets.patterns(self.session) is not None
 
     def _edits(self, body: bytes) -> Edits | Deny:
         verdict = self.verdict
@@ -249,11 +249,17 @@ class Call:
             ]
             self._minted = Patterns.together(tuple(minted)) if minted else None
             self._travels = secret_travels(verdict, self._secrets)
-            for value, username in values_to_scrub(verdict, self._secrets):
-                if not self._shared.secrets.add(verdict.session.id, value, username):
-                    return Deny(Reason.CAPACITY, "the session was served too many different secrets")
-        scrub = self._minted is not None or self._shared.secrets.patterns(verdict.session.id) is not None
-        return with_connection_edits(self.head, credentials, injected=self._forbids_ranges(), scrub=scrub)
+            if self._searched and not self._are_known(verdict):
+                return Deny(Reason.CAPACITY, "a secret of more than answers are searched for")
+        forbidden, searched = self._forbids_ranges(), self._searched
+        return with_connection_edits(self.head, credentials, injected=forbidden, scrub=searched)
+
+    def _are_known(self, verdict: Inject) -> bool:
+        """Whether the answer is searched for what this request carries."""
+        known = self._shared.secrets
+        for secret in self._secrets.values():
+            known.heard(secret)
+        return known.covers(verdict.session, texts_to_scrub(verdict, self._secrets))
 
     def buffer(self, count: int) -> Deny | None:
         """So many more bytes of a body are to be kept until it is whole."""

@@ -1,7 +1,7 @@
-"""Which secrets an answer is searched for: all that its tenant's policies could put into a request, with every
-value that the store still has of them and that was read since the start (I1).
+"""Which secrets an answer is searched for: every value of all that its tenant's policies could inject (I1).
 
-Nothing of it is on disk. A tenant whose secrets were not all read yet, as after a restart, is not answered:
+The values are those that the store still has, and those that were read since the start. Nothing of it is on
+disk. A tenant whose secrets were not all read yet, as after a restart, is not answered:
 `ready` says so, and `learn` reads them.
 """
 
@@ -16,7 +16,7 @@ from typing import Final
 from coatcheck.decision.denial import Deny
 from coatcheck.decision.injection import check_text
 from coatcheck.decision.policy import Credential, Policy, SecretRef
-from coatcheck.decision.scrub import Patterns
+from coatcheck.decision.scrub import Patterns, Sought
 from coatcheck.decision.session import Session
 from coatcheck.secrets import Secret, SecretMissing, SecretUnavailable
 from coatcheck.secrets.cache import CachedStore
@@ -24,8 +24,9 @@ from coatcheck.state.state import State
 
 logger = logging.getLogger(__name__)
 
-type Text = tuple[str, str]
-"""A text that must not come back, and Basic's user name with which it is sent, or ""."""
+type Text = tuple[str, str, str]
+"""A text that must not come back, the reference of its secret, and Basic's user name with which it is sent,
+or ""."""
 
 READ_AT_ONCE: Final = 32
 """References that one tenant's learning reads side by side: an eighth of what the store takes."""
@@ -188,7 +189,7 @@ class KnownSecrets:
     def texts(self, tenant: str) -> frozenset[str]:
         """All that the tenant's answers are searched for now, for inspections."""
         known = self._tenants.get(tenant)
-        return frozenset(text for text, _ in self._texts(known)) if known is not None else frozenset()
+        return frozenset(text for text, _, _ in self._texts(known)) if known is not None else frozenset()
 
     # --- learning -----------------------------------------------------------------------------------
 
@@ -283,7 +284,7 @@ class KnownSecrets:
                 text
                 for credential in tenant.credentials
                 if (known := self._known.get(credential.secret)) is not None
-                for text in _texts_of(credential, known.values)
+                for text in texts_of(credential, known.values)
             )
         return tenant.texts
 
@@ -296,7 +297,7 @@ class KnownSecrets:
         if len(late) > _LATE:
             self._take(tenant, texts, self._make(texts))
         elif late:
-            recent = Patterns.together(tuple(Patterns.small(text) for text, _ in late))
+            recent = Patterns.together(tuple(Patterns.small(text, name) for text, name, _ in late))
             tenant.patterns = tenant.base.beside(recent) if tenant.base is not None else recent
             tenant.look_at = self._clock()  # compiled with the others, beside the requests
         return tenant.patterns
@@ -316,16 +317,17 @@ class KnownSecrets:
 
     def _make(self, texts: frozenset[Text]) -> Patterns:
         known = self._compiled.get(texts)
-        return known or Patterns.of([text for text, _ in texts], {name for _, name in texts if name})
+        usernames = {username for _, _, username in texts if username}
+        return known or Patterns.of([Sought(name, text) for text, name, _ in sorted(texts)], usernames)
 
 
-def _texts_of(credential: Credential, values: Iterable[str]) -> Iterator[Text]:
+def texts_of(credential: Credential, values: Iterable[str]) -> Iterator[Text]:
     """What of the stored values may not come back. Those that no injection takes were never sent."""
     for injector in (credential.inject, *credential.also):
         for value in values:
             for text in injector.private(value):
                 if not isinstance(check_text(text, scrub=True), Deny):
-                    yield text, injector.basic_username
+                    yield text, str(credential.secret), injector.basic_username
 
 
 def _policies_of(tenant: str, state: State) -> set[str]:

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 
 from coatcheck.decision.denial import Deny
 from coatcheck.decision.head import HOP_BY_HOP
-from coatcheck.decision.injection import check_text
 from coatcheck.decision.message import Destination, Edits, RequestHead
 from coatcheck.decision.policy import Credential
 from coatcheck.decision.response import plan_request_for_scrubbing
 from coatcheck.decision.substitute import substitute
 from coatcheck.decision.verdict import Inject
+from coatcheck.request.known_secrets import Text, texts_of
 from coatcheck.secrets import Secret
 
 
@@ -35,16 +35,11 @@ def secret_travels(verdict: Inject, secrets: Mapping[str, Secret]) -> bool:
     )
 
 
-def values_to_scrub(verdict: Inject, secrets: Mapping[str, Secret]) -> Iterator[tuple[str, str]]:
-    """Each secret text that must not come back, with Basic's user name (or "")."""
+def texts_to_scrub(verdict: Inject, secrets: Mapping[str, Secret]) -> Iterator[Text]:
+    """Each secret text of the injections that must not come back."""
     for injection in verdict.injections:
-        credential = injection.credential
-        if not credential.scrub:
-            continue
-        for value in secret_texts(credential, secrets[credential.name]):
-            if isinstance(check_text(value, scrub=True), Deny):
-                continue  # refused by the substitution, or signed with and never sent
-            yield value, credential.inject.basic_username
+        if injection.credential.scrub:
+            yield from texts_of(injection.credential, (secrets[injection.credential.name].reveal(),))
 
 
 def minted_values(verdict: Inject, edits: Edits) -> Iterator[str]:

@@ -1,6 +1,4 @@
-"""What comes back for one request: every secret that its session was served is taken out (I1)."""
-
-from collections.abc import Callable
+"""What comes back for one request: every secret that is known for its tenant is taken out (I1)."""
 
 from coatcheck.decision.body_scrubber import BodyScrubber
 from coatcheck.decision.content_coding import CodingRefused
@@ -11,10 +9,13 @@ from coatcheck.decision.response import (
     ResponsePlan,
     plan_response,
     plan_trailers,
-    readable_charset,
 )
 from coatcheck.decision.scrub import MOST_RUNS, Patterns, Run, scrub_bytes
-from coatcheck.request.served_secrets import SessionSecrets
+from coatcheck.decision.session import Session
+from coatcheck.request.known_secrets import KnownSecrets
+
+NOTHING = Patterns(())
+"""What answers of a tenant without secrets are searched for: they are decoded and can be searched for more."""
 
 
 class Answer:
@@ -24,25 +25,21 @@ class Answer:
     def __init__(
         self,
         head: RequestHead,
-        session_id: str,
-        secrets: SessionSecrets,
-        host_gets_secrets: Callable[[], bool],
+        session: Session,
+        known: KnownSecrets | None,
         minted: Patterns | None = None,
     ) -> None:
-        """`host_gets_secrets`: whether any credential of the session's policy may go to this host. `minted`:
-        what was made for this request alone, such as a signature, and is looked for until its answer ends."""
+        """`known` None: the rule says that answers are not searched. `minted`: what was made for this request
+        alone, such as a signature, and is looked for until its answer ends."""
         self._head = head
-        self._secrets = secrets
-        self._session = session_id
-        self._host_gets_secrets = host_gets_secrets
-        self._minted = minted
+        self._known = known
+        self._session = session
+        self._minted = minted if known is not None else None
         self._common: Patterns | None = None
         self._own: Patterns | None = None
         """The session's and this request's own together, as long as the session's are `_common`."""
         self._patterns: Patterns | None = None
         self._scrubber: BodyScrubber | None = None
-        self._media = ""
-        self._coded = False
         self._bodiless = False
         self._hits = 0
         self._runs: list[Run] = []
@@ -60,8 +57,8 @@ class Answer:
 
     @property
     def patterns(self) -> Patterns | None:
-        """What must not come back, as of now: requests beside this one may have fetched more."""
-        common = self._secrets.patterns(self._session)
+        """What must not come back, as of now: a secret may have been rotated, or a policy changed."""
+        common = self._known.patterns(self._session) if self._known is not None else None
         if self._minted is None or common is None:
             return common or self._minted
         if self._own is None or common is not self._common:
@@ -88,18 +85,17 @@ class Answer:
             self._head,
             response,
             injected=injected,
-            patterns=self._patterns,
+            patterns=None if self._known is None else self._patterns or NOTHING,
             keep_set_cookie=keep_set_cookie,
             websocket=websocket,
         )
         if isinstance(plan, Deny):
             return plan
         self.count(plan.runs)
-        self._coded = response.get("content-encoding") is not None or not readable_charset(response)
-        self._media = response.get("content-type") or ""
         self._bodiless = plan.framing is Framing.NONE and response.status != 101
-        if plan.scrub_body and self._patterns is not None and not end_stream:
-            self._scrubber = BodyScrubber(self._patterns, plan.codings, content_type=self._media)
+        if plan.scrub_body and not end_stream:
+            media = response.get("content-type") or ""
+            self._scrubber = BodyScrubber(self._patterns or NOTHING, plan.codings, content_type=media)
         return plan
 
     def feed(self, chunk: bytes) -> list[bytes] | Deny:
@@ -124,22 +120,17 @@ class Answer:
             return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, str(refused))
 
     def _look_for_new_secrets(self) -> Deny | None:
-        """A stream that was open before the session's first use of a credential must not echo it either
-        (an upstream may show one client's requests to another)."""
+        """A stream that was open before the tenant had a secret must not show it either (an upstream may show
+        one client's requests to another)."""
         patterns = self.patterns
         if patterns is self._patterns or patterns is None:
             return None
+        self._patterns = patterns
         if self._scrubber is not None:
             self._scrubber.look_for(patterns)
-        elif not self._coded:
-            self._scrubber = BodyScrubber(patterns, content_type=self._media)
-        elif self._host_gets_secrets():
-            detail = "a coded answer from before the session's first use of a credential"
-            return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, detail)
-        else:
             return None
-        self._patterns = patterns
-        return None
+        detail = "an answer that cannot be searched, from before the tenant had a secret"
+        return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, detail)
 
     def trailers(self, trailers: Headers) -> Headers | Deny:
         """gRPC's status travels in trailers: they lose secrets as headers do."""

@@ -20,7 +20,7 @@ import coatcheck
 PACKAGES = ("planes", "secrets", "certificates", "telemetry", "state")
 """Whose modules are on the path. `decision` is pure: what calls into it is a place, mutants show the rest."""
 MODULES = (
-    "request.exchange", "request.call", "request.response", "request.request_edits", "request.served_secrets",
+    "request.exchange", "request.call", "request.response", "request.request_edits", "request.known_secrets",
     "request.capacity", "request.revalidate", "request.approvals", "request.shared",
 )  # fmt: skip
 CALLERS = ("planes.", *MODULES)

@@ -82,6 +82,8 @@ RULE_TERMS: dict[str, list[tuple[object, list[str]]]] = {
     "max_response_bytes": [(1024, ["narrows"])],
     "handles_in_body": [(HandlesInBody.MASK, ["narrows"]), (HandlesInBody.REFUSE, ["narrows"])],
     "http2": [(True, ["changes"])],
+    "scrub": [(False, ["widens"])],
+    "compression": [(True, ["widens"])],
     "asking": [(Asking(), ["narrows"])],
 }
 BY_REQUESTS = {
@@ -104,7 +106,7 @@ def test_no_field_of_a_rule_is_forgotten() -> None:
         for value, expected in cases:
             changed = replace(RULE, **{name: value})  # type: ignore[arg-type]
             assert directions(rule_terms(RULE, changed)) == expected
-            back = [{"narrows": "widens"}.get(word, word) for word in expected]
+            back = [{"narrows": "widens", "widens": "narrows"}.get(word, word) for word in expected]
             assert directions(rule_terms(changed, RULE)) == back
     assert list(rule_terms(RULE, replace(RULE, name="other", methods=frozenset({"PUT"})))) == []
 

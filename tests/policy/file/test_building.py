@@ -72,6 +72,7 @@ def test_a_rule_keeps_all_that_was_written() -> None:
     assert rule.ports == {443, 8443} and rule.websocket and not rule.http2 and not rule.plain_http
     assert rule.credentials == ("header", "query", "path")
     assert rule.handles_in_body is HandlesInBody.MASK
+    assert not rule.scrub and not rule.compression and RULES["git"].scrub and RULES["git"].compression
     assert (rule.max_request_bytes, rule.max_response_bytes) == (10 << 20, 1 << 30)
     assert RULES["git"].ports == {443} and RULES["git"].http2
     assert RULES["old"].ports == {80, 443} and RULES["old"].plain_http

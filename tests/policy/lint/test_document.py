@@ -94,6 +94,15 @@ def test_plain_http_is_found_with_the_secret_that_it_carries() -> None:
     assert "with the secret of k" in said.message
 
 
+def test_answers_that_are_not_searched_or_are_compressed_are_found() -> None:
+    """What is given up is said with the credentials that it is about."""
+    assert found({"scrub": {"off": "large files"}}) == [(Code.UNSEARCHED, ("rules", 0, "scrub"))]
+    assert found({"compression": True}) == [(Code.COMPRESSION, ("rules", 0, "compression"))]
+    assert found({"scrub": {"off": "large files"}, "compression": True, "credentials": ["key"]}) == [
+        (Code.UNSEARCHED, ("rules", 0, "scrub"))
+    ]
+
+
 def test_a_rule_that_spends_a_credential_without_limits_is_found() -> None:
     """Requests or concurrency count; bytes do not say how often."""
     use: dict[str, object] = {"credentials": ["key"]}

@@ -81,7 +81,9 @@ def test_every_finding_has_its_place_and_what_to_write() -> None:
     assert [(each.code.value, lines[each.problem.line - 1].strip()) for each in found] == [
         ("bearer-origin", "origins: [socket, mtls, bearer]"),
         ("no-sample", "rules:"),
+        ("unsearched", "scrub: {off: its answers are public files}"),
         ("no-limits", "- name: git"),
+        ("compression", "compression: true"),
         ("plain-http", "plain_http: true"),
         ("no-limits", "- name: buckets"),
         ("wildcard-public-suffix", 'hosts: ["*.s3.amazonaws.com"]'),

@@ -47,6 +47,11 @@ def rule_terms(old: Rule, new: Rule) -> Iterator[Term]:
         yield from _if(before != after, more, what, _size(before), _size(after))
     was, is_ = old.handles_in_body, new.handles_in_body
     yield from _if(was != is_, _LAX.index(is_) > _LAX.index(was), "handles in bodies", was.value, is_.value)
+    for what, lax_before, lax_after in (
+        ("answers are not searched for secrets", not old.scrub, not new.scrub),
+        ("the upstream may compress answers", old.compression, new.compression),
+    ):
+        yield from _if(lax_before != lax_after, lax_after, what, _yes(lax_before), _yes(lax_after))
     yield from _asking(old.asking, new.asking)
     if old.http2 != new.http2:
         yield Term(Direction.CHANGES, "HTTP/2", _yes(old.http2), _yes(new.http2))

@@ -95,6 +95,8 @@ def build_rule(spec: RuleSpec) -> Rule:
         http2=spec.http2,
         tunnel=spec.tunnel,
         handles_in_body=spec.handles_in_body,
+        scrub=spec.scrub is None,
+        compression=spec.compression,
         max_request_bytes=spec.max_request or 0,
         max_response_bytes=spec.max_response or 0,
         asking=build_asking(spec.ask) if spec.ask is not None else None,

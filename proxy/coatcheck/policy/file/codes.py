@@ -21,6 +21,8 @@ class Code(StrEnum):
     NO_LIMITS = "no-limits"
     LONG_LIFETIME = "long-lifetime"
     LASTING_SIGNATURE = "lasting-signature"
+    UNSEARCHED = "unsearched"
+    COMPRESSION = "compression"
     NO_OWNER = "no-owner"
     NO_SAMPLE = "no-sample"
     NEEDLESS = "needless"
@@ -115,6 +117,19 @@ EXPLANATIONS: dict[Code, Explanation] = {
         "Whoever sees it once can send the same request again, from anywhere: neither the end of the session "
         "nor a revocation stops that, only another key.",
         "Sign the time of the request, if the upstream checks one.",
+    ),
+    Code.UNSEARCHED: Explanation(
+        "answers are not searched for secrets",
+        "A secret that an upstream echoes, in an error page, a log or a range of a file, reaches the sandbox: "
+        "those of this rule, and every other that its upstreams were sent.",
+        "Remove scrub. For large downloads, write a rule of its own for their hosts and paths.",
+    ),
+    Code.COMPRESSION: Explanation(
+        "an upstream may compress answers that are searched",
+        "A page that shows a secret beside what the sandbox sent compresses better the more of the secret was "
+        "guessed. What reaches the sandbox is cut by its uncompressed size, but when it comes depends on the "
+        "compressed one.",
+        "Remove compression, or keep it to rules whose upstreams never show a secret.",
     ),
     Code.NO_OWNER: Explanation(
         "no team answers for the file",

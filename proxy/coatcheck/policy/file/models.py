@@ -104,7 +104,7 @@ class ShapeSpec(Strict):
 
 
 class ScrubSpec(Strict):
-    off: Line = Field(description="Why responses need not be searched for this secret.")
+    off: Line = Field(description="Why responses need not be searched: for this secret, or under this rule.")
 
 
 class CredentialSpec(Strict):
@@ -269,6 +269,17 @@ class RuleSpec(Strict):
     )
     handles_in_body: InBody = Field(
         HandlesInBody.REPORT, description="What to do about a handle in a streamed body. Default: report."
+    )
+    scrub: ScrubSpec | None = Field(
+        None,
+        description="`{off: reason}`: responses under this rule pass unread, so a `Range` and any compression "
+        "reach the upstream. A secret that it echoes then reaches the sandbox. Default: responses are searched "
+        "for every secret that the policies of the tenant name.",
+    )
+    compression: bool = Field(
+        False,
+        description="Let the upstream compress its responses. Without, searched responses are asked for "
+        "uncompressed: how well a page compresses tells what is in it. Default: false.",
     )
     ask: AskSpec | None = Field(
         None,

@@ -158,6 +158,7 @@ def _tunnel(place: Location, rule: RuleSpec) -> Iterator[Finding]:
     given = rule.model_fields_set
     for key in (
         "credentials", "methods", "paths", "plain_http", "websocket", "http2", "handles_in_body", "ask",
+        "scrub", "compression",
     ):  # fmt: skip
         if key in given:
             yield Finding((*place, key), f"{key} has no meaning on a tunnel: {why}", f"remove {key}")

@@ -37,7 +37,7 @@ def lint_document(document: Document, today: date) -> Iterator[Finding]:
         yield from chain(
             _wildcards(place, rule.hosts), _plain_http(place, rule, document), _limits(place, rule)
         )
-        yield from _ask(place, rule)
+        yield from chain(_ask(place, rule), _answers(place, rule))
         yield from chain(_needless_hosts(place, rule.hosts), _needless_paths(place, rule.paths))
 
 
@@ -55,6 +55,16 @@ def _ask(place: Location, rule: RuleSpec) -> Iterator[Finding]:
     if remember is not None and remember > LONGEST_YES:
         message = f'a yes to "{rule.name}" lasts for more than an hour, whatever the agent does in that time'
         yield _finding((*place, "ask", "remember"), message, "write 1h or less", Code.LONG_LIFETIME)
+
+
+def _answers(place: Location, rule: RuleSpec) -> Iterator[Finding]:
+    if rule.scrub is not None:
+        what = f"the secrets of {', '.join(rule.credentials)}" if rule.credentials else "a secret"
+        message = f'"{rule.name}" passes answers unread: {what} may come back in them, whole or in ranges'
+        yield _finding((*place, "scrub"), message, "remove scrub, or keep it to downloads", Code.UNSEARCHED)
+    elif rule.compression:
+        message = f'"{rule.name}" lets upstreams compress answers: how fast one comes tells what is in it'
+        yield _finding((*place, "compression"), message, "remove compression", Code.COMPRESSION)
 
 
 def _credential(place: Location, credential: CredentialSpec) -> Iterator[Finding]:
