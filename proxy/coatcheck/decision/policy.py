@@ -180,6 +180,11 @@ class Rule:
     asking: Asking | None = None
     """None: nobody is asked."""
 
+    @property
+    def searched(self) -> bool:
+        """Whether answers are searched for secrets."""
+        return self.scrub and not self.tunnel
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:

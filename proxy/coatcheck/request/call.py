@@ -221,7 +221,7 @@ class Call:
     @property
     def _searched(self) -> bool:
         """Whether the answer is searched for secrets: unless the rule says otherwise."""
-        return self.rule is None or self.rule.scrub
+        return self.rule is None or self.rule.searched
 
     def _forbids_ranges(self) -> bool:
         """A range may begin inside an echo, also an earlier one. Signatures echo nothing (s3transfer)."""

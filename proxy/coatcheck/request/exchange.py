@@ -240,7 +240,7 @@ class Exchange:
             await fetching()
 
     def _secrets(self, call: Call, verdict: Pass | Inject) -> Waiting:
-        if verdict.rule.scrub and not self.secrets.ready(verdict.session):
+        if verdict.rule.searched and not self.secrets.ready(verdict.session):
             return partial(self._fetch, call, verdict)
         for injection in _injections(verdict):
             secret = self.store.peek(injection.credential.secret)
@@ -262,7 +262,7 @@ class Exchange:
         self.waiting += 1
         try:
             async with asyncio.timeout(self._settings.secret_timeout):
-                if verdict.rule.scrub:
+                if verdict.rule.searched:
                     await self.secrets.learn(verdict.session)
                 for injection in _injections(verdict):
                     call.hold(injection.credential, await self.store.fetch(injection.credential.secret))

@@ -322,7 +322,12 @@ async def test_connections_above_the_limit_are_answered_503(
 async def test_a_slow_store_does_not_stall_others(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While ten requests wait for one credential, fifty others pass on the same loop."""
+    """While ten requests wait for one credential, fifty others pass on the same loop. Once its secrets were
+    read, their tenant's responses can be searched."""
+    async with tunnel(raw_daemon, raw_sandbox) as raw:
+        await raw.send(request(raw_sandbox))
+        assert await raw.status() == 200
+    raw_daemon.store._entries.clear()
     real = raw_daemon.store.fetch
     answered = asyncio.Event()
 
