@@ -1,5 +1,6 @@
 """A tenant's secrets around a real state and cache, over a store with versions that the test sets."""
 
+import asyncio
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,9 +88,7 @@ class World:
     async def settled(self, session: Session) -> None:
         """What is read beside the requests has been read."""
         self.known.ready(session)
-        flight = self.known._tenants[session.tenant].flight
-        if flight is not None:
-            await flight
+        await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
 
 
 @pytest.fixture

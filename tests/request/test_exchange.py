@@ -209,21 +209,25 @@ async def test_nothing_leaves_whose_answer_could_show_what_is_not_known(
     world: World, failure: Exception | None, reason: Reason
 ) -> None:
     """As after a restart: also without a credential, and when the store hangs. A rule may say otherwise."""
-    world.exchange.secrets._tenants.clear()
-    world.exchange.secrets._known.clear()
+    session, _ = world.state.open_session(NewSession("of a tenant without requests", "agent", "default"), "")
+    peer = world.peer(session)
+    world.store.at_hand = False
     world.store.failure, world.store.hangs = failure, failure is None
-    assert why((await world.ask("/masked", "", body=True)).denial) is reason
-    assert (await world.ask("/unread", "")).denial is None
+    assert why((await world.ask("/masked", "", body=True, peer=peer)).denial) is reason
+    assert (await world.ask("/unread", "", peer=peer)).denial is None
 
 
-async def test_a_tenant_with_too_many_secrets_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tenant_with_too_many_secrets_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that is not looked for would come back."""
     monkeypatch.setattr(KnownSecrets, "KEPT", 1)
     call = await world.ask()
     assert why(call.commit(b"")) is Reason.CAPACITY
     call.complete(None)
-    world.exchange.secrets._tenants.clear()
-    assert why((await world.ask("/masked", "", body=True)).denial) is Reason.CAPACITY
+    session, _ = world.state.open_session(NewSession("another", "agent", "default"), "test")
+    refused = await world.ask("/masked", "", body=True, peer=world.peer(session))
+    assert why(refused.denial) is Reason.CAPACITY
 
 
 @pytest.mark.parametrize("taken", ["session", "handle", "lease"])

@@ -95,9 +95,7 @@ class KnownSecrets:
     COMPILED = 512
     """Compiled sets kept; tenants with the same secrets share one."""
 
-    def __init__(
-        self, state: State, store: CachedStore, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, state: State, store: CachedStore, clock: Callable[[], float] = time.monotonic) -> None:
         self._state = state
         self._store = store
         self._clock = clock
@@ -112,8 +110,8 @@ class KnownSecrets:
     # --- before a request leaves --------------------------------------------------------------------
 
     def ready(self, session: Session) -> bool:
-        """Whether everything is known that the session's answers must be searched for. Reads it again in time,
-        beside the requests."""
+        """Whether everything is known that the session's answers must be searched for. Reads it again in
+        time, beside the requests."""
         tenant = self._tenants.get(session.tenant)
         return tenant is not None and self._is_current(tenant, session)
 

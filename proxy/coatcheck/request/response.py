@@ -15,7 +15,7 @@ from coatcheck.decision.session import Session
 from coatcheck.request.known_secrets import KnownSecrets
 
 NOTHING = Patterns(())
-"""What answers of a tenant without secrets are searched for: they are decoded and can be searched for more."""
+"""What answers of a tenant without secrets are searched for: they are decoded, and so could be."""
 
 
 class Answer:

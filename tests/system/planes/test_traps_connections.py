@@ -327,7 +327,7 @@ async def test_a_slow_store_does_not_stall_others(
     async with tunnel(raw_daemon, raw_sandbox) as raw:
         await raw.send(request(raw_sandbox))
         assert await raw.status() == 200
-    raw_daemon.store._entries.clear()
+    monkeypatch.setattr(raw_daemon.store, "ttl", 0.0)
     real = raw_daemon.store.fetch
     answered = asyncio.Event()
 

@@ -120,15 +120,15 @@ EXPLANATIONS: dict[Code, Explanation] = {
     ),
     Code.UNSEARCHED: Explanation(
         "answers are not searched for secrets",
-        "A secret that an upstream echoes, in an error page, a log or a range of a file, reaches the sandbox: "
-        "those of this rule, and every other that its upstreams were sent.",
+        "A secret that an upstream echoes, in an error page, a log or a range of a file, reaches the "
+        "sandbox: those of this rule, and every other that its upstreams were sent.",
         "Remove scrub. For large downloads, write a rule of its own for their hosts and paths.",
     ),
     Code.COMPRESSION: Explanation(
         "an upstream may compress answers that are searched",
-        "A page that shows a secret beside what the sandbox sent compresses better the more of the secret was "
-        "guessed. What reaches the sandbox is cut by its uncompressed size, but when it comes depends on the "
-        "compressed one.",
+        "A page that shows a secret beside what the sandbox sent compresses better the more of the secret "
+        "was guessed. What reaches the sandbox is cut by its uncompressed size, but when it comes depends on "
+        "the compressed one.",
         "Remove compression, or keep it to rules whose upstreams never show a secret.",
     ),
     Code.NO_OWNER: Explanation(

@@ -272,9 +272,9 @@ class RuleSpec(Strict):
     )
     scrub: ScrubSpec | None = Field(
         None,
-        description="`{off: reason}`: responses under this rule pass unread, so a `Range` and any compression "
-        "reach the upstream. A secret that it echoes then reaches the sandbox. Default: responses are searched "
-        "for every secret that the policies of the tenant name.",
+        description="`{off: reason}`: responses under this rule pass unread, and a `Range` and any "
+        "compression reach the upstream. A secret that it echoes then reaches the sandbox. Default: "
+        "responses are searched for every secret that the policies of the tenant name.",
     )
     compression: bool = Field(
         False,
