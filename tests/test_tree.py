@@ -148,7 +148,6 @@ COVERED_BY = {
     "sigv4/claim.py": "sigv4/test_resign.py",
     "sigv4/covered.py": "sigv4/test_resign.py",
     "sigv4/stand_in.py": "sigv4/test_resign.py",
-    "secrets/deadline.py": "system/secrets/test_vault_stalls.py",
     "secrets/vault_errors.py": "system/secrets/test_vault.py",
     "secrets/vault_token.py": "system/secrets/test_vault_login.py",
     "telemetry/audit/chain.py": "system/telemetry/audit/test_log.py",

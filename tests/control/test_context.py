@@ -29,7 +29,7 @@ async def test_taking_does_not_wait_for_giving() -> None:
     assert time.monotonic() - started < 5
     slow.set()
     assert all(await asyncio.gather(*giving))
-    context.close()
+    await context.close()
 
 
 async def test_a_revocation_waits_for_no_other_to_be_in_force() -> None:
@@ -50,7 +50,7 @@ async def test_a_revocation_waits_for_no_other_to_be_in_force() -> None:
     finally:
         slow.set()
         assert all(await asyncio.gather(*taking))
-        context.close()
+        await context.close()
 
 
 async def test_the_line_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ async def test_the_line_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     slow.set()
     await asyncio.gather(*waiting)
     assert await context.give(lambda: True)
-    context.close()
+    await context.close()
 
 
 async def test_the_states_refusals_become_answers() -> None:
@@ -82,4 +82,4 @@ async def test_the_states_refusals_become_answers() -> None:
         "it is over",
         "Open another.",
     )
-    context.close()
+    await context.close()

@@ -40,6 +40,8 @@ class SlowFront:
             server.close()
             for writer in front._writers:
                 writer.close()
+            async with asyncio.timeout(5):
+                await server.wait_closed()  # one that was accepted at the last moment outlives the loop else
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)

@@ -78,8 +78,8 @@ class Context:
         """Run what only reads, and takes a while."""
         return await self._reading.run(work)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         for lane in (self._taking, self._giving, self._reading):
             lane.close()
         if self.openid is not None:
-            self.openid.close()
+            await self.openid.close()

@@ -174,7 +174,7 @@ class ControlServer:
             await self._daemon.inspector.close()
             for door in doors:
                 await door.close()
-            context.close()
+            await context.close()
 
     def _reconciler(self, context: Context, dispatcher: Dispatcher) -> Reconciler:
         """It opens sessions as handlers do, so it runs beside them."""

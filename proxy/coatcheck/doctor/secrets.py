@@ -7,15 +7,12 @@ import asyncio
 import time
 from email.utils import parsedate_to_datetime
 
-from requests.exceptions import RequestException
-
 from coatcheck.decision.policy import Credential
 from coatcheck.decision.substitute import check_secret
 from coatcheck.doctor.finding import Finding, Subject, ok, problem, warning
+from coatcheck.platform.http_client import Deadline, HttpClient, HttpFailure, tls_context
 from coatcheck.secrets import SecretMissing, SecretStore, SecretUnavailable
-from coatcheck.secrets.bounded_http import deadline_session, keeping
 from coatcheck.secrets.configured import make_stores
-from coatcheck.secrets.deadline import Deadline
 from coatcheck.secrets.router import Stores
 from coatcheck.secrets.vault import VaultStore
 from coatcheck.settings.daemon import Settings
@@ -40,7 +37,7 @@ async def _ask(subject: Subject, made: dict[str, SecretStore]) -> list[Finding]:
     try:
         vault = made.get("vault")
         if isinstance(vault, VaultStore):
-            found += await asyncio.to_thread(_clock_of_vault, subject.settings)
+            found += await _clock_of_vault(subject.settings)
             found += await _login(vault, subject.settings)
             if any(each.level == "problem" for each in found):
                 made.pop("vault")  # said once, and not again for each secret
@@ -80,19 +77,20 @@ async def _login(vault: VaultStore, settings: Settings) -> list[Finding]:
     return ok(check, f"{settings.vault_url} accepts the {settings.vault_login} login")
 
 
-def _clock_of_vault(settings: Settings) -> list[Finding]:
+async def _clock_of_vault(settings: Settings) -> list[Finding]:
     """This clock against the Date header of the server. That it is unreachable, the login says."""
     check, url = "clock against vault", f"{settings.vault_url}".rstrip("/")
+    deadline = Deadline(settings.vault_timeout, 65_536)
     try:
-        with (
-            deadline_session(settings.vault_ca_file, 1) as session,
-            keeping(Deadline(settings.vault_timeout, 65_536)),
-        ):
-            before = time.time()
-            answer = session.get(f"{url}/v1/sys/health", allow_redirects=False)
-            now = (before + time.time()) / 2
-            theirs = parsedate_to_datetime(answer.headers["Date"]).timestamp()
-    except (RequestException, OSError, KeyError, ValueError, TypeError):
+        http = HttpClient(tls_context(settings.vault_ca_file))
+        before = time.time()
+        try:
+            answer = await http.exchange(deadline, "GET", f"{url}/v1/sys/health")
+        finally:
+            await http.close()
+        now = (before + time.time()) / 2
+        theirs = parsedate_to_datetime(answer.headers["Date"]).timestamp()
+    except (HttpFailure, OSError, KeyError, ValueError, TypeError):
         return []
     return compare_clocks(check, now, theirs)
 

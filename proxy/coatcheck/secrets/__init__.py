@@ -1,6 +1,6 @@
 """Where secrets come from: the protocol that every store keeps, and what a secret may not do.
 
-May import: settings, decision.
+May import: settings, platform, decision.
 
 Stores: `vault` (Vault/OpenBao), `file`, `memory`. `router` picks one by a reference's scheme, `cache` keeps
 what was read, `embedded` runs an OpenBao for development. This file imports none of them.

@@ -21,10 +21,8 @@ from typing import Any
 
 import hvac
 from hvac.exceptions import VaultError
-from requests.exceptions import RequestException
 
-from coatcheck.secrets.bounded_http import deadline_session, keeping
-from coatcheck.secrets.deadline import Deadline
+from coatcheck.platform.http_client import Deadline, HttpClient, HttpFailure, tls_context
 from coatcheck.secrets.vault_login import AppRoleLogin
 
 _READY_SECONDS = 30.0
@@ -125,17 +123,17 @@ class EmbeddedVault:
         Raises:
             EmbeddedVaultError: OpenBao refused or did not answer.
         """
-        return await asyncio.to_thread(self._call, work)
-
-    def _call[V](self, work: Callable[[Any], V]) -> V:
-        with deadline_session(None, 1) as session, keeping(Deadline(_READY_SECONDS, 16 << 20)):
-            client = hvac.Client(  # type: ignore[no-untyped-call]
-                url=self.url, token=self.root_token, cert=(), verify=True, proxies={}, session=session
-            )
-            try:
-                return work(client)
-            except (VaultError, RequestException) as exc:
-                problem = type(exc).__name__
+        http = HttpClient(tls_context(None))
+        session = http.for_threads(Deadline(_READY_SECONDS, 16 << 20))
+        client = hvac.Client(  # type: ignore[no-untyped-call]
+            url=self.url, token=self.root_token, cert=(), verify=True, session=session
+        )
+        try:
+            return await asyncio.to_thread(work, client)
+        except (VaultError, HttpFailure) as exc:
+            problem = type(exc).__name__
+        finally:
+            await http.close()
         raise EmbeddedVaultError(f"the embedded OpenBao refused or did not answer: {problem}")
 
     async def _take_over(self) -> None:

@@ -1,8 +1,9 @@
 """Secrets from Vault or OpenBao, KV version 2, by hvac: `vault:mount/path#field`.
 
-A read blocks a thread, so threads are what a stalled server could use up. It cannot: a version of a path has
-at most one read under way; each read ends with its deadline, thread included (see `bounded_http`); and a path
-whose last read failed is read by a few threads set apart, until it succeeds.
+hvac blocks a thread, so threads are what a stalled server could use up. It cannot: a version of a path has at
+most one read under way; each read ends with its deadline, thread included (`platform/http_client.py`, whose
+exchanges run on the store's own loop); and a path whose last read failed is read by a few threads set apart,
+until it succeeds.
 """
 
 import asyncio
@@ -19,13 +20,12 @@ from urllib.parse import urlsplit
 import hvac
 
 from coatcheck.decision.policy import SecretRef
+from coatcheck.platform.http_client import Deadline, HttpClient, tls_context
 from coatcheck.secrets import Secret, SecretMissing, SecretUnavailable
-from coatcheck.secrets.bounded_http import deadline_session
 from coatcheck.secrets.breaker import Breaker
-from coatcheck.secrets.deadline import Deadline
 from coatcheck.secrets.flights import Flights
 from coatcheck.secrets.vault_errors import VaultBusy, VaultDenied, VaultUnreachable, ask
-from coatcheck.secrets.vault_login import Login, VaultToken, mapping
+from coatcheck.secrets.vault_login import Connect, Login, VaultToken, mapping
 from coatcheck.secrets.vault_token import TokenKeeper
 
 _NEWEST = 0
@@ -91,8 +91,8 @@ class VaultStore:
 
     def __init__(self, config: VaultConfig) -> None:
         self._config = config
-        self._session = deadline_session(config.ca_file, config.threads + 2)
-        self._tokens = TokenKeeper(self._connect, config.login, seconds=config.timeout_seconds)
+        self._http = HttpClient(tls_context(config.ca_file), config.threads + 2)
+        self._tokens = TokenKeeper(self._within, config.login, seconds=config.timeout_seconds)
         apart = max(1, config.threads // 4)
         self._threads = ThreadPoolExecutor(config.threads - apart, thread_name_prefix="vault-read")
         self._threads_apart = ThreadPoolExecutor(apart, thread_name_prefix="vault-retry")
@@ -155,7 +155,7 @@ class VaultStore:
         await self._tokens.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._threads_apart.shutdown(wait=False, cancel_futures=True)
-        self._session.close()
+        await self._http.close()
 
     async def _read(self, key: tuple[str, str], version: int) -> _Entry:
         for breaker, what in ((self._failing.get(key), "/".join(key)), (self._server, "Vault")):
@@ -190,24 +190,19 @@ class VaultStore:
     ) -> _Entry:
         mount, path = key
         threads = self._threads_apart if key in self._failing else self._threads
-        client = self._connect(token.value)
-        work: Callable[[], _Entry] = lambda: _read_kv2(client, mount, path, version)  # noqa: E731
+        connect = self._within(deadline)
+        work: Callable[[], _Entry] = lambda: _read_kv2(connect(token.value), mount, path, version)  # noqa: E731
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(threads, ask, deadline, f"read {mount}/{path} from Vault", work)
 
-    def _connect(self, token: str) -> hvac.Client:
-        # Every argument that is None would be read from the environment or ~/.vault-token.
-        return hvac.Client(  # type: ignore[no-untyped-call]
-            url=self._config.url,
-            token=token,
-            cert=(),
-            verify=self._session.verify,
-            timeout=self._config.timeout_seconds,
-            proxies={},
-            allow_redirects=False,
-            session=self._session,
+    def _within(self, deadline: Deadline) -> Connect:
+        """What makes clients whose exchanges keep the deadline, all together."""
+        session = self._http.for_threads(deadline)
+        # An argument that is None would be read from the environment or ~/.vault-token.
+        return lambda token: hvac.Client(  # type: ignore[no-untyped-call]
+            url=self._config.url, token=token, cert=(), verify=True, session=session,
             namespace=self._config.namespace,
-        )
+        )  # fmt: skip
 
     def _breaker(self) -> Breaker:
         return Breaker(self._config.breaker_threshold, self._config.breaker_seconds)
@@ -229,7 +224,7 @@ def _read_kv2(client: hvac.Client, mount: str, path: str, version: int) -> _Entr
 
     Raises:
         SecretUnavailable: the answer has another form, or is a redirect.
-        hvac.exceptions.VaultError, requests.RequestException: see `vault_errors`.
+        hvac.exceptions.VaultError, HttpFailure: see `vault_errors`.
     """
     try:
         answer = client.secrets.kv.v2.read_secret_version(

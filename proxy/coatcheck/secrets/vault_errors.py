@@ -1,17 +1,15 @@
-"""Every way in which hvac, requests and Vault can fail, in the store's three words.
+"""Every way in which hvac, HTTP and Vault can fail, in the store's three words.
 
-Foreign exceptions stop here: hvac's carry the response body and requests' carry the request with our
-token in its head, so nothing of them (not even as `__context__`) goes further than their kind.
+Foreign exceptions stop here: hvac's carry the response body, so nothing of them (not even as `__context__`)
+goes further than their kind.
 """
 
 from collections.abc import Callable
 
 import hvac.exceptions as vault
-import requests.exceptions as http
 
+from coatcheck.platform.http_client import Deadline, Failure, HttpFailure
 from coatcheck.secrets import SecretMissing, SecretUnavailable
-from coatcheck.secrets.bounded_http import keeping
-from coatcheck.secrets.deadline import Deadline
 
 
 class VaultDenied(SecretUnavailable):
@@ -42,24 +40,19 @@ def ask[V](deadline: Deadline, doing: str, work: Callable[[], V]) -> V:
         raise VaultBusy(f"cannot {doing}: no thread was free in time")
     failure: SecretUnavailable
     try:
-        with keeping(deadline):
-            return work()
+        return work()
     except SecretUnavailable as refusal:
         failure = refusal
     except Exception as exc:  # noqa: BLE001 (fail closed)
-        failure = explain(exc, deadline, doing)
+        failure = explain(exc, doing)
     raise failure  # outside of the handler, so that it has no context
 
 
-def explain(exc: Exception, deadline: Deadline, doing: str) -> SecretUnavailable:
+def explain(exc: Exception, doing: str) -> SecretUnavailable:
     """What happened, why, what to do next; without a word of the answer."""
-    if deadline.spent == "bytes":
-        return SecretUnavailable(f"cannot {doing}: the answer is larger than a secret may be")
-    if deadline.spent == "time" or isinstance(exc, http.Timeout) or deadline.left() <= 0:
-        kind = SecretUnavailable if deadline.connected else VaultUnreachable
-        waiting = "its answer was not complete" if deadline.connected else "no connection stood"
-        return kind(f"cannot {doing}: {waiting} within the time limit")
     match exc:
+        case HttpFailure():
+            return _of_http(exc, doing)
         case vault.InvalidPath():
             return SecretMissing(f"cannot {doing}: not found (404); the mount must be KV version 2")
         case vault.Forbidden() | vault.Unauthorized():
@@ -72,13 +65,23 @@ def explain(exc: Exception, deadline: Deadline, doing: str) -> SecretUnavailable
             return SecretUnavailable(f"cannot {doing}: the server calls the request invalid (400)")
         case vault.VaultError():
             return SecretUnavailable(f"cannot {doing}: the server failed ({type(exc).__name__})")
-        case http.SSLError():
-            return VaultUnreachable(
-                f"cannot {doing}: the server did not prove its identity by TLS; check CA file and name"
-            )
-        case http.ConnectionError() if not deadline.connected:
-            return VaultUnreachable(f"cannot {doing}: the server cannot be reached")
-        case http.RequestException():
-            return SecretUnavailable(f"cannot {doing}: the connection failed ({type(exc).__name__})")
         case _:
             return SecretUnavailable(f"cannot {doing}: the answer is unreadable ({type(exc).__name__})")
+
+
+def _of_http(exc: HttpFailure, doing: str) -> SecretUnavailable:
+    kind = SecretUnavailable if exc.connected else VaultUnreachable
+    match exc.failure:
+        case Failure.SIZE:
+            return kind(f"cannot {doing}: the answer is larger than a secret may be")
+        case Failure.TIME:
+            waiting = "its answer was not complete" if exc.connected else "no connection stood"
+            return kind(f"cannot {doing}: {waiting} within the time limit")
+        case Failure.TLS:
+            return kind(
+                f"cannot {doing}: the server did not prove its identity by TLS; check CA file and name"
+            )
+        case Failure.CONNECTION if not exc.connected:
+            return kind(f"cannot {doing}: the server cannot be reached")
+        case _:
+            return kind(f"cannot {doing}: the connection failed: {exc}")

@@ -87,11 +87,11 @@ type Connect = Callable[[str], hvac.Client]
 
 
 def log_in(connect: Connect, login: Login) -> VaultToken:
-    """Log in by the configured method. Blocks; keeps the running deadline.
+    """Log in by the configured method. Blocks.
 
     Raises:
         SecretUnavailable: the login material cannot be read.
-        hvac.exceptions.VaultError, requests.RequestException: Vault refused, or cannot be reached.
+        hvac.exceptions.VaultError, HttpFailure: Vault refused, or cannot be reached.
     """
     match login:
         case TokenLogin():

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from coatcheck.platform.http_client import Deadline
 from coatcheck.secrets import SecretUnavailable
-from coatcheck.secrets.deadline import Deadline
 from coatcheck.secrets.flights import Flights
 from coatcheck.secrets.vault_errors import VaultDenied, ask
 from coatcheck.secrets.vault_login import Connect, Login, VaultToken, log_in, renew
@@ -33,8 +33,8 @@ policy allows must not make a new token with every request."""
 class TokenKeeper:
     """Gives the current token. Belongs to one event loop."""
 
-    def __init__(self, connect: Connect, login: Login, *, seconds: float) -> None:
-        self._connect = connect
+    def __init__(self, within: Callable[[Deadline], Connect], login: Login, *, seconds: float) -> None:
+        self._within = within
         self._login = login
         self._seconds = seconds
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="vault-login")  # one login, one renewal
@@ -77,7 +77,7 @@ class TokenKeeper:
         if token is not None and token.ours:
             try:
                 await self._run(
-                    lambda: self._connect(token.value).auth.token.revoke_self(), "end our token", 1.0
+                    lambda connect: connect(token.value).auth.token.revoke_self(), "end our token", 1.0
                 )
             except SecretUnavailable as failure:
                 _log.warning("our Vault token was left to expire: %s", failure)
@@ -87,7 +87,7 @@ class TokenKeeper:
         if denied is not None and time.monotonic() - denied.obtained_at < _TRUSTED_SECONDS:
             try:
                 await self._run(
-                    lambda: self._connect(denied.value).auth.token.lookup_self(), "look at our own token"
+                    lambda connect: connect(denied.value).auth.token.lookup_self(), "look at our own token"
                 )
                 return denied
             except VaultDenied:
@@ -97,7 +97,7 @@ class TokenKeeper:
         if wait > 0:
             raise SecretUnavailable(f"the last login to Vault failed; the next is tried in {wait:.0f} s")
         try:
-            token = await self._run(lambda: log_in(self._connect, self._login), "log in")
+            token = await self._run(lambda connect: log_in(connect, self._login), "log in")
         except SecretUnavailable as failure:
             first, last = _BACKOFF_SECONDS
             self._backoff = min(last, self._backoff * 2 or first)
@@ -111,7 +111,7 @@ class TokenKeeper:
 
     async def _renew(self, token: VaultToken) -> VaultToken:
         if token.renewable:
-            renewed = await self._run(lambda: renew(self._connect, token), "renew our token")
+            renewed = await self._run(lambda connect: renew(connect, token), "renew our token")
             # Close to its maximum age Vault grants less and less: start over while the token still works.
             if renewed is not None and renewed.ttl * 2 >= self._first_ttl:
                 self._keep(renewed)
@@ -145,7 +145,8 @@ class TokenKeeper:
                 self._renew_in(min(30.0, max(1.0, left / 4)))
             raise
 
-    async def _run[V](self, work: Callable[[], V], doing: str, seconds: float | None = None) -> V:
+    async def _run[V](self, work: Callable[[Connect], V], doing: str, seconds: float | None = None) -> V:
         deadline = Deadline(seconds or self._seconds, _ANSWER_BYTES)
+        connect = self._within(deadline)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, ask, deadline, doing, work)
+        return await loop.run_in_executor(self._threads, ask, deadline, doing, lambda: work(connect))

@@ -16,10 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from queue import Empty, Full, Queue
 from typing import Final
-from urllib.parse import urlsplit
 
+from coatcheck.platform.http_client import Deadline, HttpClient, HttpFailure, tls_context
 from coatcheck.platform.private_files import PrivateFileError, read_private
-from coatcheck.telemetry.bounded_post import Post, Unanswered
 from coatcheck.telemetry.event_table import TABLE, Delivered
 from coatcheck.telemetry.events import Event
 
@@ -31,6 +30,10 @@ the log."""
 PAUSES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 """Seconds between tries: a receiver that restarts takes less than the minute that these are together."""
 LEAST_SECRET: Final = 16
+ANSWER_SECONDS: Final = 10.0
+"""From looking the receiver up to its answer's last byte."""
+MAX_ANSWER: Final = 64 * 1024
+"""Bytes that are read of an answer; only its status counts."""
 
 
 def signature(secret: bytes, at: int, body: bytes) -> str:
@@ -49,10 +52,9 @@ class Webhook:
 
     def __init__(self, url: str, secret_file: Path, ca_file: Path | None = None) -> None:
         """`secret_file` is read for each event, so that it can be rotated; only its owner may read it."""
-        parts = urlsplit(url)
-        self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self._url = url
         self._secret_file = secret_file
-        self._post = Post(url, ca_file)
+        self._http = HttpClient(tls_context(ca_file, machine=True))
         # A request that waits for a yes has two minutes: news of sandboxes must not hold its question up.
         self._lines = {each: _Line(self._try) for each in TABLE if delivers(each)}
 
@@ -88,9 +90,10 @@ class Webhook:
             "Coatcheck-Event": _delivered(event).name,
             "Coatcheck-Signature": signature(secret, at, body),
         }
+        deadline = Deadline(ANSWER_SECONDS, MAX_ANSWER)
         try:
-            answer = self._post(self._target, body, headers)
-        except Unanswered as why:
+            answer = self._http.exchange_once(deadline, "POST", self._url, headers, body, cut=True)
+        except HttpFailure as why:
             return str(why)
         return "" if 200 <= answer.status < 300 else f"status {answer.status}"
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.telemetry import bounded_post
 from coatcheck.telemetry import webhook as module
 from coatcheck.telemetry.events import ApprovalChange
 from coatcheck.telemetry.webhook import WAITING, Webhook, signature
@@ -146,7 +145,7 @@ def test_a_receiver_that_drips_holds_the_next_question_up_for_a_bounded_time(
     receiver: Receiver, hook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of its bytes is in time; a request that waits for a yes is over after two minutes."""
-    monkeypatch.setattr(bounded_post, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.2)
     receiver.answers = [DRIPS] * 4
     hook.start()
     hook.put(APPROVAL)

@@ -10,8 +10,7 @@ import hmac
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl, urlencode
@@ -31,7 +30,7 @@ MAX_PENDING: Final = 256
 MAX_OF_ADDRESS: Final = 20
 """Within PENDING_SECONDS; a few people behind one address, who try again."""
 MAX_WAITING: Final = 8
-"""For the one thread that talks to the provider: a slow one costs 10 s each."""
+"""Logins whose turn it is to ask the provider, one after the other: a slow one costs 10 s each."""
 _MAX_FIELDS: Final = 20
 
 
@@ -66,7 +65,7 @@ class OpenIdLogins:
         self.client = client
         self._now = now
         self._provider = OpenIdProvider(client)
-        self._thread = ThreadPoolExecutor(1, "control-oidc")
+        self._turn = asyncio.Lock()
         self._waiting = 0
         self._pending: OrderedDict[bytes, _Pending] = OrderedDict()
         """By the digest of the state, the oldest first."""
@@ -125,9 +124,8 @@ class OpenIdLogins:
             raise OpenIdRefused(reason, str(person))
         return callers[0], person
 
-    def close(self) -> None:
-        self._thread.shutdown(wait=True, cancel_futures=True)
-        self._provider.close()
+    async def close(self) -> None:
+        await self._provider.close()
 
     def _make_room(self, address: str) -> None:
         while self._pending and next(iter(self._pending.values())).until <= self._now():
@@ -137,12 +135,13 @@ class OpenIdLogins:
         if of_address >= MAX_OF_ADDRESS or len(self._pending) >= MAX_PENDING:
             raise OpenIdRefused(OpenIdRefusal.BUSY, "too many logins were begun")
 
-    async def _run[T](self, work: Callable[[], T]) -> T:
+    async def _run[T](self, work: Callable[[], Awaitable[T]]) -> T:
         if self._waiting >= MAX_WAITING:
             raise OpenIdRefused(OpenIdRefusal.BUSY, "too many wait for the provider")
         self._waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+            async with self._turn:
+                return await work()
         finally:
             self._waiting -= 1
 

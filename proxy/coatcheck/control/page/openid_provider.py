@@ -1,26 +1,25 @@
 """Talking to the OpenID provider: what it says of itself, its keys, and a code for an ID token.
 
-Over verified TLS only, never where a redirect leads, each answer within a deadline and a size. Blocks:
-`openid_login` has one thread for it, so that nothing else of the control API waits.
+Over verified TLS only, never where a redirect leads, each answer within a deadline and a size
+(`platform/http_client.py`).
 """
 
+import base64
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote_plus
+from urllib.parse import quote_plus, urlencode
 
 import jwt
-import requests
 
 from coatcheck.control.page.id_token import Expected, Identity, key_id, verify
 from coatcheck.control.page.openid_refusal import OpenIdRefusal, OpenIdRefused
+from coatcheck.platform.http_client import Deadline, HttpClient, HttpFailure, tls_context
 from coatcheck.platform.jwks import parse_jwks
 from coatcheck.platform.private_files import PrivateFileError, read_private
 from coatcheck.platform.web_url import is_web_url
-from coatcheck.secrets.bounded_http import deadline_session, keeping
-from coatcheck.secrets.deadline import Deadline
 from coatcheck.settings.page import OidcClient
 
 SECONDS: Final = 10.0
@@ -58,13 +57,13 @@ class Grant:
 class _Kept[V]:
     """A value read from the provider: believed for FRESH_SECONDS, read again no sooner than PAUSE_SECONDS."""
 
-    def __init__(self, read: Callable[[], V], now: Callable[[], float]) -> None:
+    def __init__(self, read: Callable[[Deadline], Awaitable[V]], now: Callable[[], float]) -> None:
         self._read = read
         self._now = now
         self._value: V | None = None
         self._tried = self._had = float("-inf")
 
-    def get(self, holds: Callable[[V], bool] = lambda _: True) -> V:
+    async def get(self, deadline: Deadline, holds: Callable[[V], bool] = lambda _: True) -> V:
         """The value; read anew when it is old, or does not hold what is looked for."""
         now = self._now()
         if self._value is not None and now - self._had < FRESH_SECONDS:
@@ -73,43 +72,42 @@ class _Kept[V]:
         elif now - self._tried < PAUSE_SECONDS:
             raise OpenIdRefused(OpenIdRefusal.PROVIDER, "it failed a moment ago")
         self._tried = now
-        self._value, self._had = self._read(), now
+        self._value, self._had = await self._read(deadline), now
         return self._value
 
 
 class OpenIdProvider:
-    """Belongs to one thread. Raises OpenIdRefused."""
+    """Belongs to one loop, and to one asker at a time. Raises OpenIdRefused."""
 
     def __init__(self, client: OidcClient, now: Callable[[], float] = time.monotonic) -> None:
         """OSError when the CA file cannot be read."""
         self._client = client
-        self._session = deadline_session(client.ca_file, 1)
+        self._http = HttpClient(tls_context(client.ca_file))
         self._discovery = _Kept(self._discover, now)
         self._keys = _Kept(self._read_keys, now)
 
-    def discovery(self) -> Discovery:
-        with keeping(Deadline(SECONDS, MAX_BYTES)):
-            return self._discovery.get()
+    async def discovery(self) -> Discovery:
+        return await self._discovery.get(Deadline(SECONDS, MAX_BYTES))
 
-    def person(self, grant: Grant, expected: Expected) -> Identity:
+    async def person(self, grant: Grant, expected: Expected) -> Identity:
         """Who logged in. The access token that comes along is dropped."""
-        with keeping(Deadline(SECONDS, MAX_BYTES)):
-            token = self._exchange(grant, self._discovery.get())
-            kid = key_id(token)
-            key = self._keys.get(lambda keys: kid in keys).get(kid)
+        deadline = Deadline(SECONDS, MAX_BYTES)
+        token = await self._exchange(deadline, grant, await self._discovery.get(deadline))
+        kid = key_id(token)
+        key = (await self._keys.get(deadline, lambda keys: kid in keys)).get(kid)
         if key is None:
             raise OpenIdRefused(
                 OpenIdRefusal.TOKEN, "it is signed with a key that the provider does not list"
             )
         return verify(token, key, expected)
 
-    def close(self) -> None:
-        self._session.close()
+    async def close(self) -> None:
+        await self._http.close()
 
     # --- what is read ----------------------------------------------------------------------------------
 
-    def _discover(self) -> Discovery:
-        _, said = self._ask("GET", self._client.issuer.rstrip("/") + _WELL_KNOWN)
+    async def _discover(self, deadline: Deadline) -> Discovery:
+        _, said = await self._ask(deadline, "GET", self._client.issuer.rstrip("/") + _WELL_KNOWN)
         if said.get("issuer") != self._client.issuer:
             raise OpenIdRefused(
                 OpenIdRefusal.PROVIDER, "its discovery document is of another issuer than page_oidc_issuer"
@@ -123,21 +121,21 @@ class OpenIdProvider:
         in_body = "client_secret_basic" not in ways and "client_secret_post" in ways
         return Discovery(authorization, token, keys, scopes, in_body)
 
-    def _read_keys(self) -> dict[str, jwt.PyJWK]:
-        _, content = self._fetch("GET", self._discovery.get().jwks_uri)
+    async def _read_keys(self, deadline: Deadline) -> dict[str, jwt.PyJWK]:
+        _, content = await self._fetch(deadline, "GET", (await self._discovery.get(deadline)).jwks_uri)
         try:
             return parse_jwks(content)
         except (ValueError, RecursionError) as error:
             raise OpenIdRefused(OpenIdRefusal.PROVIDER, f"its keys: {error}") from None
 
-    def _exchange(self, grant: Grant, known: Discovery) -> str:
+    async def _exchange(self, deadline: Deadline, grant: Grant, known: Discovery) -> str:
         form = {
             "grant_type": "authorization_code",
             "code": grant.code,
             "redirect_uri": grant.redirect_uri,
             "code_verifier": grant.verifier,
         }
-        basic = None
+        headers = {}
         if self._client.secret_file is not None:
             try:
                 secret = read_private(self._client.secret_file).strip().decode()
@@ -146,10 +144,13 @@ class OpenIdProvider:
             if known.secret_in_body:
                 form["client_secret"] = secret
             else:  # RFC 6749 2.3.1: each in the form's encoding first
-                basic = (quote_plus(self._client.client_id), quote_plus(secret))
-        if basic is None:
+                pair = f"{quote_plus(self._client.client_id)}:{quote_plus(secret)}"
+                headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
+        if not headers:
             form["client_id"] = self._client.client_id
-        status, said = self._ask("POST", known.token_endpoint, form, basic)
+        headers["Content-Type"] = "application/x-www-form-urlencoded"
+        body = urlencode(form).encode()
+        status, said = await self._ask(deadline, "POST", known.token_endpoint, headers, body)
         if status == 200:
             return str(said.get("id_token", ""))
         match said.get("error"):
@@ -161,14 +162,15 @@ class OpenIdProvider:
 
     # --- the wire --------------------------------------------------------------------------------------
 
-    def _ask(
+    async def _ask(
         self,
+        deadline: Deadline,
         method: str,
         url: str,
-        form: dict[str, str] | None = None,
-        basic: tuple[str, str] | None = None,
+        headers: dict[str, str] | None = None,
+        body: bytes = b"",
     ) -> tuple[int, dict[str, Any]]:
-        status, content = self._fetch(method, url, form, basic)
+        status, content = await self._fetch(deadline, method, url, headers, body)
         try:
             said = json.loads(content)
         except (ValueError, RecursionError):
@@ -177,28 +179,23 @@ class OpenIdProvider:
             raise OpenIdRefused(OpenIdRefusal.PROVIDER, f"{method} {url}: no JSON object")
         return status, said
 
-    def _fetch(
+    async def _fetch(
         self,
+        deadline: Deadline,
         method: str,
         url: str,
-        form: dict[str, str] | None = None,
-        basic: tuple[str, str] | None = None,
+        headers: dict[str, str] | None = None,
+        body: bytes = b"",
     ) -> tuple[int, bytes]:
+        headers = {"Accept": "application/json"} | (headers or {})
         try:
-            answer = self._session.request(
-                method,
-                url,
-                data=form,
-                auth=basic,
-                headers={"Accept": "application/json"},
-                allow_redirects=False,
-            )
-        except (requests.RequestException, OSError, ValueError) as error:
-            raise OpenIdRefused(OpenIdRefusal.PROVIDER, f"{method} {url}: {type(error).__name__}") from None
+            answer = await self._http.exchange(deadline, method, url, headers, body)
+        except HttpFailure as failure:
+            raise OpenIdRefused(OpenIdRefusal.PROVIDER, f"{method} {url}: {failure}") from None
         # The token endpoint says with 400 and 401 what is wrong (RFC 6749 5.2).
-        if answer.status_code != 200 and (method == "GET" or answer.status_code not in (400, 401)):
-            raise OpenIdRefused(OpenIdRefusal.PROVIDER, f"{method} {url}: status {answer.status_code}")
-        return answer.status_code, answer.content
+        if answer.status != 200 and (method == "GET" or answer.status not in (400, 401)):
+            raise OpenIdRefused(OpenIdRefusal.PROVIDER, f"{method} {url}: status {answer.status}")
+        return answer.status, answer.body
 
 
 def _address(place: object) -> str:

@@ -4,14 +4,16 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
+from coatcheck.platform.http_client import Deadline, HttpClient, HttpFailure, tls_context
 from coatcheck.platform.private_files import PrivateFileError, read_private
-from coatcheck.telemetry.bounded_post import Post, Unanswered
 
 MAX_PAUSE: Final = 30.0
 """Seconds: the longest `Retry-After` that is heeded. Meanwhile the queue fills, and is bounded itself."""
 MAX_HEADERS: Final = 16
+ANSWER_SECONDS: Final = 10.0
+"""From looking the collector up to its answer's last byte."""
+MAX_ANSWER: Final = 64 * 1024
 RETRYABLE: Final = frozenset({429, 502, 503, 504})
 """OTLP 1.x, "Failures": these may be sent again, others must not."""
 _HEADER: Final = re.compile(r"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,64}):[ \t]*([\x20-\x7e]{0,4096}?)[ \t]*")
@@ -54,24 +56,31 @@ class Collector:
     def __init__(self, endpoint: str, headers_file: Path | None, ca_file: Path | None) -> None:
         """`endpoint` is the base: `/v1/traces` and `/v1/logs` are added. `headers_file` is read for each
         batch, so that a token can be rotated; only its owner may read it. OSError for a bad `ca_file`."""
-        self._base = urlsplit(endpoint).path.rstrip("/")
+        self._base = endpoint.rstrip("/")
         self._headers_file = headers_file
-        self._post = Post(endpoint, ca_file)
+        self._http = HttpClient(tls_context(ca_file, machine=True))
 
     def send(self, signal: str, body: bytes) -> Answer:
-        """POST `body`. Never raises, and is as bounded as `bounded_post`."""
+        """POST `body`. Never raises, and takes no longer than ANSWER_SECONDS."""
         try:
             more = headers(read_private(self._headers_file).decode()) if self._headers_file else {}
         except (PrivateFileError, ValueError) as error:
             return Answer(f"otel_headers_file cannot be used: {error}", again_after=1.0)
         try:
             kind = {"Content-Type": "application/x-protobuf"}
-            answer = self._post(f"{self._base}/v1/{signal}", body, more | kind)
-        except Unanswered as why:
+            answer = self._http.exchange_once(
+                Deadline(ANSWER_SECONDS, MAX_ANSWER),
+                "POST",
+                f"{self._base}/v1/{signal}",
+                more | kind,
+                body,
+                cut=True,
+            )
+        except HttpFailure as why:
             return Answer(str(why), again_after=1.0)
         if 200 <= answer.status < 300:
             return Answer(body=answer.body)
-        again = _pause(answer.retry_after) if answer.status in RETRYABLE else None
+        again = _pause(answer.headers.get("Retry-After")) if answer.status in RETRYABLE else None
         return Answer(f"status {answer.status}", again)
 
 

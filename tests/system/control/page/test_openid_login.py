@@ -292,7 +292,7 @@ async def test_logins_that_are_begun_are_few_and_short(
     with pytest.raises(OpenIdRefused, match="not_begun"):
         await logins.finish(back, first.cookie, lambda: pytest.fail("nobody is looked up"))
     await logins.begin("http://localhost/page/oidc/callback", "10.0.0.1")
-    logins.close()
+    await logins.close()
 
 
 def hangs(handler: BaseHTTPRequestHandler) -> bool:
@@ -304,7 +304,7 @@ def hangs(handler: BaseHTTPRequestHandler) -> bool:
 async def test_a_provider_that_hangs_holds_few_and_nobody_else(
     provider: Provider, upstream_tls: UpstreamTls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One thread and a short queue; the loop goes on."""
+    """One at a time, and a short queue; the loop goes on."""
     monkeypatch.setattr(openid_login, "MAX_WAITING", 2)
     monkeypatch.setattr("coatcheck.control.page.openid_provider.SECONDS", 1.0)
     monkeypatch.setattr("coatcheck.control.page.openid_provider.PAUSE_SECONDS", 60.0)
@@ -315,7 +315,7 @@ async def test_a_provider_that_hangs_holds_few_and_nobody_else(
     reasons = [str(each.reason) for each in refused if isinstance(each, OpenIdRefused)]
     assert reasons == ["provider", "provider", "busy"]
     assert len(provider.asked) == 1
-    logins.close()
+    await logins.close()
 
 
 def test_roots_that_cannot_be_read_are_said_at_the_start(tmp_path: Path) -> None:

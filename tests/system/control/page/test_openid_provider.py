@@ -1,7 +1,7 @@
 """The provider is read over verified TLS, within bounds, and no more often than need be."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -37,82 +37,90 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def reader(provider: Provider, upstream_tls: UpstreamTls, clock: Clock) -> Iterator[OpenIdProvider]:
+async def reader(
+    provider: Provider, upstream_tls: UpstreamTls, clock: Clock
+) -> AsyncIterator[OpenIdProvider]:
     made = OpenIdProvider(OidcClient(provider.issuer, CLIENT, None, upstream_tls.ca), clock)
     yield made
-    made.close()
+    await made.close()
 
 
-def person(reader: OpenIdProvider, provider: Provider, verifier: str = VERIFIER, code: str = "c") -> str:
+async def person(
+    reader: OpenIdProvider, provider: Provider, verifier: str = VERIFIER, code: str = "c"
+) -> str:
     provider.codes["c"] = {"nonce": NONCE, "redirect_uri": BACK, "code_challenge": CHALLENGE}
     return str(
-        reader.person(Grant(code, BACK, verifier), Expected(provider.issuer, CLIENT, NONCE, time.time()))
+        await reader.person(
+            Grant(code, BACK, verifier), Expected(provider.issuer, CLIENT, NONCE, time.time())
+        )
     )
 
 
-def refusal(reader: OpenIdProvider, provider: Provider, **more: str) -> str:
+async def refusal(reader: OpenIdProvider, provider: Provider, **more: str) -> str:
     with pytest.raises(OpenIdRefused) as refused:
-        person(reader, provider, **more)
+        await person(reader, provider, **more)
     return str(refused.value.reason)
 
 
-def test_a_code_becomes_a_person(reader: OpenIdProvider, provider: Provider) -> None:
+async def test_a_code_becomes_a_person(reader: OpenIdProvider, provider: Provider) -> None:
     """Discovery and keys are read once for several logins; signed by EC or RSA."""
     provider.keys["rsa"] = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     for signing in ("first", "rsa"):
         provider.signing = signing
-        assert person(reader, provider) == "subject u-1, email ada@example.com"
+        assert await person(reader, provider) == "subject u-1, email ada@example.com"
     assert [each for each in provider.asked if each.startswith("GET")] == [
         "GET /.well-known/openid-configuration",
         "GET /keys",
     ]
 
 
-def test_a_code_counts_once_and_only_with_its_verifier(reader: OpenIdProvider, provider: Provider) -> None:
+async def test_a_code_counts_once_and_only_with_its_verifier(
+    reader: OpenIdProvider, provider: Provider
+) -> None:
     """Whoever sees a code has not what it was begun with (PKCE)."""
-    assert refusal(reader, provider, verifier="w" * 43) == "code"
-    assert person(reader, provider)
-    assert refusal(reader, provider, code="gone") == "code"
+    assert await refusal(reader, provider, verifier="w" * 43) == "code"
+    assert await person(reader, provider)
+    assert await refusal(reader, provider, code="gone") == "code"
 
 
 @pytest.mark.parametrize("way", ["client_secret_basic", "client_secret_post"])
-def test_a_client_with_a_secret_shows_it_as_the_provider_wants_it(
+async def test_a_client_with_a_secret_shows_it_as_the_provider_wants_it(
     provider: Provider, upstream_tls: UpstreamTls, tmp_path: Path, way: str
 ) -> None:
     """It is read anew for each login; one that others may read is not used."""
     provider.secret, file = "s:e c+r%t", tmp_path / "secret"
     provider.document = {"token_endpoint_auth_methods_supported": [way]}
     reader = OpenIdProvider(OidcClient(provider.issuer, CLIENT, file, upstream_tls.ca))
-    assert refusal(reader, provider) == "client"
+    assert await refusal(reader, provider) == "client"
     file.write_text("wrong\n")
     file.chmod(0o600)
-    assert refusal(reader, provider) == "client"
+    assert await refusal(reader, provider) == "client"
     file.write_text("s:e c+r%t\n")
-    assert person(reader, provider)
+    assert await person(reader, provider)
     file.chmod(0o644)
-    assert refusal(reader, provider) == "client"
-    reader.close()
+    assert await refusal(reader, provider) == "client"
+    await reader.close()
 
 
-def test_a_new_key_is_found_and_an_old_one_dies(
+async def test_a_new_key_is_found_and_an_old_one_dies(
     reader: OpenIdProvider, provider: Provider, clock: Clock
 ) -> None:
     """An unknown key makes us look once in PAUSE_SECONDS; one that was taken away dies with FRESH_SECONDS."""
-    assert person(reader, provider)
+    assert await person(reader, provider)
     provider.keys["second"] = ec.generate_private_key(ec.SECP256R1())
     provider.signing = "second"
-    assert refusal(reader, provider) == "token"
+    assert await refusal(reader, provider) == "token"
     clock.at += PAUSE_SECONDS
-    assert person(reader, provider)
+    assert await person(reader, provider)
     stolen = provider.keys.pop("first")
     provider.signing = "second"
-    assert person(reader, provider)
+    assert await person(reader, provider)
     clock.at += FRESH_SECONDS
     provider.forge = lambda claims: jwt.encode(claims, stolen, "ES256", headers={"kid": "first"})
-    assert refusal(reader, provider) == "token"
+    assert await refusal(reader, provider) == "token"
     count = provider.asked.count("GET /keys")
     for _ in range(3):
-        assert refusal(reader, provider) == "token"
+        assert await refusal(reader, provider) == "token"
     assert provider.asked.count("GET /keys") == count
 
 
@@ -156,14 +164,14 @@ def failing(handler: BaseHTTPRequestHandler) -> bool:
 
 @pytest.mark.parametrize("path", ["/.well-known/openid-configuration", "/keys", "/token"])
 @pytest.mark.parametrize("instead", [huge, dripping, elsewhere, nonsense, failing])
-def test_a_provider_that_misbehaves_ends_the_login_and_nothing_else(
+async def test_a_provider_that_misbehaves_ends_the_login_and_nothing_else(
     reader: OpenIdProvider, provider: Provider, monkeypatch: pytest.MonkeyPatch, path: str, instead: Break
 ) -> None:
     """Slow, huge, leading elsewhere, or saying what is no answer. No redirect is followed."""
     if instead is dripping:
         monkeypatch.setattr(openid_provider, "SECONDS", 1.0)
     provider.breaks[path] = instead
-    assert refusal(reader, provider) == "provider"
+    assert await refusal(reader, provider) == "provider"
     assert not any("elsewhere" in each for each in provider.asked)
 
 
@@ -179,18 +187,18 @@ def test_a_provider_that_misbehaves_ends_the_login_and_nothing_else(
     ],
     ids=str,
 )
-def test_a_discovery_document_of_others_or_in_the_clear_is_refused(
+async def test_a_discovery_document_of_others_or_in_the_clear_is_refused(
     reader: OpenIdProvider, provider: Provider, document: dict[str, object], clock: Clock
 ) -> None:
     """And asked for again only after a pause, however many people press the button."""
     provider.document = document
     for _ in range(3):
         with pytest.raises(OpenIdRefused, match="provider"):
-            reader.discovery()
+            await reader.discovery()
     assert len(provider.asked) == 1
     provider.document = {"scopes_supported": ["openid"]}
     clock.at += PAUSE_SECONDS
-    assert reader.discovery().scopes == "openid"
+    assert (await reader.discovery()).scopes == "openid"
 
 
 @pytest.fixture
@@ -200,11 +208,11 @@ def other_ca(tmp_path: Path) -> Path:
     return tmp_path / "ca.pem"
 
 
-def test_nobody_else_is_the_provider(provider: Provider, other_ca: Path) -> None:
+async def test_nobody_else_is_the_provider(provider: Provider, other_ca: Path) -> None:
     """TLS is verified: a certificate of another CA, and a port where nobody listens."""
     for issuer in (provider.issuer, "https://localhost:1"):
         reader = OpenIdProvider(OidcClient(issuer, CLIENT, None, other_ca))
         with pytest.raises(OpenIdRefused, match="provider"):
-            reader.discovery()
-        reader.close()
+            await reader.discovery()
+        await reader.close()
     assert provider.asked == []
