@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from functools import partial
 from typing import Any, cast
 
@@ -21,12 +20,11 @@ def make() -> Context:
 async def test_taking_does_not_wait_for_giving() -> None:
     """A hundred openings stand in line; a revocation is done at once."""
     context, slow = make(), threading.Event()
-    giving = [asyncio.create_task(context.give(lambda: slow.wait(10))) for _ in range(100)]
+    giving = [asyncio.create_task(context.give(lambda: slow.wait(60))) for _ in range(100)]
     await asyncio.sleep(0)
-    started = time.monotonic()
     assert await context.take(lambda: "revoked") == "revoked"
     assert await context.read(lambda: "read") == "read"
-    assert time.monotonic() - started < 5
+    assert not any(each.done() for each in giving)
     slow.set()
     assert all(await asyncio.gather(*giving))
     await context.close()
@@ -57,7 +55,7 @@ async def test_the_line_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond it: 503, and room again once somebody is served."""
     monkeypatch.setattr(module, "MAX_WAITING", 2)
     context, slow = make(), threading.Event()
-    waiting = [asyncio.create_task(context.give(lambda: slow.wait(10))) for _ in range(2)]
+    waiting = [asyncio.create_task(context.give(lambda: slow.wait(60))) for _ in range(2)]
     await asyncio.sleep(0)
     with pytest.raises(ControlProblem) as busy:
         await context.give(lambda: True)

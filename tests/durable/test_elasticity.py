@@ -41,6 +41,8 @@ class ScriptedSizing(Sizing):
         """What the machine and the daemon were told, in their order."""
         self.follows = True
         self.fails = ""
+        self.looks = 0
+        """How often somebody looked at the machine."""
 
     async def resize(self, size: Size) -> None:
         if self.fails:
@@ -53,9 +55,11 @@ class ScriptedSizing(Sizing):
     async def settle(self) -> None: ...
 
     async def has(self) -> int:
+        self.looks += 1
         return self.has_mib
 
     async def use(self) -> Use:
+        self.looks += 1
         return Use(self.has_mib, self.resident_mib, self.used_mib)
 
     @property
@@ -94,6 +98,11 @@ class Running:
     def commands(self) -> list[int]:
         """Bytes that the guest's agent was told its commands may use, in order."""
         return [int(dict(each.fields)["memory"]) for each in self.machine.opened]
+
+    async def looked(self) -> None:
+        """Waits until what is now was looked at, more than once."""
+        before = self.sizing.looks
+        await until(lambda: self.sizing.looks > before + 3)
 
     async def refused(self, memory_mib: int | None, cpus: int | None = None) -> SandboxProblem:
         before = self.elasticity.now, list(self.sizing.steps)
@@ -168,7 +177,7 @@ async def test_what_is_taken_counts_until_the_balloon_has_it(monkeypatch: pytest
         assert it.sizing.steps == [(4096, 1, "inside"), Size(1024, 1)]
         it.sizing.has_mib = 3000
         looks = it.machine.opened[:]
-        await asyncio.sleep(0.1)
+        await it.looked()
         assert it.sizing.steps[2:] == [] and it.machine.opened == looks
         it.sizing.has_mib = 1024
         await until(lambda: it.sizing.steps[2:] == [(1024, 1, "inside")])
@@ -271,15 +280,15 @@ async def test_a_guest_that_lies_about_pressure_gets_its_ceiling_and_no_more(
         claims = [(1024, 1, "autoscaler"), (2048, 2, "autoscaler"), (4096, 4, "autoscaler")]
         for number in range(3):
             await until(lambda n=number: it.elasticity.now.memory_mib == 1024 << n)  # type: ignore[misc]
-            await asyncio.sleep(0.1)
+            await it.looked()
             assert [step for step in it.sizing.steps if isinstance(step, tuple)] == claims[: number + 1]
             it.now += 60.0
-        await asyncio.sleep(0.1)
+        await it.looked()
         assert it.elasticity.now == Size(4096, 4)
         it.sizing.used_mib = 300
-        await asyncio.sleep(0.1)
+        await it.looked()
         it.now += 899.0
-        await asyncio.sleep(0.1)
+        await it.looked()
         assert it.elasticity.now == Size(4096, 4)
         it.now += 2.0
         await until(lambda: it.elasticity.now == Size(600, 1))

@@ -92,8 +92,9 @@ async def test_exit_codes_and_signals() -> None:
 
 async def test_the_lease_is_renewed_three_times_in_its_time() -> None:
     """Two renewals may fail before authority is lost."""
+    began = time.monotonic()
     code, renewals = await run("import time; time.sleep(1.1)", lease=0.9)
-    assert code == 0 and 2 <= renewals <= 4
+    assert code == 0 and 2 <= renewals <= (time.monotonic() - began) / 0.3
 
 
 async def test_renewing_stops_when_the_session_is_over() -> None:

@@ -61,4 +61,4 @@ def test_a_manager_that_does_not_read_stops_us_for_a_second_at_most(tmp_path: Pa
         started = time.monotonic()
         with pytest.raises(TimeoutError):
             notify("READY=1", str(tmp_path / "notify"))
-        assert time.monotonic() - started < SEND_SECONDS + 5
+        assert time.monotonic() - started < SEND_SECONDS + 30

@@ -3,10 +3,10 @@
 import asyncio
 import os
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +21,6 @@ from tests.ports import free_port
 from tests.system.control.conftest import CALLERS, Control, grants_toml
 from tests.upstreams import UpstreamTls
 
-STALL = 2.0
-
 
 async def test_it_answers_while_the_plane_is_stuck(control: Control) -> None:
     """The plane's loop sleeps: /healthz says so, sessions can be revoked, and neither waits for it."""
@@ -30,31 +28,22 @@ async def test_it_answers_while_the_plane_is_stuck(control: Control) -> None:
     assert control.daemon.loop is not None
     owner = control.owner
 
-    def meanwhile() -> tuple[list[float], list[dict[str, object]], float]:
-        time.sleep(0.1)
-        waits, answers = [], []
-        revoked_after = 0.0
-        until = time.monotonic() + STALL - 0.3
-        while time.monotonic() < until:
-            asked = time.monotonic()
-            answers.append(owner.health())
-            waits.append(time.monotonic() - asked)
-            if not revoked_after:
-                asked = time.monotonic()
-                owner.revoke(session, "the plane is stuck")
-                revoked_after = time.monotonic() - asked
-            time.sleep(0.05)
-        return waits, answers, revoked_after
+    released = threading.Event()
+    control.daemon.loop.call_soon(released.wait, 120)
 
-    running = asyncio.get_running_loop().run_in_executor(None, meanwhile)
-    control.daemon.loop.call_soon(time.sleep, STALL)
-    waits, answers, revoked_after = await running
-    assert statistics.median(waits) < 0.2
-    assert revoked_after < 0.5
-    assert answers[0]["status"] == "ok"
-    assert answers[-1]["status"] == "stalled"
-    await asyncio.sleep(0.6)  # two beats
-    assert (await asyncio.to_thread(owner.health))["status"] == "ok"
+    def meanwhile() -> str:
+        try:
+            while owner.health()["status"] != "stalled":
+                time.sleep(0.05)
+            owner.revoke(session, "the plane is stuck")
+            return next(str(each["status"]) for each in owner.list() if each["id"] == session)
+        finally:
+            released.set()
+
+    assert await asyncio.get_running_loop().run_in_executor(None, meanwhile) == "revoked"
+    async with asyncio.timeout(60):
+        while (await asyncio.to_thread(owner.health))["status"] != "ok":
+            await asyncio.sleep(0.05)
 
 
 async def proxied(address: tuple[str, int], target: str) -> tuple[int, bytes]:

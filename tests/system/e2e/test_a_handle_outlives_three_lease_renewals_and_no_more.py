@@ -128,10 +128,10 @@ async def test_the_lease_that_is_not_renewed_is_not_revived(
     daemon: TestDaemon, origin_server: TlsServer
 ) -> None:
     """Renewing too late is refused, and the session stays dead."""
-    sandbox = await daemon.sandbox(lease_seconds=1.0)
+    sandbox = await daemon.sandbox(lease_seconds=3.0)
     async with http_client(daemon, sandbox) as http:
         assert (await http.get(MODELS, headers=bearer(sandbox))).status_code == 200
-        await asyncio.sleep(1.05)
+        await asyncio.sleep(3.05)
         with pytest.raises(StateError):
             daemon.state.renew(sandbox.session.id, "test")
         try:

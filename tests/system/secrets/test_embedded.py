@@ -106,7 +106,7 @@ async def test_one_that_does_not_start_says_where_to_look(
     with pytest.raises(EmbeddedVaultError, match=r"did not start; its log is .*openbao\.log"):
         async with EmbeddedVault.start(log=output_dir / "openbao.log"):
             pass
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 async def test_what_it_refuses_is_an_error_without_the_value(bao: EmbeddedVault) -> None:

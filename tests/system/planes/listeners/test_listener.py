@@ -203,10 +203,9 @@ async def test_silent_clients_hold_up_nobody(shared: Shared) -> None:
     silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(50)]
     for _, writer in silent[:25]:
         writer.write(b"\x16\x03\x01\x02\x00\x01")
-    started = time.monotonic()
     async with shared.client(mine) as client:
         assert await shared.ask(client, handles) == "ok"
-    assert time.monotonic() - started < 5
+    assert not any(reader.at_eof() for reader, _ in silent)
     for _, writer in silent:
         writer.transport.abort()
 
@@ -273,10 +272,11 @@ async def test_a_token_that_proves_nothing_opens_no_tunnel(
 async def test_a_kept_tunnel_does_not_outlive_its_token(shared: Shared) -> None:
     """The first request passes; after the token's end the same connection proves nothing."""
     _, handles = shared.session(OriginClass.TOKEN, f"{ISSUER}|pod-a")
-    token = shared.platform.token(exp=int(time.time()) + 2)
+    ends = int(time.time()) + 4
+    token = shared.platform.token(exp=ends)
     async with shared.client(Proxy_Authorization=f"Bearer {token}") as client:
         assert await shared.ask(client, handles) == "ok"
-        await asyncio.sleep(2.2)
+        await asyncio.sleep(ends + 0.2 - time.time())
         assert await shared.ask(client, handles) == "origin_unknown"
 
 
