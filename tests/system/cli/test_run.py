@@ -110,14 +110,17 @@ async def test_killing_coatcheck_run_kills_the_handle_within_a_lease(daemon: Ser
 
 
 async def test_a_daemon_of_its_own_with_a_secret_that_is_piped_in(
-    upstream_settings: dict[str, str], origin_server: TlsServer, real_keys: dict[str, str], tmp_path: Path
+    upstream_settings: dict[str, str],
+    origin_server: TlsServer,
+    real_keys: dict[str, str],
+    tmp_path: Path,
+    short_dir: Path,
 ) -> None:
     """The five-minute path: no Vault, no daemon, nothing on disk, and nothing left behind."""
-    before = set(Path("/tmp").glob("coatcheck-*"))
     said = await asyncio.to_thread(
         coatcheck, "run", "--secret", "openai=-", "--", *AGENT, "once",
-        cwd=tmp_path, env=upstream_settings, stdin=real_keys["openai"] + "\n",
+        cwd=tmp_path, env=upstream_settings | {"TMPDIR": str(short_dir)}, stdin=real_keys["openai"] + "\n",
     )  # fmt: skip
     assert (said.code, said.out) == (0, "200\n"), said.err
     assert [seen.genuine for seen in origin_server.seen] == ["openai"]
-    assert set(Path("/tmp").glob("coatcheck-*")) <= before and not list(tmp_path.iterdir())
+    assert not [*short_dir.iterdir(), *tmp_path.iterdir()]
