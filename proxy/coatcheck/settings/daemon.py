@@ -390,8 +390,8 @@ class Settings(PageSettings, SharedStateSettings, BaseSettings):
     )
     webhook_secret_file: Path | None = Field(
         None,
-        description="File with the HMAC key for webhook signatures, at least 16 bytes, mode 0600; read again"
-        " for each event.",
+        description="File with the secret that signs what the webhook gets (Standard Webhooks): `whsec_` and"
+        " a key in base64, or the key itself, at least 16 bytes. Mode 0600; read again for each event.",
     )
     otel_endpoint: str | None = Field(
         None,

@@ -1,21 +1,22 @@
-"""What happens to sandboxes, and what waits for somebody's yes, sent to an URL that the operator names:
-signed, in order, until it is taken.
+"""Events of sandboxes and approvals, sent to a URL that the operator names, signed (Standard Webhooks)."""
 
-`Coatcheck-Signature: t=UNIX SECONDS,v1=HEX` is the HMAC-SHA256, under the shared secret, of `t`, a dot and
-the body. Whoever checks it also checks that `t` is not old, so that nobody sends it again later.
-"""
-
+import base64
+import binascii
 import dataclasses
 import hashlib
 import hmac
 import json
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from queue import Empty, Full, Queue
 from typing import Final
+
+import standardwebhooks
 
 from coatcheck.platform.http_client import Deadline, HttpClient, HttpFailure, tls_context
 from coatcheck.platform.private_files import PrivateFileError, read_private
@@ -30,14 +31,38 @@ the log."""
 PAUSES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 """Seconds between tries: a receiver that restarts takes less than the minute that these are together."""
 LEAST_SECRET: Final = 16
+"""Bytes of the key."""
+_PREFIX: Final = b"whsec_"
 ANSWER_SECONDS: Final = 10.0
 """From looking the receiver up to its answer's last byte."""
 MAX_ANSWER: Final = 64 * 1024
 """Bytes that are read of an answer; only its status counts."""
 
 
-def signature(secret: bytes, at: int, body: bytes) -> str:
-    """The value of `Coatcheck-Signature`."""
+def signed(secret: bytes, identifier: str, at: int, body: bytes) -> dict[str, str]:
+    """The headers that prove a message. ValueError: the secret is none.
+
+    `whsec_…` is a key in base64; any other secret is the key itself.
+    """
+    key = secret
+    if secret.startswith(_PREFIX):
+        try:
+            key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
+        except binascii.Error:
+            raise ValueError("its secret has no base64 after whsec_") from None
+    if len(key) < LEAST_SECRET:
+        raise ValueError(f"its secret has fewer than {LEAST_SECRET} bytes")
+    time_of = datetime.fromtimestamp(at, UTC)
+    return {
+        "webhook-id": identifier,
+        "webhook-timestamp": str(at),
+        "webhook-signature": standardwebhooks.Webhook(key).sign(identifier, time_of, body.decode()),
+        "Coatcheck-Signature": _deprecated(secret, at, body),
+    }
+
+
+def _deprecated(secret: bytes, at: int, body: bytes) -> str:
+    """What receivers of the first release check. It goes with the next one."""
     mac = hmac.new(secret, f"{at}.".encode() + body, hashlib.sha256).hexdigest()
     return f"t={at},v1={mac}"
 
@@ -75,21 +100,18 @@ class Webhook:
             if line.thread.ident is not None:  # a daemon that did not start stops, too
                 line.thread.join(max(deadline - time.monotonic(), 0))
 
-    def _try(self, event: Event) -> str:
+    def _try(self, identifier: str, event: Event) -> str:
         """Empty when it was taken, else why not."""
         body = json.dumps(dataclasses.asdict(event)).encode()
         try:
             secret = read_private(self._secret_file).strip()
         except PrivateFileError as error:
             return f"its secret cannot be read: {error}"
-        if len(secret) < LEAST_SECRET:
-            return f"its secret has fewer than {LEAST_SECRET} bytes"
-        at = int(time.time())
-        headers = {
-            "Content-Type": "application/json",
-            "Coatcheck-Event": _delivered(event).name,
-            "Coatcheck-Signature": signature(secret, at, body),
-        }
+        headers = {"Content-Type": "application/json", "Coatcheck-Event": _delivered(event).name}
+        try:
+            headers |= signed(secret, identifier, int(time.time()), body)
+        except ValueError as error:
+            return str(error)
         deadline = Deadline(ANSWER_SECONDS, MAX_ANSWER)
         try:
             answer = self._http.exchange_once(deadline, "POST", self._url, headers, body, cut=True)
@@ -101,8 +123,8 @@ class Webhook:
 class _Line:
     """Events of one kind, one after the other, in a thread of their own."""
 
-    def __init__(self, send: Callable[[Event], str]) -> None:
-        """`send` says why an event was not taken; empty: it was."""
+    def __init__(self, send: Callable[[str, Event], str]) -> None:
+        """`send` says why an event, with its identifier, was not taken; empty: it was."""
         self._send = send
         self._waiting: Queue[Event] = Queue(WAITING)
         self._lost = 0
@@ -129,10 +151,10 @@ class _Line:
             self._deliver(event)
 
     def _deliver(self, event: Event) -> None:
-        why = ""
+        why, identifier = "", f"msg_{secrets.token_hex(12)}"  # the same for each try
         for pause in (*PAUSES, None):
             try:
-                why = self._send(event)
+                why = self._send(identifier, event)
             except Exception as error:  # noqa: BLE001 - one that cannot be sent must not end those behind it
                 why, pause = type(error).__name__, None
             if not why:

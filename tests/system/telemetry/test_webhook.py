@@ -1,5 +1,6 @@
 """Events arrive signed and in order, again until they are taken; and what cannot be sent holds nobody up."""
 
+import base64
 import contextlib
 import dataclasses
 import hashlib
@@ -13,10 +14,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import standardwebhooks
 
 from coatcheck.telemetry import webhook as module
 from coatcheck.telemetry.events import ApprovalChange
-from coatcheck.telemetry.webhook import WAITING, Webhook, signature
+from coatcheck.telemetry.webhook import WAITING, Webhook, signed
 from tests.sandboxes import until
 from tests.telemetry.samples import APPROVAL
 from tests.telemetry.test_sandbox_feed import event
@@ -87,23 +89,52 @@ def test_it_is_signed_over_its_time_and_its_body(receiver: Receiver, hook: Webho
     until(lambda: receiver.got)
     headers, body = receiver.got[0]
     assert json.loads(body)["sandbox"] == "sbx_1" and headers["Coatcheck-Event"] == "created"
+    assert standardwebhooks.Webhook(SECRET).verify(body, headers)["sandbox"] == "sbx_1"
+    for name, wrong in (("webhook-id", "msg_1"), ("webhook-timestamp", str(int(time.time()) + 1))):
+        with pytest.raises(standardwebhooks.WebhookVerificationError):
+            standardwebhooks.Webhook(SECRET).verify(body, headers | {name: wrong})
+    with pytest.raises(standardwebhooks.WebhookVerificationError):
+        standardwebhooks.Webhook(SECRET).verify(body.replace(b"sbx_1", b"sbx_2"), headers)
+
+
+def test_receivers_of_the_first_release_find_their_header(receiver: Receiver, hook: Webhook) -> None:
+    """`Coatcheck-Signature`, over a time and the body, until the next release."""
+    hook.start()
+    hook.put(event("sbx_1"))
+    until(lambda: receiver.got)
+    headers, body = receiver.got[0]
     stamp, mac = headers["Coatcheck-Signature"].split(",")
     at = int(stamp.removeprefix("t="))
     assert abs(at - time.time()) < 60
-    expected = hmac.new(SECRET, b"%d." % at + body, hashlib.sha256).hexdigest()
-    assert mac == f"v1={expected}"
-    assert signature(SECRET, at, body) == headers["Coatcheck-Signature"]
-    assert signature(SECRET, at + 1, body) != headers["Coatcheck-Signature"]
+    assert mac == f"v1={hmac.new(SECRET, b'%d.' % at + body, hashlib.sha256).hexdigest()}"
+
+
+def test_a_secret_of_standard_webhooks_is_a_key_in_base64() -> None:
+    """As every library of theirs reads it. One that is not base64 signs nothing."""
+    secret = "whsec_" + base64.b64encode(bytes(range(32))).decode()
+    headers = signed(secret.encode(), "msg_1", int(time.time()), b'{"a": 1}')
+    assert standardwebhooks.Webhook(secret).verify(b'{"a": 1}', headers) == {"a": 1}
+    assert (
+        headers["webhook-signature"]
+        == signed(bytes(range(32)), "msg_1", int(headers["webhook-timestamp"]), b'{"a": 1}')[
+            "webhook-signature"
+        ]
+    )
+    for bad in (b"whsec_", b"whsec_!!!!", b"whsec_" + base64.b64encode(b"short")):
+        with pytest.raises(ValueError, match="secret"):
+            signed(bad, "msg_1", 0, b"{}")
 
 
 def test_one_that_was_not_taken_comes_again_before_the_next(receiver: Receiver, hook: Webhook) -> None:
-    """In order; each try is signed anew."""
+    """In order; each try is signed anew, and has the event's one identifier."""
     receiver.answers = [500, 503, 204]
     hook.start()
     hook.put(event("sbx_1"))
     hook.put(event("sbx_2"))
     until(lambda: len(receiver.got) == 4)
     assert [json.loads(body)["sandbox"] for _, body in receiver.got] == ["sbx_1", "sbx_1", "sbx_1", "sbx_2"]
+    *same, other = [headers["webhook-id"] for headers, _ in receiver.got]
+    assert len(set(same)) == 1 and other not in same
 
 
 def test_a_question_does_not_wait_behind_news(
