@@ -29,14 +29,6 @@ MOST_INTERRUPTS = 3
 """A command that ignores as many is left, and killed with that."""
 
 
-class Interrupted(Exception):
-    """A signal came before there was a command, or more often than it heeds."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(f"interrupted by signal {number}")
-        self.number = number
-
-
 class Signals:
     """Ours, for as long as the block lasts. Before `to`, the first one cancels the task that made this."""
 

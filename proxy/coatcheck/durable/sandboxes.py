@@ -34,7 +34,7 @@ from coatcheck.durable.pool import Pool
 from coatcheck.durable.sandbox import Admitted, ClaimFailed, Sandbox, SandboxIdentity, WantedSandbox
 from coatcheck.durable.spawning import is_gone
 from coatcheck.durable.starting import claim, event_of, first_event, refusal_of, sandbox_of, start
-from coatcheck.durable.states import Entry, Event, State
+from coatcheck.durable.states import REPORTS, Entry, Event, State
 from coatcheck.durable.store import Record, SandboxStore
 from coatcheck.durable.warm_machine import ClaimError, WarmMachine
 from coatcheck.sandbox.limits import ceilings
@@ -52,13 +52,6 @@ KILL_SECONDS: Final = 45.0
 """A supervisor that has not ended by then is killed: a little more than it gives its machine."""
 
 CLOSE_POLL_SECONDS: Final = 0.02
-
-REPORTS: Final = {
-    SandboxState.RUNNING: Event.RUNS,
-    SandboxState.PAUSED: Event.PAUSES,
-    SandboxState.SLEEPING: Event.SLEEPS,
-    SandboxState.ENDING: Event.ENDS,
-}
 
 type Emit = Callable[[SandboxEvent], None]
 

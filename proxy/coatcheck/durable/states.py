@@ -105,6 +105,16 @@ class Event(StrEnum):
     LEFT = "its supervisor is gone, nothing is left"
 
 
+REPORTS: Final[Mapping[SandboxState, Event | None]] = {
+    SandboxState.STARTING: None,
+    SandboxState.RUNNING: Event.RUNS,
+    SandboxState.PAUSED: Event.PAUSES,
+    SandboxState.SLEEPING: Event.SLEEPS,
+    SandboxState.ENDING: Event.ENDS,
+}
+"""What a supervisor may report, and what it means. No supervisor reports that nothing is left of its sandbox:
+that shows when the supervisor is gone."""
+
 _LIVE: Final[Mapping[Event, State]] = {
     Event.RUNS: State.RUNNING,
     Event.PAUSES: State.PAUSED,

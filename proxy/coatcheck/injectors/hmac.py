@@ -9,7 +9,7 @@ import hashlib
 import re
 from base64 import b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from hmac import digest
@@ -79,6 +79,12 @@ class Timestamp:
                 return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def _pieces(message: str) -> tuple[tuple[str, str], ...]:
+    """Texts, each with the name of the field after it; none after the last."""
+    texts_and_names = [*_PLACE.split(message), ""]
+    return tuple(zip(texts_and_names[::2], texts_and_names[1::2], strict=True))
+
+
 @dataclass(frozen=True, slots=True)
 class KeyId:
     """The header in which clients name their key: the handle stands there, and `value` takes its place."""
@@ -103,6 +109,11 @@ class HmacInjection(Injector):
     key_id: KeyId | None = None
     max_bytes: int = 1_048_576
     """Of a body that the message covers."""
+    pieces: tuple[tuple[str, str], ...] = field(init=False, compare=False, repr=False)
+    """`message`, parsed: a text, and the field that follows it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pieces", _pieces(self.message))
 
     # --- where the handle stands ------------------------------------------------------------------------
 
@@ -172,7 +183,7 @@ class HmacInjection(Injector):
 
     @property
     def _fields(self) -> frozenset[str]:
-        return frozenset(_PLACE.findall(self.message))
+        return frozenset(name for _, name in self.pieces if name)
 
     @property
     def _signs_body(self) -> bool:
@@ -205,11 +216,11 @@ class HmacInjection(Injector):
         """The bytes that are signed: every field as it leaves."""
         head, body = request.head, request.body or b""
         parts: list[bytes] = []
-        done = 0
-        for place in _PLACE.finditer(self.message):
-            parts.append(self.message[done : place.start()].encode())
-            done = place.end()
-            match place[1]:
+        for text, name in self.pieces:
+            parts.append(text.encode())
+            match name:
+                case "":
+                    value = b""
                 case "method":
                     value = head.method.encode()
                 case "path":
@@ -224,7 +235,7 @@ class HmacInjection(Injector):
                     value = body
                 case "body_sha256":
                     value = hashlib.sha256(body).hexdigest().encode()
-                case name:
+                case _:
                     header = name.partition(":")[2]
                     sent = own.get(header) or only_value(head, header)
                     if isinstance(sent, Deny):
@@ -234,7 +245,7 @@ class HmacInjection(Injector):
                         return Deny(Reason.HEADER_FORM_REFUSED, f"header {header} to sign is missing or odd")
                     value = sent.encode()
             parts.append(value)
-        return b"".join((*parts, self.message[done:].encode()))
+        return b"".join(parts)
 
     # --- what others say of it ----------------------------------------------------------------------------
 
@@ -264,8 +275,8 @@ def signature_template(text: str) -> str:
 
 def message_template(text: str) -> str:
     """What is signed: text, line breaks, and fields in braces; header names in lower case."""
-    rest = _PLACE.sub("", text)
-    fields = _PLACE.findall(text)
+    pieces = _pieces(text)
+    rest, fields = "".join(plain for plain, _ in pieces), [name for _, name in pieces if name]
     known = (*FIELDS, "header:NAME")
     if "{" in rest or "}" in rest or not rest.replace("\n", "").isprintable() or not text.isascii():
         raise Wrong(
@@ -290,7 +301,7 @@ def message_template(text: str) -> str:
             )
     if not fields:
         raise Wrong("the message names nothing of the request", f"write one of: {', '.join(known)}")
-    return _PLACE.sub(lambda place: place[0].lower(), text)
+    return "".join(plain + (f"{{{name.lower()}}}" if name else "") for plain, name in pieces)
 
 
 type Message = Annotated[str, FromText(message_template, "{method} {path} {timestamp} {body_sha256}")]
@@ -335,7 +346,7 @@ class HmacSpec(Strict):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        fields = set(_PLACE.findall(self.message))
+        fields = {name for _, name in _pieces(self.message)}
         if "timestamp" in fields and self.timestamp is None:
             raise _wrong("the message has {timestamp}, and no header sends it", "add timestamp: {header: …}")
         headers = [self.header, *(each.header for each in (self.timestamp, self.key_id) if each is not None)]

@@ -54,7 +54,6 @@ NOT_PASSED = {
     "secrets.file:": STORE,
     "secrets.vault:": STORE,
     "secrets.vault_token:": STORE,
-    "telemetry.audit.log:AuditLog.wait_durable ": "control calls wait for the disk; requests do not",
 }
 """The awaits and hooks, by the beginnings of their names, that none of the scenarios passes."""
 

@@ -2,13 +2,14 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from coatcheck.control.models import SANDBOX_ID, SNAPSHOT, Answered, Asked, Name, PolicyName, SessionId
 from coatcheck.decision.session import Isolation
 from coatcheck.durable.durability import Lifecycle
 from coatcheck.durable.elastic import Initiator, Scaling
 from coatcheck.durable.lifecycle import Recover
+from coatcheck.durable.states import REPORTS
 from coatcheck.sandbox.sandbox import Backend, Ending, SandboxState
 
 type SandboxId = Annotated[str, Field(pattern=f"^{SANDBOX_ID}$")]
@@ -24,6 +25,17 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _reported(state: SandboxState) -> SandboxState:
+    if state not in REPORTS:
+        raise ValueError("no supervisor reports that")
+    return state
+
+
+type ReportedState = Annotated[
+    SandboxState,
+    AfterValidator(_reported),
+    WithJsonSchema({"type": "string", "enum": [state.value for state in REPORTS]}),
+]
 type Whole = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
 type DiskSize = Annotated[int, Field(ge=16, le=1024 * 1024), BeforeValidator(_whole)]
 
@@ -147,7 +159,7 @@ class Killing(Asked):
 class Report(Asked):
     """From the sandbox's supervisor."""
 
-    state: Literal["starting", "running", "paused", "sleeping", "ending"]
+    state: ReportedState
     ending: Ending | None = None
     detail: Annotated[str, Field(max_length=500)] = ""
 

@@ -170,7 +170,7 @@ async def report(context: Context, ask: Ask) -> Answer:
     else:
         use(context, ask)
         await _renew_all(context, sandbox, ask.caller_named(sandbox.opened_by))
-        sandboxes.reported(sandbox.id, SandboxState(said.state), None, said.detail)
+        sandboxes.reported(sandbox.id, said.state, None, said.detail)
     return models.SandboxShown(sandbox=view(sandboxes.get(sandbox.id) or sandbox))
 
 

@@ -5,13 +5,11 @@ thread flushes to disk in groups, signs checkpoints and rotates. What cannot be 
 AuditUnavailable, and the caller lets nothing leave.
 """
 
-import asyncio
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,7 +78,6 @@ class AuditLog:
         self._checkpoint_records, self._checkpoint_seconds = checkpoint_records, checkpoint_seconds
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._waiters: list[tuple[int, Future[None]]] = []
         self._lost = 0
         self._tried_at = 0.0
         self._full = Outage()
@@ -157,18 +154,6 @@ class AuditLog:
             return
         self._lost = 0
 
-    async def wait_durable(self) -> None:
-        """Return once everything written so far is on the disk. AuditUnavailable when the disk fails."""
-        with self._lock:
-            if self._chain.broken:
-                raise AuditUnavailable(self._chain.broken)
-            if self._durable >= self._chain.seq:
-                return
-            done: Future[None] = Future()
-            self._waiters.append((self._chain.seq, done))
-        self._wake.set()
-        await asyncio.wrap_future(done)
-
     def last_state_version(self) -> int:
         """The greatest state version that the log tells of. A state directory behind it was rolled back."""
         return self._chain.state_version
@@ -211,7 +196,6 @@ class AuditLog:
             self._chain.broken = self._chain.broken or "the audit log is closed"
             os.close(self._chain.fd)
             os.close(self._guard)
-        self._answer_waiters()
         if self._sink:
             self._sink.close()
 
@@ -227,7 +211,6 @@ class AuditLog:
             except Exception as error:  # noqa: BLE001 - whatever broke, requests must be refused from here on
                 # Never retried: after a failed fsync the kernel calls lost pages clean (fsyncgate, 2018).
                 self._break(f"flushing {self._path} failed ({error}); mend the disk, then restart")
-            self._answer_waiters()
             if closing:
                 return
 
@@ -297,16 +280,3 @@ class AuditLog:
         with self._lock:
             self._chain.broken = self._chain.broken or why
         _log.critical("audit log out of use, every request is refused: %s", why)
-
-    def _answer_waiters(self) -> None:
-        with self._lock:
-            broken, durable = self._chain.broken, self._durable
-            due = [done for seq, done in self._waiters if broken or seq <= durable]
-            self._waiters = [] if broken else [waiter for waiter in self._waiters if waiter[0] > durable]
-        for done in due:
-            # A waiter that was cancelled meanwhile takes no answer.
-            if done.set_running_or_notify_cancel():
-                if broken:
-                    done.set_exception(AuditUnavailable(broken))
-                else:
-                    done.set_result(None)

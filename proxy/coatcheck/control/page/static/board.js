@@ -5,7 +5,7 @@ import { details, revokeSession } from "./dialogs.js";
 import { $, button, el, keyed, part, show, write } from "./dom.js";
 import { ago, many, now, short, span } from "./words.js";
 
-const DAY = 86400;
+const CA_ENDS_SOON = 30 * 86400; // as the alert, `certs/verify` and `coatcheck doctor` have it
 const LINGER_MS = 4000; // what was answered stays where it was for a moment: nothing moves under the pointer
 
 let may = new Set();
@@ -64,7 +64,7 @@ function drawFigures(at) {
     ["refused", "Refused, last minute", refused.toLocaleString("en"), refused > all / 2 && refused > 5 ? "warn" : ""],
     ["waiting", "Waiting", waiting === null ? "?" : String(waiting.length + at.approvals.more), waiting?.length ? "warn" : ""],
     ["alarms", "Alarms, last hour", String(fresh(at.alarms.listed)), fresh(at.alarms.listed) ? "bad" : ""],
-    ["ca", "CA ends in", span(ca), ca < 14 * DAY ? "bad" : ca < 60 * DAY ? "warn" : ""],
+    ["ca", "CA ends in", span(ca), ca < CA_ENDS_SOON ? "bad" : ""],
   ];
   keyed($("figures"), figures, ([id]) => id,
     ([, name]) => el("div", {}, el("dt", { text: name }), el("dd", { "data-part": "value" })),
@@ -213,7 +213,7 @@ function drawLimits(limits) {
 function drawAges({ secrets, daemon }) {
   const late = daemon.store_silent ? secrets.ttl : Infinity; // one that nobody asks for grows old without any fault
   const pairs = [
-    ["\u0000ca", "Certificate authority", `ends in ${span(daemon.ca_not_after - now())}`, daemon.ca_not_after - now() < 14 * DAY ? "bad" : ""],
+    ["\u0000ca", "Certificate authority", `ends in ${span(daemon.ca_not_after - now())}`, daemon.ca_not_after - now() < CA_ENDS_SOON ? "bad" : ""],
     ...secrets.ages.map(({ credential, age }) => [credential, credential, `read ${span(age)} ago`, age > late ? "warn" : ""]),
   ];
   if (secrets.ages.length === 0) pairs.push(["\u0000none", "Secrets", "none is in memory", ""]);
