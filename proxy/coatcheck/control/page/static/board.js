@@ -5,7 +5,7 @@ import { details, revokeSession } from "./dialogs.js";
 import { $, button, el, keyed, part, show, write } from "./dom.js";
 import { ago, many, now, short, span } from "./words.js";
 
-const CA_ENDS_SOON = 30 * 86400; // as the alert, `certs/verify` and `coatcheck doctor` have it
+const CA_ENDS_SOON = 30 * 86400; // as the alert and certs/verify have it
 const LINGER_MS = 4000; // what was answered stays where it was for a moment: nothing moves under the pointer
 
 let may = new Set();
