@@ -9,10 +9,12 @@ the allocator's. With BENCH_PROFILE it writes cProfile's figures of its main thr
 import asyncio
 import cProfile
 import gc
+import json
 import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from coatcheck.daemon import Daemon, protect_process
 from coatcheck.secrets.embedded import EmbeddedVault
@@ -29,7 +31,7 @@ def settings(directory: Path, upstream_ca: Path, port: int) -> Settings:
     """Defaults, but for where things are."""
     policies = directory / "policies"
     policies.mkdir(mode=0o755)
-    (policies / "default.yaml").write_text(world.policy())
+    (policies / "default.yaml").write_text(world.policy(more()))
     (policies / "default.yaml").chmod(0o644)
     return Settings(
         state_dir=directory / "state",
@@ -44,17 +46,25 @@ def settings(directory: Path, upstream_ca: Path, port: int) -> Settings:
     )
 
 
+def more() -> dict[str, Any]:
+    """Credentials and rules that one benchmark needs beside the ordinary ones; the last session has them."""
+    found: dict[str, Any] = json.loads(os.environ.get("BENCH_POLICY", "{}"))
+    return found
+
+
 async def open_sessions(daemon: Daemon) -> list[world.Route]:
     """All sessions; the first world.CONNECTIONS get a port of their own and carry the load."""
     assert daemon.listeners is not None
     routes = []
+    extra = more().get("credentials", {})
     for number in range(world.SESSIONS):
         host = world.host_of(number)
+        held = (*world.credentials_of(host), *(extra if number == world.SESSIONS - 1 else ()))
         wanted = NewSession(
             tenant=f"tenant-{number % 20}",
             subject=f"agent-{number}",
             policy="default",
-            credentials=frozenset(world.credentials_of(host)),
+            credentials=frozenset(held),
         )
         session, minted = daemon.state.open_session(wanted, "bench")
         if number < world.CONNECTIONS:

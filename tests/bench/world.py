@@ -5,8 +5,10 @@ its own, so that 64 different handles are in use.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 RULES = 20
 CREDENTIALS = 50
@@ -37,8 +39,10 @@ def secret_of(credential: str) -> str:
     return f"real-{credential}-0123456789abcdef0123456789abcdef"
 
 
-def policy() -> str:
-    """The policy as a security team would write it: header injection, a limit on every rule."""
+def policy(more: Mapping[str, Any] | None = None) -> str:
+    """The policy as a security team would write it: header injection, a limit on every rule. `more`: further
+    credentials and rules."""
+    more = more or {}
     credentials = {
         name: {
             "secret": f"vault:secret/{name}#api_key",
@@ -62,8 +66,13 @@ def policy() -> str:
         }
         for host in HOSTS
     ]
-    # JSON is YAML
-    return json.dumps({"version": 1, "owner": "bench", "credentials": credentials, "rules": rules}, indent=1)
+    document = {
+        "version": 1,
+        "owner": "bench",
+        "credentials": credentials | more.get("credentials", {}),
+        "rules": [*rules, *more.get("rules", ())],
+    }
+    return json.dumps(document, indent=1)  # JSON is YAML
 
 
 @dataclass(frozen=True, slots=True)

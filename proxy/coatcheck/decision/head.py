@@ -3,6 +3,8 @@
 mitmproxy lets all of these through. Parsers that disagree about them allow request smuggling (RFC 9112 11.2).
 """
 
+import re
+
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import RequestHead
 
@@ -10,6 +12,10 @@ MAX_HEADERS = 128
 """Header fields a request; common servers stop at 100 (Apache, nginx by size)."""
 MAX_HEADER_BYTES = 65_536
 """All names and values together; SigV4, cookies and a few handles fit with room to spare."""
+
+MAX_ESCAPES = 4096
+"""Percent signs in target and values together. Handles are looked for behind two rounds of percent-encoding,
+at a tenth of a microsecond a sign. A cookie of 4 KB, all of it escapes, has 1,365."""
 
 ONCE = frozenset(
     {
@@ -61,6 +67,8 @@ RANGES = frozenset({"if-range", "range"})
 BODY_DIGESTS = frozenset({"content-digest", "content-md5", "digest", "repr-digest"})
 """They name the exact bytes of a body (RFC 9530, 1864), so they go when it changes."""
 
+_CONTROL = re.compile("[\0-\x08\x0a-\x1f\x7f]")
+_ODD_SPACE = re.compile("[\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]")
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
 _METHOD = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ-")
 _REFUSED_METHODS = frozenset({"TRACE", "TRACK", "CONNECT", "PRI"})
@@ -93,25 +101,40 @@ def check_connect(head: RequestHead) -> Deny | None:
 
 def _check_fields(head: RequestHead) -> Deny | None:
     seen: set[str] = set()
-    size = 0
+    size, escapes = 0, head.target.count("%")
     for name, value in head.headers:
         size += len(name) + len(value)
+        escapes += value.count("%")
         if not name or not _TOKEN.issuperset(name):
             return Deny(Reason.HEADER_FORM_REFUSED, "malformed header name")
-        # isprintable() is false for all of C0, DEL, C1 and NBSP: the slow look is for those only.
-        if not value.isprintable() and _has_control(value):
-            return Deny(Reason.HEADER_FORM_REFUSED, f"control character in {name}")
+        if not value.isprintable() and (problem := _unreadable(value)) is not None:
+            return Deny(Reason.HEADER_FORM_REFUSED, f"{problem} in {name}")
         if name in ONCE:
             if name in seen:
                 return Deny(Reason.HEADER_FORM_REFUSED, f"repeated {name}")
             seen.add(name)
     if size > MAX_HEADER_BYTES:
         return Deny(Reason.HEADER_FORM_REFUSED, "header fields are too large")
+    if escapes > MAX_ESCAPES:
+        return Deny(Reason.HEADER_FORM_REFUSED, f"more than {MAX_ESCAPES} percent signs in one head")
     return _check_framing(head, seen)
 
 
-def _has_control(value: str) -> bool:
-    return any(ord(char) < 0x20 and char != "\t" or ord(char) == 0x7F for char in value)
+def _unreadable(value: str) -> str | None:
+    """Why readers may disagree where `value` (latin-1) begins and ends; None when they do not.
+
+    Bytes 0x85 and 0xA0 are a line break and a space to readers of latin-1. In UTF-8 they are parts of
+    letters, as in `à`, and pass as such.
+    """
+    if _CONTROL.search(value):
+        return "control character"
+    if not _ODD_SPACE.search(value):
+        return None
+    try:
+        text = value.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return "a byte that some take for white space"
+    return "white space outside ASCII" if _ODD_SPACE.search(text) else None
 
 
 def _check_framing(head: RequestHead, seen: set[str]) -> Deny | None:

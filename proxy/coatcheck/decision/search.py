@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
+from string import ascii_letters, digits
 from typing import Final
 
 from coatcheck.decision.handle import MAX_CHARS, PREFIX
@@ -26,8 +27,11 @@ MARK: Final = "cch_eyJ"
 MAX_FOUND: Final = 32
 """`find` stops here: more than any rule has credentials, so what is past it changes no verdict."""
 PERCENT_ROUNDS: Final = 2
+MAX_SHOWN: Final = 8192
+"""What `mask` looks at: a longer target is refused, and records keep less."""
 _FOLDED: Final = MARK.lower()
 _RUN: Final = re.compile(f"[A-Za-z0-9_.-]{{0,{MAX_CHARS}}}")
+_RUN_CHARACTERS: Final = "%_.-" + ascii_letters + digits
 _ESCAPE: Final = re.compile("%([0-9A-Fa-f]{2})")
 _ESCAPED: Final = {
     high + low: chr(int(high + low, 16))
@@ -83,8 +87,11 @@ def placed(found: Found, credential: Credential) -> Credential | None:
 def mask(text: str, references: tuple[Shape, ...] = ()) -> str:
     """`text` with every handle, and all that looks like a reference, replaced: for audit records.
 
-    A text that hides one behind percent-encoding is returned decoded.
+    A text that hides one behind percent-encoding is returned decoded. Of a longer text than MAX_SHOWN only
+    its beginning is returned, without a run at its end that may be half a handle.
     """
+    if len(text) > MAX_SHOWN:
+        text = text[:MAX_SHOWN].rstrip(_RUN_CHARACTERS) + "…"
     masked = reading = _masked(text, references)
     for _ in range(PERCENT_ROUNDS):
         if "%" not in reading:

@@ -61,10 +61,8 @@ NOT_PASSED = {
 SOMETIMES = (
     "planes.mitm.plane:MitmPlane._sweep ",
     "planes.mitm.stream:EgressStream.state_discard",
-    "planes.mitm.connection:EgressConnection.server_event enter: self.link.time_slice.queue",
-    "planes.mitm.connection:EgressConnection.server_event leave: self.link.time_slice.queue",
-    "planes.mitm.connection:EgressConnection.server_event await: asyncio.sleep",
-    "planes.mitm.connection:EgressConnection.server_event await: self._handle(resume)",
+    "planes.mitm.connection:EgressConnection.server_event await: self._take_turn(resume)",
+    "planes.mitm.turns:Turns.wait await: turn",
 )
 """Passed as the machine's speed has it: when an event's work outlasts its turn, when the second is over in
 which the sweeper looks, when a refused body comes behind its head."""
@@ -148,13 +146,7 @@ EXCUSES = (
     Excuse(f"{C}_handle leave: self._server_event_lock", ("complete",), WRITTEN),
     Excuse(f"{C}_read call: self._is_behind", ("complete",), WRITTEN),
     Excuse(
-        f"{C}server_event enter: self.link.time_slice.queue",
-        ("silent", "broken off"),
-        "others go on; the bound ends it",
-        (Fault.HANGS,),
-    ),
-    Excuse(
-        f"{C}server_event leave: self.link.time_slice.queue",
+        f"{C}_take_turn await: ",
         ("silent", "broken off"),
         "others go on; the bound ends it",
         (Fault.HANGS,),

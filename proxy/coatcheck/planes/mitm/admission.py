@@ -33,6 +33,8 @@ class Admission:
         self.route = Route(client, self._proof)
         self._session = ""
         """The tunnel's."""
+        self.session_id = ""
+        """Whose the latest request was."""
         self.opaque: Call | None = None
         """Set where the policy lets this tunnel's TLS through unopened."""
         self.refusal: Call | None = None
@@ -66,6 +68,7 @@ class Admission:
             return no_certificate
         session = allowed.session if isinstance(allowed, Call) else allowed
         self.route.tunnel, self._session = target, session.id if session else ""
+        self.session_id = self._session or self.session_id
         self._deadlines.await_head()
         return None
 
@@ -102,6 +105,8 @@ class Admission:
         http2 = self._client.alpn == b"h2"
         call, waiting = self._exchange.receive(self.peer, destination, head, http2=http2)
         flow.call = call
+        if call.session is not None:
+            self.session_id = call.session.id
         self.calls.add(call)
         call.on_end(self.calls.discard)
         request = flow.request

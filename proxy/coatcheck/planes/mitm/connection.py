@@ -79,15 +79,22 @@ class EgressConnection(server.ConnectionHandler):
     async def server_event(self, event: events.Event) -> None:
         try:
             async with self._in_order:  # what a side sends next must not overtake what is left from before
-                await self._handle(event)
+                await self._take_turn(event)
                 while (resume := self.link.time_slice.take_unfinished()) is not None:
-                    async with self.link.time_slice.queue:
-                        await asyncio.sleep(0)
-                        await self._handle(resume)
+                    await self._take_turn(resume)
         except Exception:
             logger.exception("a layer failed")
             self.fail(FAILED)
         self.link.backpressure.note_progress()
+
+    async def _take_turn(self, event: events.Event) -> None:
+        turns, sharer = self._shared.turns, self.link.sharer()
+        await turns.wait(sharer)
+        began = time.perf_counter()
+        try:
+            await self._handle(event)
+        finally:
+            turns.done(sharer, time.perf_counter() - began)
 
     async def _handle(self, event: events.Event) -> None:
         async with self._server_event_lock:

@@ -15,6 +15,7 @@ from coatcheck.planes.mitm.outbox import Outbox
 from coatcheck.planes.mitm.parsers import Parsers
 from coatcheck.planes.mitm.shared import Shared
 from coatcheck.planes.mitm.time_slice import TimeSlice
+from coatcheck.planes.mitm.turns import Sharer
 from coatcheck.planes.mitm.upstreams import Upstreams
 
 
@@ -33,5 +34,20 @@ class Link:
         self.backpressure = Backpressure(client, self.parsers)
         self.outbox = Outbox(client, transports)
         self.upstreams = Upstreams()
-        self.time_slice = TimeSlice(shared.queue)
+        self.time_slice = TimeSlice()
         self.ending = Ending(client, transports, self.admission.calls, self.time_slice)
+        source = peer.origins[0].value if peer.origins else f"{peer.listener}|{client.peername[0]}"
+        self._sharer = shared.turns.join(source)
+
+    def sharer(self) -> Sharer:
+        """Who has this connection's turns: its session, once a request has shown which one that is."""
+        session = self.admission.session_id
+        if session and session != self._sharer.key and self._sharer.connections:
+            self.shared.turns.leave(self._sharer)
+            self._sharer = self.shared.turns.join(session)
+        return self._sharer
+
+    def leave_turns(self) -> None:
+        """The connection is over."""
+        self.shared.turns.leave(self._sharer)
+        self._sharer = Sharer("")

@@ -119,6 +119,7 @@ class MitmPlane:
         for call in tuple(connection.link.admission.calls):
             call.complete(Reason.CLIENT_GONE)
         self._connections.pop(connection.client.id, None)
+        connection.link.leave_turns()
         self.ended += 1
 
     def abort_sessions(self, session_ids: Collection[str]) -> None:

@@ -1,12 +1,11 @@
 """What all client connections of one plane share."""
 
-import asyncio
-
 from mitmproxy import options
 
 from coatcheck.planes.mitm.hooks import Hooks
 from coatcheck.planes.mitm.session_ca import SigningCa
 from coatcheck.planes.mitm.tls import UpstreamTls
+from coatcheck.planes.mitm.turns import Turns
 from coatcheck.planes.origins.platform_token import PlatformTokens
 from coatcheck.planes.upstream.upstream import Upstream
 from coatcheck.request.exchange import Exchange
@@ -31,8 +30,7 @@ class Shared:
         self.options = options.Options()
         self.hooks: Hooks = {}
         """mitmproxy's hooks that the plane answers."""
-        self.queue = asyncio.Lock()
-        """Connections with more work than one time slice wait for each other here (`time_slice`)."""
+        self.turns = Turns()
         self.failures = 0
         """Connections or requests refused because of a failure of our own."""
 

@@ -5,7 +5,6 @@ which nothing else runs on the plane's loop, revocations included. So a layer th
 the time between them, and leaves the rest for a later slice.
 """
 
-import asyncio
 import math
 import time
 
@@ -23,11 +22,9 @@ class Resume(events.Event):
 
 
 class TimeSlice:
-    """Belongs to one connection. `queue` is the plane's: of all connections with unfinished work one
-    continues at a time, so that the loop's delay does not grow with their number."""
+    """Belongs to one connection, which continues when it is its turn again (`turns`)."""
 
-    def __init__(self, queue: asyncio.Lock) -> None:
-        self.queue = queue
+    def __init__(self) -> None:
         self._ends = math.inf
         self._unfinished: set[layer.Layer] = set()
 

@@ -1,0 +1,145 @@
+"""Whose bytes are handled next: sandboxes take turns on the event loop, whatever connections each has (I9).
+
+asyncio serves whatever is ready, so a sandbox with 250 connections would have 250 turns to another's one.
+Here a connection asks for a turn before it handles what it read. While the loop keeps up, nobody waits. When
+more is ready than fits into SPELL_SECONDS, sandboxes take turns by the time that they have used, with a look
+at the sockets after each spell: start-time fair queueing (Goyal, Vin, Cheng 1996), of seconds and not bytes.
+"""
+
+import asyncio
+import time
+from collections import deque
+from heapq import heappop, heappush
+from itertools import count
+from typing import Final
+
+SPELL_SECONDS: Final = 0.0005
+"""How long turns follow each other without a look at what else has become ready."""
+LOOK_PASSES: Final = 3
+"""Of the loop, until what has become ready asks for its turn: one finds the socket, the next wakes the task
+that reads it, and in the third that task asks."""
+FEW: Final = 4
+"""A sandbox with no more connections than this counts as WEIGHT others. It asks for one thing at a time, and
+would wait longer than those that ask for hundreds at once."""
+WEIGHT: Final = 4.0
+CREDIT_SECONDS: Final = 0.005
+"""Of virtual time that a sandbox may have left unused, for which it is served first: who asks for little
+would otherwise wait for a turn of each of the others."""
+
+
+class Sharer:
+    """One sandbox's place among the others. Made by `Turns.join`."""
+
+    __slots__ = ("begins", "connections", "key", "lined_up", "waiting")
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.begins = 0.0
+        """The virtual time from which it is served next: the later, the more it has used."""
+        self.connections = 0
+        self.waiting: deque[asyncio.Future[None]] = deque()
+        self.lined_up = False
+
+
+class Turns:
+    """Of one plane; belongs to its event loop."""
+
+    def __init__(self) -> None:
+        self._sharers: dict[str, Sharer] = {}
+        self._now = 0.0
+        """Virtual time: where the latest turn of those who leave nothing unused begins."""
+        self._order: list[tuple[float, int, Sharer]] = []
+        """Those that wait, by `begins`."""
+        self._count = count()
+        self._spell_ends = 0.0
+        """Until when turns follow each other; 0: nothing was served in this pass of the loop."""
+        self._looking = False
+        self._serving: Sharer | None = None
+        """Who was given a turn and has not ended it."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody has a turn or waits for one."""
+        return self._serving is None and not self._order
+
+    def __len__(self) -> int:
+        """Sandboxes with connections."""
+        return len(self._sharers)
+
+    def join(self, key: str) -> Sharer:
+        """One more connection of the sandbox that `key` names. `leave` it when it ends."""
+        sharer = self._sharers.get(key)
+        if sharer is None:
+            sharer = self._sharers[key] = Sharer(key)
+        sharer.connections += 1
+        return sharer
+
+    def leave(self, sharer: Sharer) -> None:
+        sharer.connections -= 1
+        if not sharer.connections:
+            del self._sharers[sharer.key]
+
+    async def wait(self, sharer: Sharer) -> None:
+        """Returns when it is `sharer`'s turn. The caller does its work without an await, and calls `done`."""
+        if self._serving is None and not self._order and not self._looking:
+            if not self._spell_ends:
+                self._spell_ends = time.perf_counter() + SPELL_SECONDS
+                asyncio.get_running_loop().call_soon(self._next_pass)
+                return
+            if time.perf_counter() < self._spell_ends:
+                return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        sharer.waiting.append(turn)
+        self._line_up(sharer)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.done(sharer, 0.0)  # it was given, and nobody takes it
+            raise
+
+    def done(self, sharer: Sharer, seconds: float) -> None:
+        """The turn took so long."""
+        weight = WEIGHT if sharer.connections <= FEW else 1.0
+        sharer.begins = max(sharer.begins, self._now - CREDIT_SECONDS) + seconds / weight
+        if self._serving is sharer:
+            self._serving = None
+            self._line_up(sharer)
+            if not self._order:
+                self._spell_ends = 0.0
+            elif time.perf_counter() < self._spell_ends:
+                self._give()
+            else:
+                self._look(LOOK_PASSES)
+
+    def _line_up(self, sharer: Sharer) -> None:
+        if sharer.waiting and not sharer.lined_up and sharer is not self._serving:
+            sharer.lined_up = True
+            sharer.begins = max(sharer.begins, self._now - CREDIT_SECONDS)
+            heappush(self._order, (sharer.begins, next(self._count), sharer))
+
+    def _next_pass(self) -> None:
+        """Turns were taken as they came. Whoever could not have one has asked by now."""
+        if self._serving is None and not self._looking:
+            self._look(LOOK_PASSES - 1 if self._order else 0)
+
+    def _look(self, passes: int) -> None:
+        self._looking = passes > 0
+        if self._looking:
+            asyncio.get_running_loop().call_soon(self._look, passes - 1)
+            return
+        self._spell_ends = time.perf_counter() + SPELL_SECONDS if self._order else 0.0
+        self._give()
+
+    def _give(self) -> None:
+        """Give the next turn. It begins in the loop's next pass."""
+        while self._order:
+            begins, _, sharer = heappop(self._order)
+            sharer.lined_up = False
+            while sharer.waiting:
+                turn = sharer.waiting.popleft()
+                if not turn.done():  # else its connection has ended
+                    turn.set_result(None)
+                    self._now, self._serving = max(self._now, begins), sharer
+                    return
+        self._spell_ends = 0.0
