@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from types import CodeType, FunctionType
 from typing import Any
+from unittest import mock
 
+from coatcheck.policy import parsing
+from coatcheck.policy.file.loading import parse_here
 from tests.corpus.schema import Check, Off
 
 
@@ -23,6 +26,8 @@ class Stale(Exception):
 def off(check: Check) -> Iterator[None]:
     """The program without `check`, for as long as the block lasts."""
     with ExitStack() as stack:
+        # The daemon's parser is another process, in which every check is on.
+        stack.enter_context(mock.patch.object(parsing, "_elsewhere", parse_here))
         for where in dict.fromkeys(each.within for each in check.off):
             edits = [each for each in check.off if each.within == where]
             for each in edits if where is None else ():
