@@ -13,20 +13,20 @@ PATTERNS = st.lists(st.tuples(LABELS, st.booleans()), min_size=1, max_size=3)
 @given(st.lists(PATTERNS, max_size=8), LABELS)
 def test_the_index_agrees_with_trying_every_pattern(entries: list[list[tuple[str, bool]]], host: str) -> None:
     """Precomputed lists lose no wildcard and keep file order."""
-    index = HostIndex.build(list(enumerate(entries)))
+    index = HostIndex.build(enumerate(entries), tuple)
     expected = tuple(
         number
         for number, patterns in enumerate(entries)
         if any(HostPattern(suffix, wildcard).matches(host) for suffix, wildcard in patterns)
     )
-    assert index.find(host) == expected
+    assert (index.find(host) or ()) == expected
 
 
 def test_a_wildcard_does_not_cover_its_own_suffix() -> None:
     """`*.example.org` is about names below example.org."""
-    index = HostIndex.build([("rule", [("example.org", True)])])
+    index = HostIndex.build([("rule", [("example.org", True)])], tuple)
     assert index.find("a.example.org") == ("rule",)
-    assert index.find("example.org") == () == index.find("evil-example.org")
+    assert index.find("example.org") is None is index.find("evil-example.org")
 
 
 def test_what_a_name_and_every_wildcard_above_it_say_is_one_list_in_order() -> None:
@@ -37,11 +37,11 @@ def test_what_a_name_and_every_wildcard_above_it_say_is_one_list_in_order() -> N
         ("below", [("example.org", True)]),
         ("another", [("b.example.org", False), ("a.example.org", True)]),
     ]
-    index = HostIndex.build(entries)
+    index = HostIndex.build(entries, tuple)
     assert index.find("a.example.org") == ("all", "host", "below")
     assert index.find("c.example.org") == ("all", "below")
     assert index.find("c.a.example.org") == ("all", "below", "another")
     assert index.find("b.example.org") == ("all", "below", "another")
     assert index.find("example.org") == ("all",)
-    assert index.find("org") == index.find("a.example.com") == ()
-    assert HostIndex.build(entries[1:2]).find("x.a.example.org") == ()
+    assert index.find("org") is index.find("a.example.com") is None
+    assert HostIndex.build(entries[1:2], tuple).find("x.a.example.org") is None

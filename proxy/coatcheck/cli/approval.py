@@ -117,7 +117,8 @@ def _show(waiting: list[dict[str, Any]]) -> None:
 def _line(each: dict[str, Any]) -> str:
     """What a sandbox chose is in it: nothing that moves a terminal's cursor may get through."""
     credentials = ",".join(each["credentials"]) or "no credential"
+    also = f"  ALSO: {'; '.join(each['readings'])}" if each["readings"] else ""
     return printable(
         f"{each['tenant']}/{each['subject']} {each['method']} {each['destination']}{each['path']}"
-        f"  ({each['rule']}; {credentials})"
+        f"  ({each['rule']}; {credentials}){also}"
     )

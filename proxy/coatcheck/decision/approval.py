@@ -1,6 +1,7 @@
 """What a rule wants somebody to be asked before a request leaves, and which later ones an answer covers."""
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -36,6 +37,19 @@ class Asking:
     whose: Whose = Whose.SESSION
 
 
+def strictest_asking(terms: Iterable[Asking | None]) -> Asking | None:
+    """What holds where several rules have a say: whoever asks is asked, and an answer covers the least."""
+    asked = [asking for asking in terms if asking is not None]
+    if len(asked) < 2:
+        return asked[0] if asked else None
+    return Asking(
+        wait=min(asking.wait for asking in asked),
+        remember=min(asking.remember for asking in asked),
+        same=min((asking.same for asking in asked), key=list(Same).index),
+        whose=min((asking.whose for asking in asked), key=list(Whose).index),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """What was asked, as a key: two requests with the same one have the same answer.
@@ -51,6 +65,8 @@ class Question:
     host: str = ""
     target: bytes = b""
     """SHA-256 of path and query, which may be long and may hold a handle."""
+    readings: bytes = b""
+    """SHA-256 of what else the request may be taken for (`steering.describe`)."""
 
 
 def question(
@@ -62,16 +78,21 @@ def question(
     method: str,
     url: str,
     target: str,
+    readings: tuple[str, ...] = (),
 ) -> Question:
     """The key of a request that `rule`, which has `asking`, lets leave after a yes.
 
-    `url`: scheme, host and port. `target`: path and query, as the client wrote them.
+    `rule`: every rule that has a say. `url`: scheme, host and port. `target`: path and query, as the client
+    wrote them. `readings`: what else the request may be taken for. A yes to a whole rule is one to requests
+    that are what they seem: with other readings each one is asked about by itself.
     """
     of = _whose(session, asking.whose)
-    if asking.same is Same.RULE:
+    if asking.same is Same.RULE and not readings:
         return Question(of, policy_hash, rule, credentials)
-    digest = hashlib.sha256(target.encode("utf-8", "surrogateescape")).digest()
-    return Question(of, policy_hash, rule, credentials, method, url, digest)
+    digest, others = (
+        hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest() for text in (target, repr(readings))
+    )
+    return Question(of, policy_hash, rule, credentials, method, url, digest, others if readings else b"")
 
 
 def _whose(session: Session, whose: Whose) -> tuple[str, ...]:

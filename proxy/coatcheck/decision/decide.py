@@ -87,6 +87,12 @@ def decide(
             return Pass(session, passing)
         return Identified(session, _with_handles(rule, found, session, policy, destination, context))
     verdict = _credentials(session, policy, rule, destination, head, found, context)
+    for other in rule.also:
+        if isinstance(verdict, Deny):
+            break
+        verdict = _agreed(
+            verdict, _credentials(session, policy, other, destination, head, found, context), other
+        )
     return Identified(session, _named(verdict, rule)) if isinstance(verdict, Deny) else verdict
 
 
@@ -167,6 +173,28 @@ def _credentials(
     if injections:
         return Inject(session, rule, tuple(injections.values()))
     return _without_handle(session, rule, credentials, destination, head)
+
+
+def _agreed(verdict: Pass | Inject | NeedBody, under: Verdict | NeedBody, other: Rule) -> Verdict | NeedBody:
+    """What holds of `verdict` where the rule `other` has a say: what it refuses is refused, and only
+    credentials that it gives as well are put in."""
+    if isinstance(under, Deny):
+        return _named(under, other)
+    session, rule = verdict.session, verdict.rule
+    injections = tuple(each for each in _injections(verdict) if each in _injections(under))
+    if isinstance(verdict, NeedBody) and isinstance(under, NeedBody):
+        credentials = tuple(each for each in verdict.credentials if each in under.credentials)
+        if credentials:
+            return NeedBody(session, rule, credentials, injections, min(verdict.limit, under.limit))
+    if injections:
+        return Inject(session, rule, injections)
+    if isinstance(verdict, NeedBody) or isinstance(under, NeedBody):
+        return Deny(Reason.HANDLE_MISSING, rule=other.name)
+    return Pass(session, rule)
+
+
+def _injections(verdict: Pass | Inject | NeedBody) -> tuple[Injection, ...]:
+    return () if isinstance(verdict, Pass) else verdict.injections
 
 
 def _judge(

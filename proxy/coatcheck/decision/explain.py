@@ -8,9 +8,7 @@ from dataclasses import dataclass
 
 from coatcheck.decision.denial import EXPLANATIONS, Deny, Reason
 from coatcheck.decision.message import Destination, RequestHead
-from coatcheck.decision.path import ambiguous, canonical_path
-from coatcheck.decision.policy import Credential, Policy, Rule, credential_allows, match, misfit
-from coatcheck.decision.steering import read_steering
+from coatcheck.decision.policy import Credential, Policy, Rule, credential_allows, fits, match
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +87,12 @@ def _rule(rule: Rule, chosen: Rule | None, destination: Destination, head: Reque
         return RuleView(
             rule.name, False, Reason.HOST_NOT_ALLOWED, f"it is for {', '.join(map(str, rule.hosts))}"
         )
-    path = canonical_path(head.path)
-    reason = misfit(rule, destination, read_steering(head), path.split("/")[1:])
-    if reason is None and rule.paths and ambiguous(path):
-        reason = Reason.PATH_FORM_REFUSED
-    if rule is chosen:
+    reason = fits(rule, destination, head)
+    if chosen is not None and rule.name == chosen.name:
         return RuleView(rule.name, True, None, "it is the first that fits")
+    if chosen is not None and rule in chosen.also:
+        why = "its terms hold as well: servers may take the request for one that it fits"
+        return RuleView(rule.name, False, reason, why)
     if reason is None:
         why = (
             "it fits, but an earlier rule decides" if chosen else "it fits, but the request was refused first"

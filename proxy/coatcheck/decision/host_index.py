@@ -1,51 +1,58 @@
-"""From a host to the rules that name it, in file order, by a few dictionary look-ups.
+"""From a host to what is said of it, by a few dictionary look-ups.
 
-The index holds, for every exact host and every wildcard's suffix that a policy writes, the complete
-list of what matches there. The first hit, from the host itself to ever shorter suffixes, is then the
-whole answer: a list under `b.example.org` already includes what `*.example.org` adds.
+The index holds, for every exact host and every wildcard's suffix that a policy writes, all that matches
+there. The first hit, from the host itself to ever shorter suffixes, is then the whole answer: what is said
+under `b.example.org` already includes what `*.example.org` adds.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class HostIndex[T]:
-    """Values by host. Built once a policy; reading costs one look-up a label."""
+    """What is said of each host. Built once a policy; reading costs one look-up a label."""
 
-    exact: dict[str, tuple[T, ...]]
-    below: dict[str, tuple[T, ...]]
+    exact: dict[str, T]
+    below: dict[str, T]
     """By the suffix of `*.suffix`."""
 
     @classmethod
-    def build(cls, entries: Iterable[tuple[T, Iterable[tuple[str, bool]]]]) -> "HostIndex[T]":
-        """Entries are values in order, each with its patterns: (suffix, wildcard)."""
-        values: list[T] = []
+    def build[V](
+        cls, entries: Iterable[tuple[V, Iterable[tuple[str, bool]]]], of: Callable[[tuple[V, ...]], T]
+    ) -> "HostIndex[T]":
+        """Entries are values in order, each with its patterns: (suffix, wildcard). `of` makes one thing of
+        all values that match a host; for hosts with the same values it is called once."""
+        values: list[V] = []
         named: dict[tuple[str, bool], list[int]] = {}
         for index, (value, patterns) in enumerate(entries):
             values.append(value)
             for pattern in patterns:
                 named.setdefault(pattern, []).append(index)
+        made: dict[tuple[int, ...], T] = {}
 
-        def matching(name: str, wildcard: bool) -> tuple[T, ...]:
+        def matching(name: str, wildcard: bool) -> T:
             found = set(named[name, wildcard])
             for suffix in suffixes(name):
                 found.update(named.get((suffix, True), ()))
-            return tuple(values[index] for index in sorted(found))
+            numbers = tuple(sorted(found))
+            if numbers not in made:
+                made[numbers] = of(tuple(values[number] for number in numbers))
+            return made[numbers]
 
         return cls(
             exact={name: matching(name, False) for name, wildcard in named if not wildcard},
             below={name: matching(name, True) for name, wildcard in named if wildcard},
         )
 
-    def find(self, host: str) -> tuple[T, ...]:
-        """Everything that matches `host` (canonical), in order; empty when nothing does."""
+    def find(self, host: str) -> T | None:
+        """What is said of `host` (canonical); None when nothing matches it."""
         found = self.exact.get(host)
         if found is not None:
             return found
         below = self.below
         if not below:
-            return ()
+            return None
         dot = host.find(".")
         while dot >= 0:
             host = host[dot + 1 :]
@@ -53,7 +60,7 @@ class HostIndex[T]:
             if found is not None:
                 return found
             dot = host.find(".")
-        return ()
+        return None
 
 
 def suffixes(host: str) -> Iterator[str]:

@@ -10,7 +10,7 @@ from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.path import check_target
 from coatcheck.decision.policy import HostPattern, Limit, LimitKind, LimitScope, Policy, Rule
-from coatcheck.decision.steering import names_another_host, read_steering
+from coatcheck.decision.steering import Steering, names_another_host, read_steering
 
 OBSERVED: Final = "(observed)"
 """The rule's name in records. No policy file can hold a rule of this name."""
@@ -51,16 +51,28 @@ def observed(
         return None
     if check_target(head.target) is not None:
         return None  # a host that no rule names is refused before its target is looked at
-    steering = read_steering(head)
-    if steering.other_path or (steering.hosts and names_another_host(steering, destination.host)):
+    steering = read_steering(destination, head)
+    if steering is not None and _leads_elsewhere(steering, destination.host):
         return None
-    if steering.upgrade or not METHODS.issuperset(steering.methods):
+    methods = steering.methods if steering is not None else (head.method,)
+    if not METHODS.issuperset(methods):
         return None
     return Rule(
         name=OBSERVED,
         hosts=(HostPattern(destination.host),),
-        methods=frozenset(steering.methods),
+        methods=frozenset(methods),
         paths=(),
         limits=_LIMITS,
         max_request_bytes=MAX_REQUEST_BYTES,
+    )
+
+
+def _leads_elsewhere(steering: Steering, host: str) -> bool:
+    """Whether headers make more of a request than another method: a draft of rules is made of what passes."""
+    return bool(
+        steering.problem
+        or steering.upgrade
+        or steering.paths
+        or steering.besides
+        or names_another_host(steering, host)
     )

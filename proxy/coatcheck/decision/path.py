@@ -12,6 +12,9 @@ Facts behind the rules:
 - `//` and `;` inside a path are legitimate (S3 keys, matrix parameters) but shift segments for some
   readers. They pass where no rule looks at paths; where one does, `policy.match` refuses them: see
   `ambiguous`.
+- `%2F` is a slash to some servers and part of a name to others (npm's `/@scope%2fname`, GitLab's projects).
+It
+  passes only where a rule declares it (`policy.PathPattern`), between two names that no server resolves.
 - Bytes above 0x7E never belong in a target; 0x85 and 0xA0 are white space to readers that split the
   request line as text.
 
@@ -20,12 +23,15 @@ carry a handle.
 """
 
 import unicodedata
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote, unquote_to_bytes
 
 from coatcheck.decision.denial import Deny, Reason
 
 MAX_TARGET = 8192
 """Characters. nginx, Apache and most CDNs refuse longer request lines too."""
+
+_LONGEST_SUFFIX = 5
+"""Characters of a format's name: `.json`, `.xhtml`."""
 
 _HEX = frozenset("0123456789abcdefABCDEF")
 _NEEDLESS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
@@ -38,9 +44,14 @@ _PLAIN = frozenset(
 """Escapes that need no second look: 2,700 of them fit into one target, and each costs a set look-up."""
 
 
-def check_target(target: str) -> Deny | None:
-    """None when every reader agrees on what the origin-form `target` names, else PATH_FORM_REFUSED."""
-    problem = _problem(target)
+ENCODED_SLASH = "%2F"
+"""As it stands in a canonical path."""
+
+
+def check_target(target: str, *, slashes: bool = False) -> Deny | None:
+    """None when every reader agrees on what the origin-form `target` names, else PATH_FORM_REFUSED.
+    `slashes`: escaped ones pass, because what follows looks for a rule that declares them."""
+    problem = _problem(target, slashes)
     return None if problem is None else Deny(Reason.PATH_FORM_REFUSED, problem)
 
 
@@ -60,7 +71,26 @@ def ambiguous(path: str) -> bool:
     return ";" in path or "//" in path or ("%" in path and ("%3B" in path or "%3b" in path))
 
 
-def _problem(target: str) -> str | None:
+def spellings(path: str) -> tuple[list[str], ...]:
+    """The segments of a canonical `path` as lenient servers compare them: decoded, in lower case, without a
+    slash at the end, and without the dots and blanks at a name's end that Windows drops. A second reading
+    where frameworks take the last segment's suffix for a format (`/merge.json` is `/merge` in Rails)."""
+    text = unquote(path) if "%" in path else path
+    text = text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
+    parts = text.split("/")
+    del parts[0]
+    while parts and not parts[-1]:
+        parts.pop()
+    if "." not in text and " " not in text:
+        return (parts,)
+    parts = [part.rstrip(" .") or part for part in parts]
+    stem, dot, suffix = parts[-1].rpartition(".") if parts else ("", "", "")
+    if stem and dot and len(suffix) <= _LONGEST_SUFFIX and suffix.isalnum():
+        return parts, [*parts[:-1], stem]
+    return (parts,)
+
+
+def _problem(target: str, slashes: bool) -> str | None:
     if len(target) > MAX_TARGET:
         return f"the target is longer than {MAX_TARGET} characters"
     # isprintable on ASCII is exactly 0x20 to 0x7E.
@@ -77,6 +107,11 @@ def _problem(target: str) -> str | None:
         return "a backslash in the path"
     if "/." not in path and ";" not in path and "%" not in path:
         return None
+    if slashes and "%2" in path:
+        path = canonical_path(path)
+        if any("" in segment.split(ENCODED_SLASH) for segment in path.split("/") if ENCODED_SLASH in segment):
+            return "an escaped slash at the beginning or end of a segment, or beside another"
+        path = path.replace(ENCODED_SLASH, "/")
     return _segment_problem(path) or (_escape_problem(path) if "%" in path else None)
 
 

@@ -1,22 +1,28 @@
 """What a security team allowed, compiled. `policy.file` builds these values; `match` reads them.
 
 Matching is equality and suffix only: no regular expression meets attacker input.
+
+A request has several readings: methods, paths and objects that it declares in headers (`steering`), with and
+without an upgrade, and spellings of its path that servers take for the same (`path.spellings`). What it
+declares must be allowed like a request of its own. A spelling neither allows nor refuses: where it fits a
+rule that the request as written slips past, that rule's terms hold as well (I6).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from coatcheck.decision.approval import Asking
+from coatcheck.decision.approval import Asking, strictest_asking
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.filesystem import Filesystem
 from coatcheck.decision.host_index import HostIndex
 from coatcheck.decision.injection import Injector
 from coatcheck.decision.message import Destination, OriginClass, RequestHead
 from coatcheck.decision.observation import Observation
-from coatcheck.decision.path import ambiguous, canonical_path, check_target
+from coatcheck.decision.path import ENCODED_SLASH, ambiguous, canonical_path, check_target, spellings
+from coatcheck.decision.path_index import PathIndex
 from coatcheck.decision.session import DEFAULT_ORIGIN_CLASSES, Isolation
-from coatcheck.decision.steering import Steering, names_another_host, read_steering
+from coatcheck.decision.steering import Asked, Kind, Steering, kind_of, names_another_host, read_steering
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +58,20 @@ class HostPattern:
 class PathPattern:
     """An exact path, a prefix ending in `/**`, or segments in which `*` stands for one whole segment.
 
-    `/repos/*/issues` matches `/repos/x/issues`; `/v1/**` matches `/v1` and everything below it.
+    `/repos/*/issues` matches `/repos/x/issues`; `/v1/**` matches `/v1` and everything below it. A segment
+    with an escaped slash is matched only where the pattern writes one: `/*%2F*` matches `/@scope%2Fname`.
     """
 
     segments: tuple[str, ...]
     prefix: bool = False
 
     def matches(self, path: str) -> bool:
-        return self.matches_segments(path.split("/")[1:])
+        parts = path.split("/")[1:]
+        return self.matches_encoded(parts) if ENCODED_SLASH in path else self.matches_segments(parts)
 
     def matches_segments(self, parts: list[str]) -> bool:
-        """`parts` is a canonical path cut at its slashes, without the empty one before the first."""
+        """`parts` is a canonical path cut at its slashes, without the empty one before the first, and without
+        escaped slashes."""
         if len(parts) < len(self.segments) or (len(parts) > len(self.segments) and not self.prefix):
             return False
         # A loop, not all(): this runs for every request, and a generator costs more than the comparison.
@@ -71,8 +80,32 @@ class PathPattern:
                 return False
         return True
 
+    def matches_encoded(self, parts: list[str]) -> bool:
+        """The same, of a path with escaped slashes. None is matched by a star or by what is below a
+        prefix."""
+        if len(parts) < len(self.segments) or (len(parts) > len(self.segments) and not self.prefix):
+            return False
+        if any(ENCODED_SLASH in part for part in parts[len(self.segments) :]):
+            return False
+        return all(segment_matches(*pair) for pair in zip(self.segments, parts, strict=False))
+
+    @property
+    def leniently(self) -> "PathPattern":
+        """What lenient servers make of it, to compare with what they make of a path (`path.spellings`)."""
+        return PathPattern(tuple(spellings("/" + "/".join(self.segments))[0]), self.prefix)
+
     def __str__(self) -> str:
         return "/" + "/".join((*self.segments, "**") if self.prefix else self.segments)
+
+
+def segment_matches(want: str, have: str) -> bool:
+    """Whether the segment `have` of a canonical path is what a pattern writes as `want`."""
+    wants, haves = want.split(ENCODED_SLASH), have.split(ENCODED_SLASH)
+    if len(wants) != len(haves):
+        return False
+    return all(
+        part == other or (part == "*" and other != "") for part, other in zip(wants, haves, strict=True)
+    )
 
 
 class HandlesInBody(StrEnum):
@@ -151,6 +184,8 @@ class Limit:
     period: float
     burst: int
     per: LimitScope
+    of: str = ""
+    """The rule whose limit it is, where that is not the rule that it stands in (`strictest`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +214,14 @@ class Rule:
     max_response_bytes: int = 0
     asking: Asking | None = None
     """None: nobody is asked."""
+    also: tuple["Rule", ...] = ()
+    """Rules that a request of several readings fits besides: their terms are in this one's (`strictest`).
+    Empty in a policy."""
+
+    @property
+    def names(self) -> str:
+        """Its name, with those of `also`."""
+        return " + ".join((self.name, *(rule.name for rule in self.also)))
 
     @property
     def searched(self) -> bool:
@@ -198,90 +241,284 @@ class Policy:
     filesystem: Filesystem | None = None
     """None: as the sandbox's own permissions have it."""
     observe: Observation | None = None
-    index: HostIndex[Rule] = field(init=False, repr=False, compare=False)
+    index: HostIndex["HostRules"] = field(init=False, repr=False, compare=False)
     """The rules by host, built from `rules`."""
 
     def __post_init__(self) -> None:
         entries = ((rule, ((host.suffix, host.wildcard) for host in rule.hosts)) for rule in self.rules)
-        object.__setattr__(self, "index", HostIndex.build(entries))
+        object.__setattr__(self, "index", HostIndex.build(entries, HostRules))
+
+
+# --- the rules of one host ----------------------------------------------------------------------------
+
+type Door = tuple[str, int, str]
+"""Scheme, port and method."""
+
+
+class Room:
+    """The rules of one host behind one door, by path. Numbers are places in the policy's order."""
+
+    def __init__(self, rules: Sequence[tuple[int, Rule]]) -> None:
+        self.first = rules[0][0]
+        self.looking = next((number for number, rule in rules if rule.paths), None)
+        """The first rule that looks at paths."""
+        open_ = [(number, rule) for number, rule in rules if not rule.paths]
+        upgraded = next((number for number, rule in open_ if rule.websocket), None)
+        firsts = {number for number, _ in open_[:1]} | ({upgraded} if upgraded is not None else set())
+        self._open = tuple(sorted(firsts))
+        """Rules for every path: the first, and the first for WebSockets. No other is ever reached."""
+        self._paths = PathIndex(
+            (number, path.leniently.segments, path.prefix) for number, rule in rules for path in rule.paths
+        )
+
+    def find(self, alike: tuple[list[str], ...]) -> list[int]:
+        """The rules that fit a spelling of a path, in order. Some may stand there twice."""
+        found = [*self._open, *self._paths.find(alike[0])]
+        for more in alike[1:]:
+            found += self._paths.find(more)
+        if len(found) > 1:
+            found.sort()
+        return found
+
+
+class HostRules:
+    """The rules of one host, found by scheme, port, method and path: deciding takes as long with many of
+    them."""
+
+    def __init__(self, rules: tuple[Rule, ...]) -> None:
+        self.rules = rules
+        rooms: dict[Door, list[tuple[int, Rule]]] = {}
+        self._tunnels: dict[tuple[str, int], Rule] = {}
+        self._ports: dict[tuple[str, int], Rule] = {}
+        self._schemes: dict[str, Rule] = {}
+        for number, rule in enumerate(rules):
+            for scheme in ("https", "http") if rule.plain_http else ("https",):
+                self._schemes.setdefault(scheme, rule)
+                for port in rule.ports:
+                    self._ports.setdefault((scheme, port), rule)
+                    if rule.tunnel:
+                        self._tunnels.setdefault((scheme, port), rule)
+                        continue
+                    for method in rule.methods:
+                        rooms.setdefault((scheme, port, method), []).append((number, rule))
+        self.rooms = {door: Room(inside) for door, inside in rooms.items()}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HostRules) and self.rules == other.rules
+
+    def __hash__(self) -> int:
+        return hash(self.rules)
+
+    def missing(self, door: Door) -> Deny:
+        """Why no rule allows a request at `door`, whatever its path: the reason that comes closest to a
+        rule, as that is the one which the reader of a refusal must change."""
+        scheme, port, _ = door
+        if (scheme, port) in self._tunnels:
+            return Deny(Reason.PROTOCOL_REFUSED, rule=self._tunnels[scheme, port].name)
+        room = self.rooms.get(door)
+        if room is not None:
+            return Deny(Reason.PATH_NOT_ALLOWED, rule=self.rules[room.first].name)
+        if (scheme, port) in self._ports:
+            return Deny(Reason.METHOD_NOT_ALLOWED, rule=self._ports[scheme, port].name)
+        if scheme in self._schemes:
+            return Deny(Reason.PORT_NOT_ALLOWED, rule=self._schemes[scheme].name)
+        return Deny(Reason.PLAIN_HTTP_REFUSED, rule=self.rules[0].name)
 
 
 # --- reading a policy --------------------------------------------------------------------------------
 
-_PROGRESS = (
-    Reason.HOST_NOT_ALLOWED,
-    Reason.PLAIN_HTTP_REFUSED,
-    Reason.PORT_NOT_ALLOWED,
-    Reason.METHOD_NOT_ALLOWED,
-    Reason.PATH_NOT_ALLOWED,
-    Reason.PROTOCOL_REFUSED,
-)
-"""How far a request came with a rule, in the order in which `misfit` looks. The answer names the
-reason of the rule that came closest: that is the one which the reader of a refusal must change."""
+_PROGRESS = (Reason.HOST_NOT_ALLOWED, Reason.PLAIN_HTTP_REFUSED, Reason.PORT_NOT_ALLOWED)
+"""How far a connection came with a rule."""
 
-_AFTER_METHOD = frozenset({Reason.PATH_NOT_ALLOWED, Reason.PROTOCOL_REFUSED})
 _SHIFTING = "an empty segment or a path parameter, where a rule looks at paths"
+_ENCODED = "an escaped slash in the path, which no rule declares"
 
 
 def rules_for_host(policy: Policy, host: str) -> tuple[Rule, ...]:
     """The rules that name the canonical `host`, in file order."""
-    return policy.index.find(host)
+    found = policy.index.find(host)
+    return found.rules if found is not None else ()
 
 
 def match(policy: Policy, destination: Destination, head: RequestHead) -> Rule | Deny:
-    """The first rule in file order that allows the request, else the most telling refusal.
+    """The first rule in file order that allows the request, with the terms of those that its other readings
+    fit; else the most telling refusal.
 
     Includes `path.check_target`: a target that is not one thing to every reader matches no rule. A
     path whose segments are ambiguous is refused at the first otherwise fitting rule that looks at
     paths: skipping that rule would let `/v1//models` slip past its limits to a broader one.
     """
-    rules = policy.index.find(destination.host)
-    if not rules:
+    host = policy.index.find(destination.host)
+    if host is None:
         return Deny(Reason.HOST_NOT_ALLOWED)
-    malformed = check_target(head.target)
+    malformed = check_target(head.target, slashes=True)
     if malformed is not None:
         return malformed
-    path = canonical_path(head.path)
+    door = (destination.scheme, destination.port, head.method)
+    steering = read_steering(destination, head)
+    if steering is not None:
+        return _steered(policy, host, destination, head, steering)
+    found = _fit(host, door, canonical_path(head.path), False)
+    if isinstance(found, Deny):
+        return found
+    rule, others = found
+    return strictest(rule, others) if others else rule
+
+
+type _Found = tuple[Rule, list[Rule]]
+"""The rule that decides, and those whose terms hold as well."""
+
+
+def _fit(host: HostRules, door: Door, path: str, upgrade: bool) -> _Found | Deny:
+    """What decides one reading: the first rule that it fits as it is written. A rule that fits another
+    spelling of it, and not the written one after it, has a say as well."""
+    room = host.rooms.get(door)
+    if room is None:
+        return host.missing(door)
+    encoded = ENCODED_SLASH in path
+    if ambiguous(path):
+        return _shifted(host, door, room, upgrade)
     parts = path.split("/")[1:]
-    steering = read_steering(head)
-    if steering.other_path:
-        return Deny(Reason.HEADER_FORM_REFUSED, "a header names another path than the target")
+    rule: Rule | None = None
+    others: list[Rule] = []
+    unfit: Rule | None = None
+    for number in room.find(spellings(path)):
+        each = host.rules[number]
+        if not _written(each, parts, encoded):
+            if each not in others and (each.websocket or not upgrade):
+                others.append(each)
+        elif upgrade and not each.websocket:
+            unfit = unfit or each
+        elif rule is None:
+            rule = each
+    if rule is None:
+        if unfit is not None:
+            return Deny(Reason.PROTOCOL_REFUSED, rule=unfit.name)
+        return Deny(Reason.PATH_FORM_REFUSED, _ENCODED) if encoded else host.missing(door)
+    if door[2] == "HEAD" and (door[0], door[1], "GET") in host.rooms:
+        others += _as_get(host, door, path, rule)
+    return rule, [other for other in others if other is not rule] if others else others
+
+
+def _as_get(host: HostRules, door: Door, path: str, rule: Rule) -> Iterator[Rule]:
+    """Servers carry out HEAD as GET. Rules for GET that stand before the one for HEAD have a say."""
+    found = _fit(host, (door[0], door[1], "GET"), path, False)
+    if not isinstance(found, Deny):
+        at = host.rules.index(rule)
+        yield from (each for each in (found[0], *found[1]) if host.rules.index(each) < at)
+
+
+def _written(rule: Rule, parts: list[str], encoded: bool) -> bool:
+    """Whether the rule fits the path as it is written."""
+    if not rule.paths:
+        return not encoded
+    return _any_encoded(rule.paths, parts) if encoded else _any_path(rule.paths, parts)
+
+
+def _shifted(host: HostRules, door: Door, room: Room, upgrade: bool) -> _Found | Deny:
+    """A path whose segments are ambiguous: no rule that looks at paths can say whether it is meant."""
+    for number in room.find(([],)):
+        rule = host.rules[number]
+        if rule.paths or upgrade and not rule.websocket:
+            continue
+        if room.looking is not None and room.looking < number:
+            break
+        return rule, []
+    if room.looking is not None:
+        return Deny(Reason.PATH_FORM_REFUSED, _SHIFTING, rule=host.rules[room.looking].name)
+    return Deny(Reason.PROTOCOL_REFUSED, rule=host.rules[room.first].name)
+
+
+def _steered(
+    policy: Policy, host: HostRules, destination: Destination, head: RequestHead, steering: Steering
+) -> Rule | Deny:
+    """The same for a request whose headers make another one of it: each one that they declare is judged."""
+    if steering.problem:
+        return Deny(Reason.HEADER_FORM_REFUSED, steering.problem)
     if steering.hosts and names_another_host(steering, destination.host):
         return Deny(Reason.HEADER_FORM_REFUSED, "a header names another host than the request's")
-    shifting = ambiguous(path)
-    closest = Reason.HOST_NOT_ALLOWED
-    name = None
-    for rule in rules:
-        reason = misfit(rule, destination, steering, parts)
-        if shifting and rule.paths and (reason is None or reason in _AFTER_METHOD):
-            return Deny(Reason.PATH_FORM_REFUSED, _SHIFTING, rule=rule.name)
-        if reason is None:
-            return rule
-        if _PROGRESS.index(reason) > _PROGRESS.index(closest):
-            closest, name = reason, rule.name
-    return Deny(closest, rule=name)
-
-
-def misfit(rule: Rule, destination: Destination, steering: Steering, parts: list[str]) -> Reason | None:
-    """Why `rule`, which names the destination's host, does not allow this request; None when it does.
-
-    `parts` as in `PathPattern.matches_segments`.
-    """
-    if destination.scheme != "https" and not rule.plain_http:
-        return Reason.PLAIN_HTTP_REFUSED
-    if destination.port not in rule.ports:
-        return Reason.PORT_NOT_ALLOWED
-    if rule.tunnel:
-        return Reason.PROTOCOL_REFUSED
-    if not rule.methods.issuperset(steering.methods):
-        return Reason.METHOD_NOT_ALLOWED
-    if rule.paths and not _any_path(rule.paths, parts):
-        return Reason.PATH_NOT_ALLOWED
-    upgrade = steering.upgrade
+    upgrade = bool(steering.upgrade)
     # `Upgrade: h2c` would turn the connection into one that nobody reads (h2c smuggling).
-    if upgrade and not (rule.websocket and len(upgrade) == 1 and upgrade[0].strip().lower() == "websocket"):
-        return Reason.PROTOCOL_REFUSED
-    return None
+    if upgrade and not (len(steering.upgrade) == 1 and steering.upgrade[0].lower() == "websocket"):
+        found = _reading(host, destination, Asked(head.method, head.path, ""), False)
+        return found if isinstance(found, Deny) else Deny(Reason.PROTOCOL_REFUSED, rule=found[0].name)
+    chosen: Rule | None = None
+    others: list[Rule] = []
+    for asked in steering.asked(head.path):
+        there = policy.index.find(asked.host) if asked.host else host
+        found = _reading(there, destination, asked, upgrade and chosen is None)
+        if isinstance(found, Deny):
+            if asked.needed:
+                return _unallowed(found, asked)
+            continue
+        if chosen is None:
+            chosen = found[0]
+            if upgrade:  # and without it: a server may ignore the header
+                without = _reading(there, destination, asked, False)
+                others += _all_of(without)
+        others += _all_of(found)
+    if chosen is None:
+        raise ValueError("a request without a reading")
+    return strictest(chosen, others)
+
+
+def _reading(there: HostRules | None, destination: Destination, asked: Asked, upgrade: bool) -> _Found | Deny:
+    if there is None:
+        return Deny(Reason.HOST_NOT_ALLOWED)
+    door = (destination.scheme, destination.port, asked.method)
+    return _fit(there, door, canonical_path(asked.path), upgrade)
+
+
+def _all_of(found: _Found | Deny) -> list[Rule]:
+    return [] if isinstance(found, Deny) else [found[0], *found[1]]
+
+
+def _unallowed(denial: Deny, asked: Asked) -> Deny:
+    if not asked.by:
+        return denial  # of the request itself, or of a method by which it is overridden
+    if kind_of(asked.by) in (Kind.PATH, Kind.WORDS):
+        return Deny(Reason.HEADER_FORM_REFUSED, f"{asked.by} names a path that no rule allows")
+    return replace(denial, detail=f"{asked.by} asks for a {asked.method} that no rule allows")
+
+
+def strictest(rule: Rule, others: Iterable[Rule]) -> Rule:
+    """`rule`, under the terms of `others` as well: their limits count, too, and of the rest the strictest
+    holds. Which credentials count under each of them is for `decide`, which knows who shows what."""
+    also = tuple(dict.fromkeys(other for other in others if other is not rule))
+    if not also:
+        return rule
+    terms = (rule, *also)
+    return replace(
+        rule,
+        limits=(*rule.limits, *_limits(rule, also)),
+        handles_in_body=max((each.handles_in_body for each in terms), key=list(HandlesInBody).index),
+        max_request_bytes=min(
+            (each.max_request_bytes for each in terms if each.max_request_bytes), default=0
+        ),
+        max_response_bytes=min(
+            (each.max_response_bytes for each in terms if each.max_response_bytes), default=0
+        ),
+        asking=strictest_asking(each.asking for each in terms),
+        also=also,
+    )
+
+
+def _limits(rule: Rule, also: tuple[Rule, ...]) -> Iterator[Limit]:
+    """Those of other rules, by the name of theirs. What is limited per credential is one bucket for all
+    rules: it is spent once."""
+    spent = {(limit.kind, limit.period) for limit in rule.limits if limit.per is LimitScope.CREDENTIAL}
+    for other in also:
+        for limit in other.limits:
+            if limit.per is not LimitScope.CREDENTIAL or (limit.kind, limit.period) not in spent:
+                yield replace(limit, of=other.name)
+
+
+def fits(rule: Rule, destination: Destination, head: RequestHead) -> Reason | None:
+    """Why `rule`, which names the destination's host, would not allow the request if it were alone; None
+    when it would."""
+    alone = Policy("", "", "", rules=(replace(rule, hosts=(HostPattern(destination.host),)),))
+    found = match(alone, destination, head)
+    return found.reason if isinstance(found, Deny) else None
 
 
 def host_allowed(policy: Policy, host: str, port: int, tls: bool) -> Deny | None:
@@ -290,7 +527,7 @@ def host_allowed(policy: Policy, host: str, port: int, tls: bool) -> Deny | None
     For CONNECT and ClientHello: before a certificate is minted or a name resolved (I6).
     """
     closest = Reason.HOST_NOT_ALLOWED
-    for rule in policy.index.find(host):
+    for rule in rules_for_host(policy, host):
         if not (tls or rule.plain_http):
             reason = Reason.PLAIN_HTTP_REFUSED
         elif port not in rule.ports:
@@ -307,7 +544,7 @@ def tunnel_rule(policy: Policy, host: str, port: int) -> Rule | None:
 
     File order decides, as everywhere; `policy.file` refuses files in which a host is in both kinds.
     """
-    for rule in policy.index.find(host):
+    for rule in rules_for_host(policy, host):
         if port in rule.ports:
             return rule if rule.tunnel else None
     return None
@@ -319,17 +556,26 @@ def credential_allows(credential: Credential, destination: Destination, head: Re
         return _wrong_place(credential, "host")
     if destination.scheme != "https" and not credential.plain_http:
         return Deny(Reason.PLAIN_HTTP_REFUSED, f"credential {credential.name}")
-    if credential.methods and not credential.methods.issuperset(read_steering(head).methods):
-        return _wrong_place(credential, "method")
-    if credential.paths:
-        path = canonical_path(head.path)
-        if (
-            check_target(head.target)
-            or ambiguous(path)
-            or not _any_path(credential.paths, path.split("/")[1:])
-        ):
+    if not (credential.methods or credential.paths):
+        return None
+    steering = read_steering(destination, head)
+    asked = steering.asked(head.path) if steering is not None else (Asked(head.method, head.path, ""),)
+    for each in asked:
+        if each.host or not each.needed:
+            continue
+        if credential.methods and each.method not in credential.methods:
+            return _wrong_place(credential, "method")
+        if credential.paths and not _path_allowed(credential, each.path):
             return _wrong_place(credential, "path")
     return None
+
+
+def _path_allowed(credential: Credential, path: str) -> bool:
+    path = canonical_path(path)
+    if check_target(path, slashes=True) or ambiguous(path):
+        return False
+    parts = path.split("/")[1:]
+    return (_any_encoded if ENCODED_SLASH in path else _any_path)(credential.paths, parts)
 
 
 def _any_path(patterns: tuple[PathPattern, ...], parts: list[str]) -> bool:
@@ -337,6 +583,10 @@ def _any_path(patterns: tuple[PathPattern, ...], parts: list[str]) -> bool:
         if pattern.matches_segments(parts):
             return True
     return False
+
+
+def _any_encoded(patterns: tuple[PathPattern, ...], parts: list[str]) -> bool:
+    return any(pattern.matches_encoded(parts) for pattern in patterns)
 
 
 def _wrong_place(credential: Credential, what: str) -> Deny:

@@ -125,16 +125,16 @@ def bucket_key(limit: Limit, session: Session, rule: Rule, credential: str = "")
     A limit counts what its rule lets through, except per credential: there every rule that hands the
     credential out counts. The count is left out, so that a reload that changes it refills nothing.
     """
-    window = (limit.kind, limit.period)
+    window, name = (limit.kind, limit.period), limit.of or rule.name
     match limit.per:
         case LimitScope.SESSION:
-            return (limit.per, session.policy, rule.name, *window, session.id)
+            return (limit.per, session.policy, name, *window, session.id)
         case LimitScope.SUBJECT:
-            return (limit.per, session.policy, rule.name, *window, session.tenant, session.subject)
+            return (limit.per, session.policy, name, *window, session.tenant, session.subject)
         case LimitScope.TENANT:
-            return (limit.per, session.policy, rule.name, *window, session.tenant)
+            return (limit.per, session.policy, name, *window, session.tenant)
         case LimitScope.RULE:
-            return (limit.per, session.policy, rule.name, *window)
+            return (limit.per, session.policy, name, *window)
         case LimitScope.CREDENTIAL:
             return (limit.per, session.policy, *window, credential)
 

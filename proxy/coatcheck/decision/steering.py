@@ -1,63 +1,206 @@
-"""Headers that ask a server to read a request as another one: method, path, protocol, host.
+"""What makes another request of a request: headers that name a method, a path, a host, a source or a target.
 
-A rule that allows POST and no DELETE means nothing where `X-HTTP-Method-Override: DELETE` is honoured
-(Google's APIs and many frameworks do), nor a rule on paths where `X-Original-URL` is (Symfony, IIS).
-So an overriding method must be allowed like the method itself, and an overriding path is refused. Where
-`X-Forwarded-Host` or `Forwarded: host=` is believed (frameworks can be told to, front ends of many tenants
-choose by it), it is a second Host: it must name the host that was judged. CGI and WSGI read `_` and `-` in
-names alike, so every mixture counts. A `_method` parameter, which some frameworks read from queries and
-forms, is out of reach: it is the application's, and any name could mean it.
+A rule for POST means nothing where `X-HTTP-Method-Override: DELETE` is honoured (Google's APIs and many
+frameworks do), nor a rule on paths where `X-Original-URL` is (Symfony, IIS) or where `x-amz-copy-source`
+names what is read. So whatever a request declares in this way must be allowed like a request of its own
+(`policy.match`); a header that names another host is refused, as it is a second Host.
+
+This module is the one table of them: matching, approvals, records and the linter read it. It is not only a
+list. A header that is not in it counts as well if a word of its name says that it steers and its value is a
+method, a path or a URL. CGI and WSGI read `_` and `-` in names alike, and some servers every other sign, so
+names are compared by their words.
 """
 
+import json
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from functools import lru_cache
+from typing import Final
+from urllib.parse import quote, unquote
 
-from coatcheck.decision.host import HostRefused, split_authority
-from coatcheck.decision.message import RequestHead
-
-
-def _spellings(*names: str) -> Iterator[str]:
-    for name in names:
-        words = name.split("-")
-        for joints in product("-_", repeat=len(words) - 1):
-            yield words[0] + "".join(joint + word for joint, word in zip(joints, words[1:], strict=True))
+from coatcheck.decision.host import HostRefused, canonical_host, split_authority
+from coatcheck.decision.message import Destination, RequestHead
+from coatcheck.decision.path import check_target
 
 
-_METHOD = frozenset(_spellings("x-http-method-override", "x-http-method", "x-method-override"))
-_PATH = frozenset(_spellings("x-original-url", "x-original-uri", "x-rewrite-url", "x-override-url"))
-_HOST = frozenset(
-    _spellings("x-forwarded-host", "x-forwarded-server", "x-host", "x-original-host", "x-http-host-override")
+class Kind(Enum):
+    """What a header does to a request."""
+
+    METHOD = auto()
+    """Its value is the method."""
+    PATH = auto()
+    """Its value is the target, or a URL."""
+    HOST = auto()
+    FORWARDED = auto()
+    """RFC 7239: it may name a host."""
+    SOURCE = auto()
+    """Its value is an object that is copied to the target: the server reads it."""
+    OBJECT = auto()
+    """`bucket/key`, percent-encoded: a source in the manner of S3."""
+    RENAME = auto()
+    """A source that is gone afterwards."""
+    TARGET = auto()
+    """Its value is where something is copied or moved to: the server writes there."""
+    SWIFT_SOURCE = auto()
+    """`container/object`, below the account that the target names."""
+    ACCOUNT = auto()
+    """Swift: of which account the source or the target is."""
+    ARGUMENT = auto()
+    """JSON with paths in it, which the method is applied to."""
+    UPGRADE = auto()
+    WORDS = auto()
+    """Not in the table, but its name has a steering word: what the value looks like decides."""
+    HOST_WORDS = auto()
+    """The same of names that end in `host`."""
+
+
+TABLE: Final = {
+    **dict.fromkeys(
+        (
+            *("x-http-method-override", "x-http-method", "x-method-override", "x-original-method"),
+            *("x-forwarded-method", "x-envoy-original-method", "x-rewrite-method", "x-request-method"),
+            *("http-method-override", "method-override", "x-override-method"),
+        ),
+        Kind.METHOD,
+    ),
+    **dict.fromkeys(
+        (
+            *("x-original-url", "x-original-uri", "x-original-path", "x-envoy-original-path"),
+            *("x-rewrite-url", "x-rewrite-uri", "x-rewrite-path", "x-override-url", "x-override-uri"),
+            *("x-forwarded-uri", "x-forwarded-url", "x-forwarded-path", "x-request-uri", "x-request-url"),
+            *("x-proxy-url", "x-http-destinationurl", "request-uri", "path-info", "x-path-info"),
+        ),
+        Kind.PATH,
+    ),
+    **dict.fromkeys(
+        ("x-forwarded-host", "x-forwarded-server", "x-host", "x-original-host", "x-http-host-override"),
+        Kind.HOST,
+    ),
+    **dict.fromkeys(("x-amz-copy-source", "x-goog-copy-source"), Kind.OBJECT),
+    "x-ms-copy-source": Kind.SOURCE,
+    "x-ms-rename-source": Kind.RENAME,
+    "x-copy-from": Kind.SWIFT_SOURCE,
+    **dict.fromkeys(("x-copy-from-account", "destination-account"), Kind.ACCOUNT),
+    "destination": Kind.TARGET,
+    "dropbox-api-arg": Kind.ARGUMENT,
+    "forwarded": Kind.FORWARDED,
+    "upgrade": Kind.UPGRADE,
+}
+"""Names by their words. What one of these says and cannot be read is refused."""
+
+ORDINARY: Final = frozenset(
+    {
+        *("host", "accept", "accept-encoding", "accept-language", "authorization", "user-agent", "cookie"),
+        *("content-type", "content-length", "content-encoding", "transfer-encoding", "connection", "te"),
+        *("cache-control", "pragma", "origin", "referer", "range", "expect", "x-api-key", "priority"),
+        *("if-none-match", "if-modified-since", "traceparent", "tracestate", "date"),
+    }
 )
-_WATCHED = _METHOD | _PATH | _HOST | {"upgrade", "forwarded"}
+"""Names that are known to steer nothing; a shortcut only, which leaves every answer as it is."""
+
+HARMLESS: Final = frozenset({"host", "access-control-request-method"})
+"""Host is judged as what it is. A browser asks which method it may use later, and uses it then (Fetch,
+4.8)."""
+
+METHODS: Final = frozenset(
+    {
+        *("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "QUERY", "TRACE", "CONNECT"),
+        *("PROPFIND", "PROPPATCH", "MKCOL", "COPY", "MOVE", "LOCK", "UNLOCK", "REPORT", "SEARCH", "MERGE"),
+    }
+)
+
+_METHOD_WORDS: Final = frozenset({"method", "verb", "override", "overriding"})
+_STEERING_WORDS: Final = frozenset(
+    {
+        *("original", "orig", "rewrite", "rewritten", "override", "overridden", "forward", "forwarded"),
+        *("proxy", "request", "req", "route", "routing", "real", "raw", "target", "upstream", "backend"),
+        *("effective", "internal", "dispatch", "accel", "sendfile"),
+    }
+)
+_BARE: Final = frozenset({"x", "http", "path", "url", "uri", "info", "script", "name", "prefix", "host"})
+_PLACES: Final = frozenset({"path", "url", "uri", "prefix"})
+_COPYING: Final = frozenset({"copy", "rename", "move", "clone"})
+_FROM: Final = frozenset({"source", "src", "from", "origin", "url", "uri", "path"})
+_TO: Final = frozenset({"destination", "dest", "to", "target"})
+_METADATA: Final = frozenset({"meta", "metadata"})
+"""What object stores keep with an object, and give back: they read nothing in it."""
+
+_SEPARATORS: Final = re.compile("[^a-z0-9]+")
+_LONGEST_NAME: Final = 64
+"""Characters of a header's name that is remembered; a longer one is looked at anew each time."""
+
+PARAMETERS: Final = frozenset(
+    {"method", "httpmethod", "httpmethodoverride", "methodoverride", "xhttpmethod", "xhttpmethodoverride"}
+)
+"""Query parameters, by letters and digits, that override the method; `method` only as `_method` (Rails,
+Symfony, WordPress): a plain one is the application's."""
+
+MAX_DECLARED: Final = 8
+"""Methods, paths and objects that one request may declare: each is matched, recorded and shown."""
+
+_VIRTUAL: Final = frozenset({"s3", "oss", "cos", "obs", "tos", "storage"})
+"""Labels, or their beginnings before a hyphen, that follow the bucket in a host of an object store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request that a head declares beside its own."""
+
+    method: str
+    path: str
+    """Canonical in form."""
+    by: str
+    """The header or parameter that says so."""
+    host: str = ""
+    """Empty: the request's own."""
+    needed: bool = True
+    """Whether the request is refused where this one is not allowed. False: it only adds what it would
+    meet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Steering:
-    """What a request's headers make of it."""
+    """What a head makes of its request."""
 
     methods: tuple[str, ...]
     """The request's own method, then every overriding one, in upper case as servers compare them."""
-    upgrade: tuple[str, ...]
+    upgrade: tuple[str, ...] = ()
     """Every value of the Upgrade header."""
-    other_path: bool
-    """A header names another path than the target."""
+    paths: tuple[tuple[str, str], ...] = ()
+    """Other paths that the request may be taken for, each with the header that names it."""
+    besides: tuple[Asked, ...] = ()
+    """What it asks the server to read or write besides."""
     hosts: tuple[str, ...] = ()
     """Every host, or list of hosts, that a header other than Host names."""
+    problem: str = ""
+    """Why what a header says cannot be judged; empty when it can."""
+
+    def asked(self, path: str) -> tuple[Asked, ...]:
+        """Every request that must be allowed, at canonical `path` and elsewhere; the own one is the first."""
+        own = [Asked(method, path, "") for method in self.methods]
+        routed = [Asked(method, other, by) for other, by in self.paths for method in self.methods]
+        return tuple(dict.fromkeys((*own, *routed, *self.besides)))
 
 
-def read_steering(head: RequestHead) -> Steering:
-    """One pass over the headers, whose names are lower-case."""
-    watched = [(name, value) for name, value in head.headers if name in _WATCHED]
-    if not watched:
-        return Steering((head.method,), (), False)
-    overriding = tuple(value.strip().upper() for name, value in watched if name in _METHOD)
-    return Steering(
-        methods=(head.method, *overriding),
-        upgrade=tuple(value for name, value in watched if name == "upgrade"),
-        other_path=any(name in _PATH for name, _ in watched),
-        hosts=tuple(_hosts(watched)),
-    )
+def read_steering(destination: Destination, head: RequestHead) -> Steering | None:
+    """One pass over the headers, whose names are lower-case. None: nothing steers, as in nearly all
+    requests."""
+    named = [
+        (kind, name, value)
+        for name, value in head.headers
+        if name not in ORDINARY and (kind := kind_of(name)) is not None
+    ]
+    overriding = tuple(_parameters(head.query)) if "?" in head.target else ()
+    if not named and not overriding:
+        return None
+    return _Reading(destination, head, overriding).read(named)
+
+
+def kind_of(name: str) -> Kind | None:
+    """What the header `name` (lower-case) may do to a request."""
+    return _kept(name) if len(name) <= _LONGEST_NAME else _classify(name)
 
 
 def names_another_host(steering: Steering, host: str) -> bool:
@@ -65,20 +208,275 @@ def names_another_host(steering: Steering, host: str) -> bool:
     return any(not _is(named, host) for named in steering.hosts)
 
 
-def _hosts(watched: list[tuple[str, str]]) -> Iterator[str]:
-    for name, value in watched:
-        if name in _HOST:
-            yield value.strip()
-        elif name == "forwarded":
-            # Without a look at quotes: what a quoted string holds counts too, so that none hides a host.
-            for pair in value.replace(",", ";").split(";"):
-                key, _, named = pair.partition("=")
-                if key.strip().lower() == "host":
-                    yield named.strip().strip('"')
+def describe(steering: Steering | None, path: str) -> tuple[str, ...]:
+    """What a request may be taken for beside what it seems, for people and records. It may hold handles."""
+    if steering is None:
+        return ()
+    said = [f"{method} by an override" for method in steering.methods[1:]]
+    said += [f"{other} by {by}" for other, by in steering.paths if other != path]
+    said += [f"{each.method} {each.host}{each.path} by {each.by}" for each in steering.besides]
+    if steering.upgrade:
+        said.append("a WebSocket, whose messages nobody is asked about")
+    return tuple(said)
+
+
+# --- names ------------------------------------------------------------------------------------------------
+
+
+def _classify(name: str) -> Kind | None:
+    words = tuple(word for word in _SEPARATORS.split(name) if word)
+    plain = "-".join(words)
+    listed = TABLE.get(plain)
+    if listed is not None:
+        return listed
+    present = frozenset(words)
+    if plain in HARMLESS or not words or present & _METADATA:
+        return None
+    if plain.endswith("copy-source"):
+        return Kind.OBJECT
+    if present & _COPYING and words[-1] in _FROM:
+        return Kind.SOURCE if present.isdisjoint(("rename", "move")) else Kind.RENAME
+    if words[-1] in ("destination", "dest") or present & _COPYING and words[-1] in _TO:
+        return Kind.TARGET if "sec" not in present else None
+    if words[-1] in ("host", "authority"):
+        return Kind.HOST_WORDS if present & _STEERING_WORDS or present <= _BARE | {"authority"} else None
+    if present & (_STEERING_WORDS | _METHOD_WORDS) or present & _PLACES and present <= _BARE:
+        return Kind.WORDS
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _kept(name: str) -> Kind | None:
+    return _classify(name)
+
+
+# --- values -----------------------------------------------------------------------------------------------
+
+
+class _Unreadable(Exception):
+    """A header says where to, and not in a form that has one reading."""
+
+
+class _Reading:
+    """One head, read."""
+
+    def __init__(self, destination: Destination, head: RequestHead, overriding: tuple[str, ...]) -> None:
+        self._destination, self._head = destination, head
+        self._methods = [head.method, *overriding]
+        self._upgrade: list[str] = []
+        self._paths: list[tuple[str, str]] = []
+        self._besides: list[Asked] = []
+        self._hosts: list[str] = []
+
+    def read(self, named: list[tuple[Kind, str, str]]) -> Steering | None:
+        problem = ""
+        for kind, name, value in named:
+            try:
+                self._header(kind, name[:_LONGEST_NAME], value.strip())
+            except _Unreadable as unreadable:
+                problem = problem or f"{name[:_LONGEST_NAME]} {unreadable}"
+            if len(self._methods) + len(self._paths) + len(self._besides) > 2 * MAX_DECLARED:
+                break  # enough to refuse, and no more work
+        methods = tuple(dict.fromkeys(self._methods))
+        paths, besides = tuple(dict.fromkeys(self._paths)), tuple(dict.fromkeys(self._besides))
+        if (len(paths) + 1) * len(methods) + len(besides) > MAX_DECLARED:
+            problem = problem or "more methods, paths and objects are named than one request has use for"
+        if not (len(methods) > 1 or paths or besides or self._upgrade or self._hosts or problem):
+            return None
+        return Steering(methods, tuple(self._upgrade), paths, besides, tuple(self._hosts), problem)
+
+    def _header(self, kind: Kind, name: str, value: str) -> None:
+        method = self._head.method
+        match kind:
+            case Kind.METHOD:
+                self._methods.append(value.upper())
+            case Kind.PATH:
+                self._route(name, value)
+            case Kind.HOST:
+                self._hosts.append(value)
+            case Kind.FORWARDED:
+                self._hosts += _forwarded_hosts(value)
+            case Kind.UPGRADE:
+                self._upgrade.append(value)
+            case Kind.OBJECT:
+                self._object(name, value)
+            case Kind.SOURCE if _names_a_place(value) or name in TABLE:
+                self._beside(("GET",), name, value)
+            case Kind.RENAME if _names_a_place(value) or name in TABLE:
+                self._beside(("GET", "DELETE"), name, value)
+            case Kind.TARGET if _names_a_place(value):
+                self._beside((method,), name, value)
+                # What it overwrites is what a PUT would overwrite.
+                self._besides.append(replace(self._besides[-1], method="PUT", needed=False))
+            case Kind.TARGET if name == "destination" and method in ("COPY", "MOVE", "PUT"):
+                self._swift(method, name, value)
+            case Kind.SWIFT_SOURCE:
+                self._swift("GET", name, value)
+            case Kind.ACCOUNT:
+                if value not in self._head.path.split("/")[2:3]:
+                    raise _Unreadable("names another account")
+            case Kind.ARGUMENT:
+                self._argument(name, value)
+            case Kind.WORDS if value.upper() in METHODS:
+                if not _METHOD_WORDS.isdisjoint(_SEPARATORS.split(name)):
+                    self._methods.append(value.upper())
+            case Kind.WORDS if _names_a_place(value):
+                self._route(name, value)
+            case Kind.HOST_WORDS if "." in value.strip(".") and _is_host(value):
+                self._hosts.append(value)
+            case _:
+                pass  # a steering word, and a value that steers nothing
+
+    def _route(self, name: str, value: str) -> None:
+        """Another target of the same request. At another host it would be for that one's rules to judge, and
+        a credential would go there."""
+        host, path = self._place(value)
+        if host:
+            raise _Unreadable("names another host than the request's")
+        if path != self._head.path:
+            self._paths.append((path, name))
+
+    def _beside(self, methods: tuple[str, ...], name: str, value: str) -> None:
+        host, path = self._place(value)
+        self._besides += [Asked(method, path, name, host) for method in methods]
+
+    def _place(self, value: str) -> tuple[str, str]:
+        """Host, empty for the request's own, and path of a path or URL."""
+        scheme, separator, rest = value.partition("://")
+        if value.startswith("//"):
+            scheme, separator, rest = self._destination.scheme, "//", value[2:]
+        if not separator:
+            if not value.startswith("/"):
+                raise _Unreadable("does not name a path")
+            return "", _path(value)
+        authority, _, target = rest.partition("/")
+        if scheme.lower() not in ("http", "https"):
+            raise _Unreadable("names something other than an http URL")
+        try:
+            host, port = split_authority(authority, 443 if scheme.lower() == "https" else 80)
+        except HostRefused:
+            raise _Unreadable("names a host that is not in its canonical form") from None
+        own = (host, scheme.lower()) == (self._destination.host, self._destination.scheme)
+        if own and port == self._destination.port:
+            return "", _path("/" + target)
+        if port not in (443, 80):
+            raise _Unreadable("names another port than the request's")
+        return host, _path("/" + target)
+
+    def _object(self, name: str, value: str) -> None:
+        """`bucket/key`, which S3 decodes once. Where the bucket stands in the host, the source's does,
+        too."""
+        text = unquote(value.partition("?")[0]).lstrip("/")
+        bucket, slash, key = text.partition("/")
+        if not slash or not bucket:
+            raise _Unreadable("does not name a bucket and a key")
+        own, rest = _bucket_in(self._destination.host)
+        if not own:
+            self._besides.append(Asked("GET", _quoted(f"/{text}"), name))
+            return
+        if own == bucket.lower():
+            self._besides.append(Asked("GET", _quoted(f"/{key}"), name))
+            self._besides.append(Asked("GET", _quoted(f"/{text}"), name, needed=False))
+            return
+        try:
+            host = canonical_host(f"{bucket}.{rest}".lower())
+        except HostRefused:
+            raise _Unreadable("names a bucket that is no host") from None
+        self._besides.append(Asked("GET", _quoted(f"/{key}"), name, host))
+
+    def _swift(self, method: str, name: str, value: str) -> None:
+        _, *account = self._head.path.split("/")[:3]
+        self._besides.append(
+            Asked(method, _quoted("/".join(("", *account, unquote(value).lstrip("/")))), name)
+        )
+
+    def _argument(self, name: str, value: str) -> None:
+        try:
+            said = json.loads(value)
+        except (ValueError, RecursionError):
+            raise _Unreadable("is not JSON") from None
+        for path in _paths_in(said, "", 0):
+            self._besides.append(Asked(self._head.method, _quoted("/" + path.lstrip("/")), name))
+
+
+def _paths_in(said: object, key: str, depth: int) -> Iterator[str]:
+    """Texts that are paths, by their form or by the name of what they are given for."""
+    if depth > 8:
+        raise _Unreadable("is nested too deep")
+    if isinstance(said, str):
+        if said.startswith("/") or said and key.endswith("path"):
+            yield said
+    elif isinstance(said, dict):
+        for name, value in said.items():
+            yield from _paths_in(value, name, depth + 1)
+    elif isinstance(said, list):
+        for value in said:
+            yield from _paths_in(value, key, depth + 1)
+
+
+def _parameters(query: str) -> Iterator[str]:
+    """Methods that a query's parameters ask for."""
+    lower = query.lower()
+    if "method" not in lower and "%" not in lower:
+        return
+    for pair in lower.split("&"):
+        name, _, value = pair.partition("=")
+        if ("method" not in name and "%" not in name) or max(len(name), len(value)) > _LONGEST_NAME:
+            continue
+        name, value = unquote(name).lower(), unquote(value).strip().upper()
+        letters = "".join(filter(str.isalnum, name))
+        if letters in PARAMETERS and (letters != "method" or name[:1] in "_-") and value in METHODS:
+            yield value
+
+
+def _forwarded_hosts(value: str) -> Iterator[str]:
+    # Without a look at quotes: what a quoted string holds counts too, so that none hides a host.
+    for pair in value.replace(",", ";").split(";"):
+        key, _, named = pair.partition("=")
+        if key.strip().lower() == "host":
+            yield named.strip().strip('"')
+
+
+def _names_a_place(value: str) -> bool:
+    return value.startswith("/") or "://" in value[:16]
+
+
+def _path(target: str) -> str:
+    path = quote(
+        target.partition("?")[0].partition("#")[0], safe="/%~:@!$&'()*+,;=-._[]\\", encoding="latin-1"
+    )
+    return _checked(path)
+
+
+def _quoted(path: str) -> str:
+    return _checked(quote(path, safe="/~:@!$&'()*+,;=-._\\"))
+
+
+def _checked(path: str) -> str:
+    if check_target(path, slashes=True) is not None:
+        raise _Unreadable("names a path that could be read in more than one way")
+    return path
+
+
+def _bucket_in(host: str) -> tuple[str, str]:
+    """The bucket that stands in the host of an object store, and the rest; both empty if none does."""
+    labels = host.split(".")
+    for at, label in enumerate(labels):
+        service = label.partition("-")[0]
+        if service in _VIRTUAL and (service != "storage" or labels[at + 1 : at + 2] == ["googleapis"]):
+            return ".".join(labels[:at]), ".".join(labels[at:])
+    return "", ""
 
 
 def _is(named: str, host: str) -> bool:
     try:
         return split_authority(named, 443)[0] == host
+    except HostRefused:
+        return False
+
+
+def _is_host(value: str) -> bool:
+    try:
+        return bool(split_authority(value, 443))
     except HostRefused:
         return False

@@ -70,6 +70,7 @@ class SharedApprovals:
                     each.destination,
                     each.path,
                     Asking(each.wait, each.remember, Same(each.same), Whose(each.whose)),
+                    each.readings,
                 )
             )
         return tuple(sorted(found, key=lambda each: each.asked_at))
@@ -143,6 +144,7 @@ def _asked(waiting: Waiting) -> Asked:
         asking.remember,
         asking.same.value,
         asking.whose.value,
+        waiting.readings,
     )
 
 

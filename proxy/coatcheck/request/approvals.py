@@ -16,6 +16,7 @@ from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.search import mask
 from coatcheck.decision.session import Now, Session
+from coatcheck.decision.steering import describe, read_steering
 from coatcheck.decision.verdict import Inject, Pass
 from coatcheck.state.state import State
 from coatcheck.telemetry.events import ApprovalChange, ApprovalEvent, Event
@@ -51,6 +52,8 @@ class Waiting:
     destination: str
     path: str
     asking: Asking
+    readings: tuple[str, ...] = ()
+    """What else the request may be taken for, and the other rules whose terms hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,15 +141,17 @@ class Approvals:
         policy = state.policies.get(session.policy)
         if asking is None or policy is None:
             raise ValueError("the rule no longer asks, or no longer exists")
+        readings = describe(read_steering(destination, head), head.path)
         asked = question(
             session,
             policy.sha256,
-            rule.name,
+            rule.names,
             asking,
             credentials,
             head.method,
             destination.url,
             head.target,
+            readings,
         )
         if not isinstance(asked, Question):
             raise TypeError("no question was made")  # nobody is to say yes to something else (I3)
@@ -171,6 +176,10 @@ class Approvals:
             destination=destination.url,
             path=_cut(shown_target(mask(head.target, state.genuine.references))),
             asking=asking,
+            readings=(
+                *(_cut(mask(reading, state.genuine.references)) for reading in readings),
+                *(f"rule {other.name}" for other in rule.also),
+            ),
         )
         answer = await self._wait(waiting)
         if isinstance(answer, Deny):
@@ -289,6 +298,7 @@ class Approvals:
             method=waiting.method,
             destination=waiting.destination,
             path=waiting.path,
+            readings=waiting.readings,
             approver=answer.approver if answer else "",
             remembered_seconds=answer.remember if answer and math.isfinite(answer.remember) else 0.0,
         )

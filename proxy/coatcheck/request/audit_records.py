@@ -4,6 +4,7 @@ import time
 
 from coatcheck.decision.denial import Deny
 from coatcheck.decision.search import mask
+from coatcheck.decision.steering import describe, read_steering
 from coatcheck.decision.verdict import Inject
 from coatcheck.request.call import Call
 from coatcheck.state.state import State
@@ -31,7 +32,7 @@ def decision(call: Call, state: State) -> Decision:
         policy_hash=policy.sha256 if policy else "",
         outcome=outcome,
         reason=denial.reason if denial else None,
-        detail=denial.detail if denial else "",
+        detail=denial.detail if denial else _also(call, state),
         rule=(denial.rule if denial and denial.rule else call.rule.name if call.rule else ""),
         credentials=call.credentials,
         method=mask(call.head.method, state.genuine.references) if denial else call.head.method,
@@ -44,6 +45,19 @@ def decision(call: Call, state: State) -> Decision:
         approved_by=call.approved_by,
         handle_of=call.inherited_from(),
     )
+
+
+def _also(call: Call, state: State) -> str:
+    """What else an allowed request may be taken for, and the other rules whose terms hold; nearly always
+    nothing."""
+    rule = call.rule
+    steering = read_steering(call.destination, call.head) if call.head.method != "CONNECT" else None
+    if steering is None and (rule is None or not rule.also):
+        return ""
+    readings = (mask(each, state.genuine.references) for each in describe(steering, call.head.path))
+    also = (f"rule {other.name}" for other in (rule.also if rule is not None else ()))
+    said = "; ".join((*readings, *also))
+    return f"also: {said}" if said else ""
 
 
 def alarm(call: Call, denial: Deny, state: State) -> Alarm:

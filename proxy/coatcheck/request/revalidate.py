@@ -24,7 +24,7 @@ def revalidate(
     if isinstance(found, Deny):
         was = verdict is not None and verdict.rule.name == OBSERVED
         return (observed(policy, found, destination, head, wall) if was else None) or found
-    if found.asking is not None and (verdict is None or verdict.rule.asking is None):
+    if found.asking is not None and (verdict is None or not _asked_for(found, verdict.rule)):
         return Deny(Reason.APPROVAL_TIMEOUT, "the policy now requires an approval, and none was given")
     if not isinstance(verdict, Inject):
         return found
@@ -37,6 +37,11 @@ def revalidate(
         if refused is not None:
             return refused
     return found
+
+
+def _asked_for(rule: Rule, before: Rule) -> bool:
+    """Whether an approval that was given under `before` is one for what is asked now."""
+    return before.asking is not None and rule.names == before.names
 
 
 def denial_of(answer: object) -> Deny:

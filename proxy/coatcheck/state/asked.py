@@ -27,6 +27,7 @@ class Asked:
     remember: float
     same: str
     whose: str
+    readings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,10 +81,11 @@ def _change(plain: list[Any]) -> Change:
             return HandleRevoked(session_id, jti)
         case ["credentials", str(session_id), list(names)]:
             return CredentialsLeft(session_id, frozenset(names))
-        case ["Asked", name, session, at, until, request, rule, list(credentials), *rest] if len(rest) == 7:
-            method, destination, path, wait, remember, same, whose = rest
+        case ["Asked", name, session, at, until, request, rule, list(credentials), *rest] if len(rest) == 8:
+            method, destination, path, wait, remember, same, whose, readings = rest
             who = (name, session, float(at), float(until), request, rule, tuple(credentials))
-            return Asked(*who, method, destination, path, float(wait), float(remember), same, whose)
+            what = (method, destination, path, float(wait), float(remember), same, whose)
+            return Asked(*who, *what, tuple(readings))
         case ["AskedNoMore", str(name)]:
             return AskedNoMore(name)
         case ["Answered", str(name), bool(yes), str(approver), remember]:

@@ -255,12 +255,16 @@ def _approval_line(event: ApprovalEvent) -> Line:
     asked = (
         event.approval, event.tenant, event.session, event.method, event.destination, event.path, event.rule,
     )  # fmt: skip
-    return Line(logging.WARNING, "approval %s asked: %s/%s wants %s %s%s by rule %s", asked)
+    if not event.readings:
+        return Line(logging.WARNING, "approval %s asked: %s/%s wants %s %s%s by rule %s", asked)
+    said = (*asked, "; ".join(event.readings))
+    return Line(logging.WARNING, "approval %s asked: %s/%s wants %s %s%s by rule %s (also: %s)", said)
 
 
 def _approval_shown(event: ApprovalEvent, _: Own) -> Shown:
     by = f", by {event.approver}" if event.approver else ""
-    what = f"{event.method} {event.destination}{event.path}"
+    also = f" (also: {'; '.join(event.readings)})" if event.readings else ""
+    what = f"{event.method} {event.destination}{event.path}{also}"
     return _note(f"approval {event.change.value}{by}", event.session, event.tenant, "approval", what)
 
 

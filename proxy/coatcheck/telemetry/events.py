@@ -188,6 +188,8 @@ class ApprovalEvent:
     """Empty as long as nobody answered."""
     remembered_seconds: float
     """For how long the answer counts for the same request again; 0: for this one."""
+    readings: tuple[str, ...] = ()
+    """What else the request may be taken for, and the other rules whose terms hold."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from coatcheck.decision.decide import DecisionContext, decide
 from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import Destination, Origin, OriginClass, Peer, RequestHead
+from coatcheck.decision.path import spellings
 from coatcheck.decision.policy import (
     Credential,
     HostPattern,
@@ -173,6 +174,19 @@ def says(changes: list[Change], direction: Direction, way: tuple[Subject, str], 
     )
 
 
+def written_otherwise(path: str, *policies: Policy) -> bool:
+    """Whether `path` is a spelling that servers take for what a pattern matches, and the pattern does not
+    match it as it stands. A comparison says what rules mean for requests as they are written
+    (`policy.diff.difference`); that spellings never let more through is `tests/decision/test_readings.py`'s
+    claim."""
+    patterns = [pattern for policy in policies for rule in policy.rules for pattern in rule.paths]
+    patterns += [p for policy in policies for key in policy.credentials.values() for p in key.paths]
+    return any(
+        not pattern.matches(path) and any(map(pattern.leniently.matches_segments, spellings(path)))
+        for pattern in patterns
+    )
+
+
 WAYS = [(Subject.BARE, ""), *product((Subject.HANDLE, Subject.UNASKED), ("one", "two"))]
 
 
@@ -182,7 +196,8 @@ def test_nothing_is_missed_and_nothing_invented(old: Policy, new: Policy, host: 
     """Every request of a small universe, both ways: what one policy lets out and the other does not is said,
     in the right direction, and nothing else is."""
     changes = compare("p", old, new)
-    for request in chance.sample(list(universe(host)), 250):
+    plainly = [each for each in universe(host) if not written_otherwise(each.path, old, new)]
+    for request in chance.sample(plainly, min(250, len(plainly))):
         before, after = leaves(old, request), leaves(new, request)
         for way in WAYS:
             gained, lost = way in after - before, way in before - after

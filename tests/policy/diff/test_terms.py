@@ -96,6 +96,7 @@ BY_REQUESTS = {
     "plain_http",
     "websocket",
     "tunnel",
+    "also",  # never in a file: rules whose terms hold for a request of several readings
 }
 
 

@@ -71,6 +71,7 @@ class Snapshots:
                     "credentials": list(each.credentials),
                     "method": cut(each.method, 32),
                     "url": cut(each.destination + each.path, 1000),
+                    "readings": [cut(reading, 1000) for reading in each.readings],
                     "remember": each.asking.remember,
                     "same": each.asking.same,
                     "whose": each.asking.whose,

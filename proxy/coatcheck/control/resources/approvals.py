@@ -47,6 +47,10 @@ class ApprovalView(Answered):
     method: str
     destination: str
     path: str = Field(description="With the names of a query's parameters, without their values.")
+    readings: list[str] = Field(
+        description="What else servers may take the request for: a method, path or object in a header, "
+        "a WebSocket; and other rules whose terms hold. An approval covers all of it."
+    )
     remember_seconds: float = Field(description="The longest that a yes may be remembered; 0: not at all.")
     same: Annotated[str, Field(description="What a remembered yes covers: `request` or `rule`.")]
     whose: Annotated[str, Field(description="Scope: `session`, `subject` or `tenant`.")]
@@ -118,6 +122,7 @@ def _view(waiting: Waiting) -> ApprovalView:
         method=waiting.method,
         destination=waiting.destination,
         path=waiting.path,
+        readings=list(waiting.readings),
         remember_seconds=waiting.asking.remember,
         same=waiting.asking.same,
         whose=waiting.asking.whose,

@@ -6,8 +6,11 @@ So one member of a piece answers for all of it, and looking at each piece once i
 from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from itertools import product
+from math import prod
 
-from coatcheck.decision.policy import HostPattern, PathPattern
+from coatcheck.decision.path import ENCODED_SLASH
+from coatcheck.decision.policy import HostPattern, PathPattern, segment_matches
 from coatcheck.platform.errors import CoatcheckError
 
 MAX_STATES = 20_000
@@ -79,8 +82,9 @@ def path_cells(patterns: Collection[PathPattern]) -> list[PathCell]:
     seen, waiting = {start}, deque([(start, "")])
     while waiting:
         state, path = waiting.popleft()
-        symbols = {listed[index].segments[at] for index, at in state if at < len(listed[index].segments)}
-        for symbol in sorted({*(symbols - {"*"}), "", free}):
+        written = {listed[index].segments[at] for index, at in state if at < len(listed[index].segments)}
+        # The empty one last: `/x/` is a spelling of `/x` as well, and its cell should have a plainer member.
+        for symbol in (*sorted(_symbols(written, free) - {""}), ""):
             reached = _step(listed, state, symbol)
             member = f"{path}/{symbol}"
             matched = frozenset(listed[index] for index, at in reached if at == len(listed[index].segments))
@@ -94,6 +98,20 @@ def path_cells(patterns: Collection[PathPattern]) -> list[PathCell]:
     return [*cells, PathCell(frozenset(), AMBIGUOUS)]
 
 
+def _symbols(written: Collection[str], free: str) -> set[str]:
+    """Segments that tell apart all that patterns write at one place: each text; one that none writes; and, of
+    those with escaped slashes, each mixture of what stands between."""
+    symbols = {free, *(segment for segment in written if ENCODED_SLASH not in segment and segment != "*")}
+    encoded = [segment.split(ENCODED_SLASH) for segment in written if ENCODED_SLASH in segment]
+    for count in {len(parts) for parts in encoded}:
+        columns = zip(*(parts for parts in encoded if len(parts) == count), strict=True)
+        choices = [sorted({*column, free} - {"*"}) for column in columns]
+        if prod(map(len, choices)) > MAX_STATES:
+            raise TooComplex
+        symbols |= {ENCODED_SLASH.join(parts) for parts in product(*choices)}
+    return symbols
+
+
 type _State = frozenset[tuple[int, int]]
 
 
@@ -103,9 +121,9 @@ def _step(patterns: list[PathPattern], state: _State, symbol: str) -> _State:
     for index, at in state:
         segments = patterns[index].segments
         if at == len(segments):
-            if patterns[index].prefix:
+            if patterns[index].prefix and ENCODED_SLASH not in symbol:
                 reached.add((index, at))
-        elif segments[at] == symbol or segments[at] == "*" and symbol:
+        elif segment_matches(segments[at], symbol):
             reached.add((index, at + 1))
     return frozenset(reached)
 

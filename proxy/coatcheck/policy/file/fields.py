@@ -5,7 +5,7 @@ from datetime import date
 
 from coatcheck.decision.host import HostRefused, canonical_host
 from coatcheck.decision.observing import OBSERVED
-from coatcheck.decision.path import ambiguous, canonical_path, check_target
+from coatcheck.decision.path import ENCODED_SLASH, ambiguous, canonical_path, check_target
 from coatcheck.decision.policy import HostPattern, PathPattern, SecretRef
 from coatcheck.injectors.spelling import Wrong, closest
 from coatcheck.policy.file.public_suffix import SuffixKind, public_suffix
@@ -131,7 +131,7 @@ def path_pattern(text: str) -> PathPattern:
         raise Wrong(f'"{text}" does not begin with a slash', f'write "/{text}"')
     if "?" in text:
         raise Wrong("queries are not matched", f'write "{text.partition("?")[0]}"')
-    refused = check_target(text)
+    refused = check_target(text, slashes=True)
     if refused is not None or ambiguous(text):
         raise Wrong(
             f'"{text}": {refused.detail if refused else "empty segments and ; never match"}',
@@ -144,7 +144,7 @@ def path_pattern(text: str) -> PathPattern:
     if prefix:
         segments.pop()
     for segment in segments:
-        if "*" in segment and segment != "*":
+        if any("*" in part and part != "*" for part in segment.split(ENCODED_SLASH)):
             whole = text.partition(segment)[0]
             raise Wrong(
                 f'"{segment}": a star replaces one whole segment',

@@ -2,7 +2,8 @@
 
 from collections.abc import Collection
 
-from coatcheck.decision.policy import HostPattern, PathPattern
+from coatcheck.decision.path import ENCODED_SLASH
+from coatcheck.decision.policy import HostPattern, PathPattern, segment_matches
 
 
 def hosts_overlap(one: HostPattern, other: HostPattern) -> bool:
@@ -23,7 +24,16 @@ def paths_overlap(one: PathPattern, other: PathPattern) -> bool:
     shared = min(len(one.segments), len(other.segments))
     if len(one.segments) > shared and not other.prefix or len(other.segments) > shared and not one.prefix:
         return False
-    return all("*" in (a, b) or a == b for a, b in zip(one.segments, other.segments, strict=False))
+    if any(ENCODED_SLASH in segment for segment in (*one.segments[shared:], *other.segments[shared:])):
+        return False
+    return all(map(_segments_overlap, one.segments, other.segments))
+
+
+def _segments_overlap(one: str, other: str) -> bool:
+    ones, others = one.split(ENCODED_SLASH), other.split(ENCODED_SLASH)
+    return len(ones) == len(others) and all(
+        "*" in (a, b) or a == b for a, b in zip(ones, others, strict=True)
+    )
 
 
 def any_paths_overlap(ones: Collection[PathPattern], others: Collection[PathPattern]) -> bool:
@@ -44,5 +54,7 @@ def path_covers(outer: PathPattern, inner: PathPattern) -> bool:
         return False
     if not outer.prefix and (inner.prefix or len(outer.segments) != len(inner.segments)):
         return False
+    if any(ENCODED_SLASH in segment for segment in inner.segments[len(outer.segments) :]):
+        return False
     # A star needs a segment that is not empty; `/x/` ends in an empty one.
-    return all(a == b or a == "*" and b != "" for a, b in zip(outer.segments, inner.segments, strict=False))
+    return all(map(segment_matches, outer.segments, inner.segments))

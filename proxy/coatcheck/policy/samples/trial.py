@@ -99,9 +99,8 @@ def try_sample(policy: Policy, sample: Sample) -> Trial:
     allowed = [trial for trial in trials if trial.reason is None]
     if not allowed:
         return trials[0]
-    asks = any(rule.name == allowed[0].rule and rule.asking is not None for rule in policy.rules)
     together = frozenset[str]().union(*(trial.credentials for trial in allowed))
-    return replace(allowed[0], credentials=together, asks=asks)
+    return replace(allowed[0], credentials=together)
 
 
 def _try(
@@ -131,9 +130,9 @@ def _try(
             return Trial(sample, verdict.rule, verdict.reason)
         case Inject():
             names = {found.credential.name for found in verdict.injections}
-            return Trial(sample, verdict.rule.name, None, frozenset(names))
+            return Trial(sample, verdict.rule.name, None, frozenset(names), verdict.rule.asking is not None)
         case _:
-            return Trial(sample, verdict.rule.name, None)
+            return Trial(sample, verdict.rule.name, None, asks=verdict.rule.asking is not None)
 
 
 def _session(policy: Policy, spec: SampleSession) -> Session:

@@ -169,6 +169,7 @@ function approvalRow(each) {
   row.append(
     el("div", { className: "what" },
       el("span", { className: "url" }, el("b", { className: "method", text: each.method }), " ", el("span", { text: each.url })),
+      ...each.readings.map((reading) => el("span", { className: "url also" }, el("b", { text: "also" }), " ", el("span", { text: reading }))),
       el("span", { className: "quiet-text", text: `${each.tenant}/${each.subject} · rule ${each.rule} · ${each.credentials.length ? `with ${each.credentials.join(", ")}` : "no credential"}` }),
       el("span", { className: "quiet-text", "data-part": "left" })),
     actions);
