@@ -46,7 +46,7 @@ def test_its_limits_are_the_codes(tmp_path: Path) -> None:
     assert {"max_sandboxes", "sandbox_max_memory"} <= Settings.model_fields.keys()
 
 
-@pytest.mark.needs_debian("bwrap")
+@pytest.mark.needs_debian("bwrap", "runc")
 async def test_its_python_runs(daemon: TestDaemon, capsys: pytest.CaptureFixture[str]) -> None:
     """As it stands there, but for where the socket is and which backend a test can have quickly."""
     (block,) = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)

@@ -1,8 +1,9 @@
-"""A sandbox without a virtual machine: Linux namespaces by bubblewrap, for laptops and for fast tests.
+"""A sandbox without a virtual machine: Linux namespaces, for laptops and for fast tests.
 
 The kernel is the host's, so this is `isolation: namespace`, and a credential may ask for more. What holds: no
-network device but loopback, no process, file, socket or user of the host, no privilege, a filter of system
-calls, limits. The agent is process 1 in there and speaks over a socket that we made before it ran.
+network device but loopback, no process, file, socket or user of the host, no privilege, a list of system
+calls, limits. Where we are root runc makes it, with users of its own; else bubblewrap, with one. The agent is
+process 1 in there and speaks over a socket that we made before it ran.
 
 Files are in memory, so the host's exposure to one sandbox is its memory and its disk together.
 """
@@ -11,14 +12,14 @@ import asyncio
 import contextlib
 import hashlib
 import os
-import shutil
 import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from coatcheck.containers import processes, seccomp
-from coatcheck.containers.bubblewrap import BLOCK, INFO, Bubblewrap, memory_file
+from coatcheck.containers import oci, processes, seccomp
+from coatcheck.containers.bubblewrap import BLOCK, INFO, Bubblewrap
 from coatcheck.containers.cgroup import Cgroup
+from coatcheck.containers.child import found, memory_file
 from coatcheck.containers.filesystem import COMMAND_FILTER
 from coatcheck.containers.layout import (
     AGENT,
@@ -30,6 +31,7 @@ from coatcheck.containers.layout import (
     arguments,
     small_files,
 )
+from coatcheck.containers.runtime import Runtime
 from coatcheck.decision.session import Isolation
 from coatcheck.sandbox.limits import MIB, LimitName
 from coatcheck.sandbox.machine import MachineError, MachineSpec, Remain, RemainKind
@@ -39,11 +41,14 @@ FIRST_HOST_UID = 0x60000000
 """Of the block from which root takes users for sandboxes: in what systemd leaves to containers, and above
 what `useradd` writes into /etc/subuid."""
 _BLOCKS, _USERS_A_BLOCK = 1 << 24, 4
-OPEN_FILES = 8192
-"""A process. Browsers take thousands; the kernel's memory for them is counted in a cgroup only."""
 LOW_PRIORITY = 10
 """`nice`, where no cgroup holds the CPU: the neighbours go first."""
 _CHANNEL, _FILTER, _FIRST_FILE = 3, 6, 7
+
+
+def find_program() -> str:
+    """runc where we are root, else bubblewrap. MachineError when it is not installed."""
+    return found("runc" if os.geteuid() == 0 else "bwrap")
 
 
 class NamespaceMachine:
@@ -56,12 +61,14 @@ class NamespaceMachine:
     def __init__(self, spec: MachineSpec, directory: Path, *, agent: Path, nests: bool = False) -> None:
         self._spec = spec
         self._has = spec.resources
+        self._directory = directory
         self._name = f"coatcheck-{directory.name}"
         self._agent = agent
         self._nests = nests
         self._root = os.geteuid() == 0
-        self._user = _host_user(directory) if self._root else os.geteuid()
-        self._bubblewrap = Bubblewrap()
+        self._process: Bubblewrap | Runtime = (
+            Runtime("runc", self._name, directory) if self._root else Bubblewrap()
+        )
         self._group: Cgroup | None = None
         self._paused = self._signalled = False
         self._stopped = False
@@ -78,14 +85,13 @@ class NamespaceMachine:
     @property
     def unenforced(self) -> tuple[str, ...]:
         """After `start`: a sentence for each limit that this host gives no means for."""
-        enforced = self._group.enforces if self._group else frozenset()
         why = "no cgroup is delegated to this user"
         missing = {
             LimitName.MEMORY: f"each process has {self._has.memory_mib} MiB of memory, not all together",
             LimitName.PROCESSES: "processes are counted for each user of the sandbox, not for all together",
             LimitName.CPUS: f"CPUs are not limited, and all of it runs at nice {LOW_PRIORITY}",
         }
-        return tuple(f"{says}: {why}" for name, says in missing.items() if name not in enforced)
+        return tuple(f"{says}: {why}" for name, says in missing.items() if name not in self._enforced())
 
     def hits(self) -> frozenset[LimitName]:
         """Which limits anything in it ran into since the last call, as the host's kernel counted them."""
@@ -106,14 +112,14 @@ class NamespaceMachine:
         return ours
 
     async def wait(self) -> str:
-        code = await self._bubblewrap.wait()
+        code = await self._process.wait()
         if self._stopped:
             return "it was stopped"
         how = f"was killed by signal {code - 128}" if code > 128 else f"ended with exit code {code}"
         return f"the sandbox's first process {how}"
 
     async def pause(self) -> None:
-        if self._bubblewrap.first == 0 or self._bubblewrap.ended():
+        if self._process.first == 0 or self._process.ended():
             raise MachineError("this sandbox is not running")
         self._paused = True  # may be, from here on: `resume` and `stop` must see to it
         # Also when it was paused before: that may have failed half-way, which nobody may be told is a pause.
@@ -122,7 +128,7 @@ class NamespaceMachine:
             return
         self._signalled = True
         try:
-            await asyncio.to_thread(processes.stop_tree, self._bubblewrap.first)
+            await asyncio.to_thread(processes.stop_tree, self._process.first)
         except TimeoutError as error:
             raise MachineError(f"the sandbox cannot be paused: {error}", "end it, or try again") from error
 
@@ -132,25 +138,25 @@ class NamespaceMachine:
         if self._group:
             await asyncio.to_thread(self._group.thaw)
         if self._signalled:
-            await asyncio.to_thread(processes.continue_tree, self._bubblewrap.first)
+            await asyncio.to_thread(processes.continue_tree, self._process.first)
         self._paused = self._signalled = False
 
     async def remains(self) -> Sequence[Remain]:
         """Its processes, and the directories that it may write to, as process 1 sees them."""
-        first = self._bubblewrap.first
-        if first == 0 or self._bubblewrap.ended():
+        first = self._process.first
+        if first == 0 or self._process.ended():
             raise MachineError("this sandbox has ended, and nothing of it is left to search")
-        found = [Remain(f"process {pid}", RemainKind.PROCESS, pid=pid) for pid in processes.tree(first)]
+        remains = [Remain(f"process {pid}", RemainKind.PROCESS, pid=pid) for pid in processes.tree(first)]
         for place in WRITABLE:
             path = Path(f"/proc/{first}/root{place}")
-            found.append(Remain(f"files in {place}", RemainKind.FILE, path=path))
-        return found
+            remains.append(Remain(f"files in {place}", RemainKind.FILE, path=path))
+        return remains
 
     async def stop(self) -> None:
         self._stopped = True
         if self._group and self._paused:
             await asyncio.to_thread(self._group.thaw)  # v1 lets nobody die while he is frozen
-        await self._bubblewrap.stop()
+        await self._process.stop()
         if self._group:
             group, self._group = self._group, None
             await asyncio.to_thread(group.close)
@@ -170,25 +176,62 @@ class NamespaceMachine:
                 f"the image {self._spec.image.name} is a microVM's: it holds no directory `root`",
                 "leave the image out to use this machine's own programs, or run a microVM",
             )
+        try:
+            os.close(os.open(self._agent, os.O_RDONLY))
+        except OSError as error:
+            raise MachineError(
+                f"the guest's agent {self._agent} cannot be read: {error.strerror}", "build it anew"
+            ) from error
 
     async def _launch(self, channel: socket.socket) -> None:
-        files = self._files()
-        numbers = range(_FIRST_FILE, _FIRST_FILE + len(files))
         layout = Layout(
             root=self._spec.image / "root" if self._spec.image else None,
-            several_users=self._root,
             disk_mib=self._has.disk_mib,
             memory_mib=self._has.memory_mib,
         )
-        words = arguments(layout, zip(files, numbers, strict=True), Descriptors(BLOCK, INFO, _FILTER))
         self._group = await asyncio.to_thread(self._make_group)
+        if isinstance(self._process, Runtime):
+            container = await asyncio.to_thread(self._container, layout)
+            given = {_CHANNEL: channel.fileno()}
+            await self._process.start(oci.config(container), given, ("--preserve-fds", "1"))
+            return
+        files = (
+            File(AGENT, self._agent.read_bytes(), 0o555),
+            File(COMMAND_FILTER, seccomp.program(nests=False)),
+            *small_files(layout, self.identities),
+        )
+        numbers = range(_FIRST_FILE, _FIRST_FILE + len(files))
+        words = arguments(layout, zip(files, numbers, strict=True), Descriptors(BLOCK, INFO, _FILTER))
         with contextlib.ExitStack() as opened:
             given = {_CHANNEL: channel.fileno()}
             given[_FILTER] = memory_file(opened, seccomp.program(nests=self._nests))
             given |= {
                 number: memory_file(opened, file.content) for number, file in zip(numbers, files, strict=True)
             }
-            await self._bubblewrap.start(words, given, self._user if self._root else None, self._prepare)
+            await self._process.start(words, given, None, self._prepare)
+
+    def _container(self, layout: Layout) -> oci.Container:
+        files = small_files(layout, self.identities)
+        bound = [
+            File(AGENT, self._agent.read_bytes(), 0o555),
+            File(COMMAND_FILTER, seccomp.program(nests=False)),
+            *(files if layout.root is not None else ()),
+        ]
+        binds = {file.path: self._directory / f"file{number}" for number, file in enumerate(bound)}
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for file in bound:
+            binds[file.path].write_bytes(file.content)
+            binds[file.path].chmod(file.mode)
+        return oci.Container(
+            layout=layout,
+            root=layout.root or oci.host_root(files),
+            binds=binds,
+            cgroup=self._name,
+            rlimits={f"RLIMIT_{name.upper()}": most for name, most in self._limits().items()},
+            user=_host_user(self._directory),
+            nests=self._nests,
+            arguments=(AGENT, "--namespace"),
+        )
 
     def _make_group(self) -> Cgroup | None:
         try:
@@ -203,61 +246,32 @@ class NamespaceMachine:
                 str(error), "another sandbox has this directory's name; choose another"
             ) from error
 
-    def _files(self) -> tuple[File, ...]:
-        try:
-            agent = File(AGENT, self._agent.read_bytes(), 0o555)
-        except OSError as error:
-            raise MachineError(
-                f"the guest's agent {self._agent} cannot be read: {error.strerror}", "build it anew"
-            ) from error
-        small = small_files(self._root)
-        if self._spec.image is not None:
-            # A file of the image can be covered; where it has none, nothing can be made: it is read-only.
-            root = self._spec.image / "root"
-            small = tuple(file for file in small if (root / file.path[1:]).is_file())
-        return (agent, File(COMMAND_FILTER, seccomp.program(nests=False)), *small)
+    def _enforced(self) -> frozenset[LimitName]:
+        return self._group.enforces if self._group else frozenset()
+
+    def _limits(self) -> dict[str, int]:
+        """For each process."""
+        limits = {"nofile": oci.OPEN_FILES, "core": 0}
+        if LimitName.PROCESSES not in self._enforced():  # else the group's limit is met first, and is counted
+            limits["nproc"] = self._has.processes
+        if LimitName.MEMORY not in self._enforced():
+            # Not RLIMIT_AS: V8 and Go reserve gigabytes of addresses that they never touch.
+            limits["data"] = self._has.memory_mib * MIB
+        return limits
 
     async def _prepare(self, first: int) -> None:
-        """Users and limits of process 1, which all others inherit, before it runs."""
+        """Users and limits of bubblewrap's process 1, which all others inherit, before it runs."""
         if self._group:
             await asyncio.to_thread(self._group.add, first)
-        self._map_users(first)
-        enforced = self._group.enforces if self._group else frozenset()
-        limits = [f"--nofile={OPEN_FILES}", "--core=0"]
-        if LimitName.PROCESSES not in enforced:  # else the group's limit is met first, and is counted
-            limits.append(f"--nproc={self._has.processes}")
-        if LimitName.MEMORY not in enforced:
-            # Not RLIMIT_AS: V8 and Go reserve gigabytes of addresses that they never touch.
-            limits.append(f"--data={self._has.memory_mib * MIB}")
-        if LimitName.CPUS not in enforced:
+        _map_user(first)
+        if LimitName.CPUS not in self._enforced():
             os.setpriority(os.PRIO_PROCESS, first, LOW_PRIORITY)
-        await self._run_as_user("prlimit", "--pid", str(first), *limits)
-
-    def _map_users(self, first: int) -> None:
-        users = f"{AGENT_UID} {self._user} 1\n"
-        groups = f"{AGENT_UID} {os.getegid()} 1\n"
-        if self._root:
-            # One block: neither the host's root nor any of its users is anybody in there.
-            users = groups = f"0 {self._user} 1\n{AGENT_UID} {self._user + 1} {len(IDENTITIES)}\n"
-        else:
-            Path(f"/proc/{first}/setgroups").write_text("deny")
-        Path(f"/proc/{first}/uid_map").write_text(users)
-        Path(f"/proc/{first}/gid_map").write_text(groups)
-
-    async def _run_as_user(self, program: str, *words: str) -> None:
-        """As the user that process 1 has on the host: to change somebody else's limits one needs
-        CAP_SYS_RESOURCE, which root in a container seldom has."""
-        path = shutil.which(program)
-        if path is None:
-            raise MachineError(f"{program} is missing", "install it: apt-get install util-linux")
-        who = {"user": self._user, "group": self._user, "extra_groups": []} if self._root else {}
         process = await asyncio.create_subprocess_exec(
-            path,
-            *words,
+            *(found("prlimit"), "--pid", str(first)),
+            *(f"--{name}={most}" for name, most in self._limits().items()),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
-            **who,  # type: ignore[arg-type]
         )
         _, said = await process.communicate()
         if process.returncode:
@@ -278,9 +292,16 @@ class NamespaceMachine:
         finally:
             loop.remove_reader(channel)
         if not channel.recv(1, socket.MSG_PEEK):
-            code = await self._bubblewrap.wait()
-            why = self._bubblewrap.said() or f"exit code {code}"
+            code = await self._process.wait()
+            why = self._process.said() or f"exit code {code}"
             raise MachineError(f"the sandbox ended before its agent spoke: {why}")
+
+
+def _map_user(first: int) -> None:
+    """Only ourselves, as the first identity."""
+    Path(f"/proc/{first}/setgroups").write_text("deny")  # user_namespaces(7): else no group is mapped
+    Path(f"/proc/{first}/uid_map").write_text(f"{AGENT_UID} {os.geteuid()} 1\n")
+    Path(f"/proc/{first}/gid_map").write_text(f"{AGENT_UID} {os.getegid()} 1\n")
 
 
 def _host_user(directory: Path) -> int:

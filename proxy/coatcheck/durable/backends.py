@@ -2,13 +2,13 @@
 
 import asyncio
 import os
-import shutil
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from coatcheck.containers.jail import find_qemu
+from coatcheck.containers.namespace import find_program
 from coatcheck.decision.session import Isolation
 from coatcheck.durable import accelerator
 from coatcheck.images.cache import find
@@ -88,12 +88,10 @@ class Backends:
         return Choice(Backend.MICROVM, found.isolation, why, str(image))
 
     def _namespace(self, why: str) -> Choice:
-        if shutil.which("bwrap") is None:
-            raise SandboxRefused(
-                SandboxProblem.NO_BACKEND,
-                "there is no bubblewrap (bwrap) on this machine",
-                "Install it: apt-get install bubblewrap.",
-            )
+        try:
+            find_program()
+        except MachineError as error:
+            raise SandboxRefused(SandboxProblem.NO_BACKEND, str(error), error.hint) from None
         # Without root only one user can be mapped (user_namespaces(7)), so nobody could be told from another.
         identities = IDENTITIES if os.geteuid() == 0 else (AGENT,)
         return Choice(Backend.NAMESPACE, Isolation.NAMESPACE, why, None, str(self._program()), identities)

@@ -14,7 +14,7 @@ from tests.system.cli.sandbox_commands import NEW, Ask, asked, sandbox, where
 
 __all__ = ["asked", "sandbox", "where"]
 
-pytestmark = [pytest.mark.needs_debian("bwrap"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.needs_debian("bwrap", "runc"), pytest.mark.asyncio(loop_scope="module")]
 
 
 async def test_exit_codes_say_who_failed(sandbox: Sandbox, asked: Ask) -> None:

@@ -20,7 +20,7 @@ from tests.upstreams import UpstreamTls
 
 __all__ = ["client", "where"]
 
-pytestmark = [pytest.mark.needs_debian("bwrap"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.needs_debian("bwrap", "runc"), pytest.mark.asyncio(loop_scope="module")]
 
 
 def live_sessions(where: Place) -> set[str]:

@@ -17,7 +17,7 @@ from tests.system.e2e.daemon_process import DaemonProcess, daemon_process
 from tests.system.e2e.story import policy
 from tests.upstreams import UpstreamTls
 
-pytestmark = pytest.mark.needs_debian("bwrap")
+pytestmark = pytest.mark.needs_debian("bwrap", "runc")
 WANTED: Mapping[str, Any] = {"tenant": "acme", "subject": "agent", "policy": "default"}
 SECONDS = 120.0
 

@@ -21,7 +21,7 @@ from tests.system.cli.sandbox_commands import NEW, Ask, asked, sandbox, where
 
 __all__ = ["asked", "sandbox", "where"]
 
-pytestmark = [pytest.mark.needs_debian("bwrap"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.needs_debian("bwrap", "runc"), pytest.mark.asyncio(loop_scope="module")]
 
 
 async def test_a_command_in_a_new_sandbox_is_like_one_here(where: Place, asked: Ask) -> None:

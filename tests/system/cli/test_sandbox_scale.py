@@ -13,7 +13,7 @@ from tests.cli.transcript import Said, coatcheck
 from tests.sandboxes import Place, place, sandbox_in
 from tests.upstreams import UpstreamTls
 
-pytestmark = [pytest.mark.needs_debian("bwrap"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.needs_debian("bwrap", "runc"), pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -12,7 +12,7 @@ from coatcheck.containers.filesystem import EXECUTED_DIRECTORIES, EXECUTED_FILES
 from coatcheck.decision.filesystem import Filesystem
 from coatcheck.decision.session import Isolation
 
-pytestmark = pytest.mark.needs_debian("bwrap")
+pytestmark = pytest.mark.needs_debian("bwrap", "runc")
 
 HOME = "/home/agent"
 MACHINE = (

@@ -10,7 +10,7 @@ import pytest
 
 from tests.containers.namespaces import Inside, sandbox, spec
 
-pytestmark = pytest.mark.needs_debian("bwrap")
+pytestmark = pytest.mark.needs_debian("bwrap", "runc")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="a second user needs root on the host")
 CALL = "import ctypes; l = ctypes.CDLL(None, use_errno=True)\n"
 
@@ -107,8 +107,8 @@ async def test_no_device_is_there_that_reaches_anything(inside: Inside) -> None:
     """No /dev/kvm, no disk, no terminal of ours; and none can be made."""
     ran = await inside.sh("ls /dev; mknod /tmp/kvm c 10 232 2>&1")
     listed = ran.out.split()
-    assert set(listed[: listed.index("mknod:")]) == {
-        *("core", "fd", "full", "null", "ptmx", "pts", "random", "shm"),
+    assert set(listed[: listed.index("mknod:")]) - {"core"} == {  # a link that leads nowhere
+        *("fd", "full", "null", "ptmx", "pts", "random", "shm"),
         *("stderr", "stdin", "stdout", "tty", "urandom", "zero"),
     }
     assert (await inside.sh("cat < /dev/tty")).code != 0

@@ -23,7 +23,7 @@ HELD = {
     if cgroup.find().unified or controller in cgroup.find().v1
 }
 pytestmark = [
-    pytest.mark.needs_debian("bwrap"),
+    pytest.mark.needs_debian("bwrap", "runc"),
     pytest.mark.skipif(
         len(HELD) < 3, reason="no cgroup is delegated here; rlimits are tested as another user"
     ),

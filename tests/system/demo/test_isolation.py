@@ -48,7 +48,7 @@ def test_the_only_thing_bound_for_writing_is_the_socket(tmp_path: Path) -> None:
     assert writable == [str(tmp_path / "egress.sock")]
 
 
-@pytest.mark.needs_debian("bwrap")
+@pytest.mark.needs_debian("bwrap", "runc")
 def test_where_bubblewrap_works_all_namespaces_are_new() -> None:
     """The probe compares; it does not believe the flags."""
     found = probe()
@@ -90,7 +90,7 @@ def test_a_namespace_that_is_ours_is_named() -> None:
     assert shared_namespaces({}) == list(NAMESPACES.values())
 
 
-@pytest.mark.needs_debian("bwrap")
+@pytest.mark.needs_debian("bwrap", "runc")
 def test_inside_there_is_nothing_of_the_host(tmp_path: Path) -> None:
     """No environment, no process, no network interface, no file outside the system's programs."""
     code = """

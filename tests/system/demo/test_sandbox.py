@@ -7,7 +7,7 @@ import pytest
 from demo.isolation import Isolation, probe
 from demo.sandbox import Outlet, SandboxError, open_sandbox, sandbox_environment
 
-pytestmark = pytest.mark.needs_debian("bwrap")
+pytestmark = pytest.mark.needs_debian("bwrap", "runc")
 
 
 @pytest.fixture(params=["isolated", "ordinary"])

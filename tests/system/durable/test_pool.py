@@ -29,7 +29,7 @@ from tests.system.durable.warm import HANDLE, SIZE, changes, client, filled, gon
 
 __all__ = ["client", "where"]
 
-pytestmark = [pytest.mark.needs_debian("bwrap"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.needs_debian("bwrap", "runc"), pytest.mark.asyncio(loop_scope="module")]
 
 
 def memory_of(pid: int) -> bytes:

@@ -20,7 +20,7 @@ mv /home/agent/out/file /home/agent/ || echo "nor moved there"
     "backend",
     [
         pytest.param("microvm", marks=pytest.mark.needs_debian("qemu-system-x86_64", "bwrap")),
-        pytest.param("namespace", marks=pytest.mark.needs_debian("bwrap")),
+        pytest.param("namespace", marks=pytest.mark.needs_debian("bwrap", "runc")),
     ],
 )
 async def test_commands_write_and_read_what_they_may(

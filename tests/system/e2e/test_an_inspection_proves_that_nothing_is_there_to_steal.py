@@ -17,7 +17,7 @@ from tests.cli.transcript import Said, coatcheck
 from tests.daemon import TestDaemon
 from tests.known_secrets import known_secret
 
-pytestmark = pytest.mark.needs_debian("bwrap")
+pytestmark = pytest.mark.needs_debian("bwrap", "runc")
 
 READ = "import sys; held = sys.stdin.buffer.read(SIZE); "
 WAIT = "; print('held', flush=True); sys.stdin.buffer.read()"

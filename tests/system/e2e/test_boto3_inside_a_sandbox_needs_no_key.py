@@ -13,7 +13,7 @@ from coatcheck.client.sandbox import SandboxClient
 from tests.daemon import TestDaemon
 from tests.system.e2e.aws_origin import AwsOrigin, aws_keys
 
-pytestmark = pytest.mark.needs_debian("bwrap")
+pytestmark = pytest.mark.needs_debian("bwrap", "runc")
 
 PACKAGES = ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "urllib3", "six")
 DATA = ("s3", "sqs", "_retry.json", "endpoints.json", "partitions.json", "sdk-default-configuration.json")

@@ -10,7 +10,7 @@ from coatcheck.client.sandbox import Sandbox
 from tests.sandboxes import Place, image_cache, place, sandbox_in
 from tests.upstreams import UpstreamTls
 
-pytestmark = [pytest.mark.needs_debian("bwrap"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.needs_debian("bwrap", "runc"), pytest.mark.asyncio(loop_scope="module")]
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "ws_proxy", "wss_proxy", "node_use_env_proxy")
 WITHOUT = ["env", *(f"-u{name}" for each in PROXIES for name in (each, each.upper()))]

@@ -217,8 +217,10 @@ int main(int count, char **arguments)
             close(number);
             break;
         }
-    if (!machine)
+    if (!machine) {
         close_range(4, ~0U, 0); /* what bubblewrap was given */
+        chmod("/tmp", 01777);   /* runc gives it the mode of the directory below */
+    }
     loop_start();
     watch_children();
     command_prepare();

@@ -10,7 +10,7 @@ from coatcheck.client.control import ControlError
 from coatcheck.client.sandbox.blocking import BlockingClient
 from tests.sandboxes import WANTED, Place
 
-pytestmark = [pytest.mark.needs_debian("bwrap"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.needs_debian("bwrap", "runc"), pytest.mark.asyncio(loop_scope="module")]
 
 
 async def test_everything_can_be_called_from_plain_threads(where: Place, tmp_path: Path) -> None:

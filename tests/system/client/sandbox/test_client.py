@@ -15,7 +15,7 @@ from coatcheck.client.control import ControlError
 from coatcheck.client.sandbox import Process, Sandbox
 from tests.sandboxes import WANTED, Place, sandbox_in
 
-pytestmark = [pytest.mark.needs_debian("bwrap"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.needs_debian("bwrap", "runc"), pytest.mark.asyncio(loop_scope="module")]
 
 SECONDS = 30.0
 SERVER = """

@@ -14,7 +14,7 @@ from coatcheck.client.sandbox import Sandbox
 from tests.sandboxes import CALLERS, SECONDS, WANTED, Place, place, sandbox_in, write_grants
 from tests.upstreams import UpstreamTls
 
-pytestmark = [pytest.mark.needs_debian("bwrap"), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.needs_debian("bwrap", "runc"), pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
