@@ -20,11 +20,12 @@ test: setup  ## the proof that it works: every capability once through real comp
 test-all: setup  ## everything: also each fault, each kill, each check switched off, whole packages; CI runs this
 	@scripts/test all $(ARGS)
 
-lint: setup  ## ruff, formatting, types, and which module may import which
+lint: setup  ## ruff, formatting, types, which module may import which, and that what is imported is declared
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports --no-logo
+	@.venv/bin/deptry proxy
 
 docs: setup  ## docs/reference, the schemas and the tables in documents, from the code
 	@.venv/bin/python scripts/reference $(ARGS)
