@@ -3,7 +3,7 @@ comes to nothing. Real ones: tests/system/e2e/test_lifecycles_of_one_launcher.py
 test_a_daemon_that_stops_puts_to_sleep_what_is_to_come_back.py."""
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +15,7 @@ from coatcheck.durable import reconcile
 from coatcheck.durable.durability import Durability, Saved
 from coatcheck.durable.reconcile import Reconciler
 from coatcheck.durable.sandbox import Sandbox
+from coatcheck.durable.states import Care
 from coatcheck.sandbox.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
 from tests.durable.test_recovery import DEAD
 from tests.durable.test_stopping import ONE, THREE, TWO, runs
@@ -57,6 +58,7 @@ class Dying:
             noted=self._noted,
             give_up=self._give_up,
             is_down=lambda _: True,
+            care=defaultdict(Care).__getitem__,
         )
         self.revoked = False
         incarnations: Any = SimpleNamespace(
@@ -163,6 +165,7 @@ class Sleeping:
             all=lambda: tuple(self.there.values()),
             get=self.there.get,
             is_down=lambda _: True,
+            care=defaultdict(Care).__getitem__,
             noted=lambda name, change, detail: self.told.append((name, change, detail)),
             kept=kept,
         )
@@ -239,7 +242,12 @@ class Saving:
         record = SimpleNamespace(generation=2)
         kept = SimpleNamespace(snapshots=self._snapshots, record=lambda sandbox: record)
         sandboxes: Any = SimpleNamespace(
-            all=self._all, get=self._get, is_down=lambda _: True, noted=self._noted, kept=kept
+            all=self._all,
+            get=self._get,
+            is_down=lambda _: True,
+            noted=self._noted,
+            kept=kept,
+            care=defaultdict(Care).__getitem__,
         )
         none: Any = None  # what is only saved begins nothing
         self.reconciler = Reconciler(

@@ -18,6 +18,7 @@ from coatcheck.durable.lifecycle import MIN_SNAPSHOT_SECONDS
 from coatcheck.durable.recovery import ATTEMPTS, PAUSES, WITHIN_SECONDS, Step, next_step
 from coatcheck.durable.sandbox import Sandbox
 from coatcheck.durable.sandboxes import Sandboxes
+from coatcheck.durable.states import Care
 from coatcheck.platform.errors import CoatcheckError
 from coatcheck.sandbox.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
 from coatcheck.telemetry.events import SandboxChange
@@ -55,61 +56,56 @@ class Reconciler:
         self._maker_named = maker_named
         self._serving = serving
         self._brings_back = brings_back
-        self._failed: dict[str, str] = {}
-        """Why the last recovery came to nothing, by sandbox, of those that are down."""
-        self._to_wake: dict[str, list[float]] = {}
-        """When each was tried, of those that an orderly stop put to sleep. On the monotonic clock."""
-        self._snapshot_due: dict[str, float] = {}
-        """By sandbox, on the same clock."""
 
     async def run(self) -> None:
         """Until cancelled. Each lane takes one sandbox after the other: a host that came back up has enough
         to do, and snapshots share a disk. No lane waits for another: a save may take minutes."""
         lanes = [self._sweep, self._take_snapshot]
         if self._brings_back:
-            self._to_wake = {each: [] for each in self._sandboxes.kept.interrupted()}
+            for each in self._sandboxes.kept.interrupted():
+                if (care := self._sandboxes.care(each)) is not None:
+                    care.wakes = []
             lanes.append(self._bring_back)
         async with asyncio.TaskGroup() as tasks:
             for lane in lanes:
                 tasks.create_task(self._every_tick(lane))
 
-    async def _every_tick(self, lane: Callable[[Sandbox], Awaitable[None]]) -> None:
+    async def _every_tick(self, lane: Callable[[Sandbox, Care], Awaitable[None]]) -> None:
         while True:
             for known in self._sandboxes.all():
-                sandbox = self._sandboxes.get(known.id)
-                if sandbox is None:
+                sandbox, care = self._sandboxes.get(known.id), self._sandboxes.care(known.id)
+                if sandbox is None or care is None:
                     continue
                 try:
-                    await lane(sandbox)
+                    await lane(sandbox, care)
                 except Exception:
                     logger.exception("sandbox %s: it could not be looked after", sandbox.id)
             await asyncio.sleep(TICK_SECONDS)
 
-    async def _sweep(self, sandbox: Sandbox) -> None:
+    async def _sweep(self, sandbox: Sandbox, care: Care) -> None:
         """If its supervisor is gone it is over, and what it left is removed."""
         if not self._sandboxes.is_down(sandbox.id):
             await asyncio.to_thread(self._sandboxes.settle, sandbox.id)
 
     # --- waking and recovering --------------------------------------------------------------------------
 
-    async def _bring_back(self, sandbox: Sandbox) -> None:
-        if sandbox.id in self._to_wake:
-            await self._wake(sandbox)
+    async def _bring_back(self, sandbox: Sandbox, care: Care) -> None:
+        if care.wakes is not None:
+            await self._wake(sandbox, care, care.wakes)
         elif self._serving():  # what a daemon ends as it goes is not to be begun by it again
-            await self._recover(sandbox)
+            await self._recover(sandbox, care)
 
-    async def _wake(self, sandbox: Sandbox) -> None:
+    async def _wake(self, sandbox: Sandbox, care: Care, tried: list[float]) -> None:
         """Tried a few times: a host that has no room yet may have some by then. After that it sleeps on until
         somebody uses it, and that is reported."""
-        tried, now = self._to_wake[sandbox.id], time.monotonic()
-        if tried and now < tried[-1] + PAUSES[len(tried)]:
+        if tried and time.monotonic() < tried[-1] + PAUSES[len(tried)]:
             return
         failed = await self._woken(sandbox)
         tried.append(time.monotonic())
         if not failed:
-            del self._to_wake[sandbox.id]
+            care.wakes = None
         elif len(tried) == len(PAUSES):
-            del self._to_wake[sandbox.id]
+            care.wakes = None
             detail = f"it stays asleep until it is used: {failed}"
             self._sandboxes.noted(sandbox.id, SandboxChange.GIVEN_UP, detail)
             logger.warning("sandbox %s: %s", sandbox.id, detail)
@@ -130,7 +126,7 @@ class Reconciler:
             return type(error).__name__
         return ""
 
-    async def _recover(self, sandbox: Sandbox) -> None:
+    async def _recover(self, sandbox: Sandbox, care: Care) -> None:
         sandboxes = self._sandboxes
         attempts, now = sandboxes.kept.recoveries(sandbox.id), time.time()
         match next_step(sandbox, attempts, now):
@@ -142,9 +138,9 @@ class Reconciler:
                 await asyncio.to_thread(sandboxes.kept.recovering, sandbox.id, now)
                 detail = f"attempt {begun} of {ATTEMPTS}: {sandbox.ending}: {sandbox.detail}"
                 sandboxes.noted(sandbox.id, SandboxChange.RECOVERING, detail)
-                await self._try(sandbox)
+                await self._try(sandbox, care)
             case Step.GIVE_UP:
-                why = self._failed.pop(sandbox.id, f"{sandbox.ending}: {sandbox.detail}")
+                why = care.failed or f"{sandbox.ending}: {sandbox.detail}"
                 minutes = int(WITHIN_SECONDS // 60)
                 detail = (
                     f"it was brought back {ATTEMPTS} times within {minutes} minutes, and died again: {why}"
@@ -152,7 +148,7 @@ class Reconciler:
                 logger.error("sandbox %s is given up: %s", sandbox.id, detail)
                 await asyncio.to_thread(sandboxes.give_up, sandbox.id, detail, Ending.CRASH_LOOP)
 
-    async def _try(self, sandbox: Sandbox) -> None:
+    async def _try(self, sandbox: Sandbox, care: Care) -> None:
         maker = self._maker_named(sandbox.opened_by)
         try:
             if maker is None:
@@ -160,37 +156,35 @@ class Reconciler:
             saved = await asyncio.to_thread(self._sandboxes.kept.saved, sandbox.id, None)
             await self._incarnations.restore_unattended(sandbox, maker, saved, sandbox.expires_at)
         except CoatcheckError as error:
-            self._note(sandbox, f"{error.message}. {error.hint}")
+            care.failed = f"{error.message}. {error.hint}"
         except LookupError as error:
-            self._note(sandbox, str(error))
+            care.failed = str(error)
         else:
-            self._failed.pop(sandbox.id, None)
-
-    def _note(self, sandbox: Sandbox, why: str) -> None:
-        self._failed[sandbox.id] = why
-        logger.warning("sandbox %s died and is not back: %s", sandbox.id, why)
+            care.failed = ""
+            return
+        logger.warning("sandbox %s died and is not back: %s", sandbox.id, care.failed)
 
     # --- periodic snapshots -----------------------------------------------------------------------------
 
-    async def _take_snapshot(self, sandbox: Sandbox) -> None:
-        every, due = sandbox.keeping.every_seconds, self._snapshot_due
+    async def _take_snapshot(self, sandbox: Sandbox, care: Care) -> None:
+        every = sandbox.keeping.every_seconds
         if sandbox.over:
-            due.pop(sandbox.id, None)
+            care.snapshot_due = None
         # One that is paused or asleep has nothing new to save: it is due when it runs again.
         if every is None or sandbox.state is not SandboxState.RUNNING:
             return
-        if sandbox.id not in due:
-            due[sandbox.id] = time.monotonic() + await self._first(sandbox.id, every)
+        if care.snapshot_due is None:
+            care.snapshot_due = time.monotonic() + await self._first(sandbox.id, every)
         now = time.monotonic()
-        if now < due[sandbox.id]:
+        if now < care.snapshot_due:
             return
-        due[sandbox.id] = now + every
+        care.snapshot_due = now + every
         name = f"{PERIODIC}{datetime.now(UTC):%Y%m%d-%H%M%S}"
         try:
             await self._save(sandbox, name)
         except CoatcheckError as error:
             if isinstance(error, SandboxRefused) and error.problem is SandboxProblem.NOT_RUNNING:
-                due[sandbox.id] = now  # it has just been paused, or fell asleep
+                care.snapshot_due = now  # it has just been paused, or fell asleep
                 return
             said = f"{error.message}. {error.hint}"
             self._sandboxes.noted(sandbox.id, SandboxChange.SNAPSHOT_FAILED, said)

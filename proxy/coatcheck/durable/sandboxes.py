@@ -34,7 +34,7 @@ from coatcheck.durable.pool import Pool
 from coatcheck.durable.sandbox import Admitted, ClaimFailed, Sandbox, SandboxIdentity, WantedSandbox
 from coatcheck.durable.spawning import is_gone
 from coatcheck.durable.starting import claim, event_of, first_event, refusal_of, sandbox_of, start
-from coatcheck.durable.states import REPORTS, Entry, Event, State
+from coatcheck.durable.states import REPORTS, Care, Entry, Event, State
 from coatcheck.durable.store import Record, SandboxStore
 from coatcheck.durable.warm_machine import ClaimError, WarmMachine
 from coatcheck.sandbox.limits import ceilings
@@ -94,6 +94,11 @@ class Sandboxes:
         """Its process. None: it has none, or an earlier daemon started it."""
         entry = self._entries.get(sandbox_id)
         return entry.process if entry is not None else None
+
+    def care(self, sandbox_id: str) -> Care | None:
+        """What the reconcile loop remembers of it. None: it is not known any more."""
+        entry = self._entries.get(sandbox_id)
+        return entry.care if entry is not None else None
 
     def admitted(self) -> frozenset[str]:
         """Those that are to begin, or to begin again, and have no supervisor yet."""

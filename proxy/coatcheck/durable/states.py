@@ -8,7 +8,7 @@ docs/sandboxes.md is written from this table.
 import logging
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -163,6 +163,18 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = {
 
 
 @dataclass(slots=True)
+class Care:
+    """What the reconcile loop remembers of one sandbox, and a restart of the daemon may forget."""
+
+    wakes: list[float] | None = None
+    """When waking it was tried, on the monotonic clock. None: nobody but a caller wakes it."""
+    failed: str = ""
+    """Why its last recovery came to nothing."""
+    snapshot_due: float | None = None
+    """When its next periodic snapshot is due, on the monotonic clock. None: that is not known yet."""
+
+
+@dataclass(slots=True)
 class Entry:
     """What the daemon knows of one sandbox beside what is on disk. Changed under the lock of `Sandboxes`."""
 
@@ -180,6 +192,8 @@ class Entry:
     """Its supervisor is gone, and one thread removes what is left."""
     announced: SandboxChange = SandboxChange.RUNNING
     """The change that is reported when it first runs."""
+    care: Care = field(default_factory=Care)
+    """The reconcile loop's own, which alone reads and writes it."""
 
     @classmethod
     def found(cls, sandbox: Sandbox, *, discarded: bool) -> "Entry":
