@@ -19,7 +19,9 @@ def packages() -> dict[str, str]:
 
 
 def find(command: str) -> str | None:
-    """Where the command is, /usr/sbin included: it is not on everybody's PATH."""
+    """Where the command is, /usr/sbin included: it is not on everybody's PATH. A path is itself."""
+    if command.startswith("/"):
+        return command if Path(command).exists() else None
     return shutil.which(command, path=os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin")
 
 

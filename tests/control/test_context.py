@@ -31,8 +31,8 @@ async def test_taking_does_not_wait_for_giving() -> None:
 
 
 async def test_a_revocation_waits_for_no_other_to_be_in_force() -> None:
-    """A hundred are in force here, and wait for a disk or for a fleet's Redis that hangs: the next one is in
-    force at once."""
+    """A hundred are in force here, and wait for a disk or for a database of a fleet that hangs: the next
+    one is in force at once."""
     context, slow = make(), threading.Event()
     in_force: list[int] = []
 

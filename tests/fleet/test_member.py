@@ -10,7 +10,7 @@ import pytest
 from coatcheck.decision.policy import Limit, LimitKind, LimitScope
 from coatcheck.fleet.connection import Connector, SharedStateDown
 from coatcheck.fleet.member import member_of, open_state
-from coatcheck.fleet.shared_log import SharedLog
+from coatcheck.fleet.store import Store
 from coatcheck.platform.private_files import PrivateFileError
 from coatcheck.settings.daemon import Settings
 from coatcheck.state.buckets import Buckets
@@ -20,7 +20,8 @@ from tests.system.fleet.fleet import PATIENCE, new_key
 
 
 def _settings(directory: Path, **more: object) -> Settings:
-    nobody = {"shared_state": f"unix://{directory}/none.sock", "shared_state_key": new_key(directory / "key")}
+    url = f"postgresql://coatcheck@/coatcheck?host={directory}/none"
+    nobody = {"shared_state": url, "shared_state_key": new_key(directory / "key")}
     return Settings(state_dir=directory / "state", **(nobody | more))  # type: ignore[arg-type]
 
 
@@ -34,7 +35,7 @@ async def test_one_that_was_never_started_stops(tmp_path: Path) -> None:
     state.close()
 
 
-async def test_without_a_redis_it_starts_refuses_and_stops(tmp_path: Path) -> None:
+async def test_without_a_database_it_starts_refuses_and_stops(tmp_path: Path) -> None:
     """Whichever of the two is started first."""
     from coatcheck.request.approvals import Approvals
 
@@ -44,7 +45,7 @@ async def test_without_a_redis_it_starts_refuses_and_stops(tmp_path: Path) -> No
     assert member is not None
     member.start(Buckets(), Approvals(lambda event: None, state.clock.now), Recent())
     async with asyncio.timeout(20):
-        while (denied := state.stale(state.clock.now())) is not None and "none.sock" not in denied.detail:
+        while (denied := state.stale(state.clock.now())) is not None and "/none" not in denied.detail:
             await asyncio.sleep(0.01)
     assert denied is not None
     await member.stop()
@@ -54,7 +55,7 @@ async def test_without_a_redis_it_starts_refuses_and_stops(tmp_path: Path) -> No
 async def test_one_whose_commands_hang_stops_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An answer that comes byte by byte has no deadline, in neither of its threads."""
+    """Whatever a statement waits for, in neither of its threads."""
     from coatcheck.request.approvals import Approvals
 
     for module in ("follower", "limits"):
@@ -62,15 +63,15 @@ async def test_one_whose_commands_hang_stops_all_the_same(
     resolved, stuck = Event(), [Event(), Event()]
 
     def hangs(which: int) -> Callable[..., None]:
-        def command(log: SharedLog, *about: object) -> None:
+        def command(store: Store, *about: object, **more: object) -> None:
             stuck[which].set()
             resolved.wait(PATIENCE)
             raise SharedStateDown("no such host")
 
         return command
 
-    monkeypatch.setattr(SharedLog, "listen", hangs(0))
-    monkeypatch.setattr(SharedLog, "settle", hangs(1))
+    monkeypatch.setattr(Store, "listen", hangs(0))
+    monkeypatch.setattr(Store, "settle", hangs(1))
     settings = _settings(tmp_path)
     state = open_state(settings, tmp_path / "sessions", lambda event: None, None)
     member = member_of(settings, state, lambda event: None)
@@ -110,11 +111,12 @@ def test_a_bad_key_stops_the_start(tmp_path: Path) -> None:
 
 
 def test_without_the_extra_one_error_says_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """redis-py is not among what everybody installs."""
+    """psycopg is not among what everybody installs."""
     import sys
 
-    monkeypatch.setitem(sys.modules, "redis", None)
+    monkeypatch.delitem(sys.modules, "coatcheck.fleet.postgres", raising=False)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
     server = _settings(tmp_path).shared_state_server
     assert server is not None
     with pytest.raises(SharedStateDown, match=r"coatcheck\[fleet\]"):
-        Connector(server, PATIENCE).connect()
+        Connector(server, PATIENCE, "tests").connect()

@@ -1,6 +1,6 @@
 """A request at a daemon of a fleet: it may wait for the fleet's word on a limit, and for nothing else.
 
-No Redis here: what `SharedLimits` may do to a request is done by hand, also what it never does.
+No database here: what `SharedLimits` may do to a request is done by hand, also what it never does.
 """
 
 import asyncio

@@ -32,9 +32,6 @@ class SlowOthers:
 
     renew = take = give
 
-    def confirm(self) -> None:
-        """They have it."""
-
     @contextmanager
     def slow(self) -> Iterator[None]:
         self.waiting.clear()

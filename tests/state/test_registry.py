@@ -268,7 +268,7 @@ def test_what_two_take_from_a_session_at_once_is_gone_for_good(
             renewing = threads.submit(state.renew, session.id, "launcher")
             assert others.waiting.wait(PATIENCE)
             theirs = Entry("other", 0.0, (CredentialsLeft(session.id, frozenset({"openai", "anthropic"})),))
-            applied = threads.submit(state.replica.apply, [theirs], Position(1, 1, "ab"))
+            applied = threads.submit(state.replica.apply, [theirs], Position(1, 1, 1), {})
             until(lambda: len(state._writing._waiting) == 1)
             taken = threads.submit(state.revoke_where, lambda each: True, "openai", "operator")
             until(lambda: state.session(session.id).credentials == {"anthropic", "github"})

@@ -30,23 +30,31 @@ def member(directory: Path) -> Iterator[tuple[State, Replica, SlowOthers]]:
         yield state, state.replica, others
 
 
-def given(session: Session, replica: Replica) -> tuple[Change, ...]:
-    """How the others hear of it."""
-    changes, _ = replica.snapshot()
-    assert session.id in {each.session.id for each in changes if isinstance(each, Opened)}
-    return tuple(each for each in changes if isinstance(each, Opened | Minted))
+def given(session: Session, state: State) -> tuple[Change, ...]:
+    """How the others hear of it: its row as it is now, and those of its handles."""
+    now, here = state.clock.now(), state.session(session.id)
+    revoked = here.revoked_handles
+    handles = (replace(each, revoked=each.claims.jti in revoked) for each in state.handles(session.id))
+    until = now.wall + here.lease_deadline - now.monotonic
+    return (Opened(here, until), *(Minted(each) for each in handles))
 
 
-def test_a_snapshot_takes_from_what_was_known_what_was_taken_meanwhile(tmp_path: Path) -> None:
-    """Whoever was away for longer than the log goes back hears of it nowhere else. Restarts, too."""
-    with member(tmp_path / "a") as (a, theirs, _), member(tmp_path / "b") as (b, ours, _):
+def load(replica: Replica, changes: tuple[Change, ...], rev: int) -> None:
+    """All rows are read again."""
+    held = {change.session.id for change in changes if isinstance(change, Opened)}
+    replica.load([Entry("other", 0.0, changes)], held, Position(1, rev, rev), {})
+
+
+def test_all_rows_take_from_what_was_known_what_was_taken_meanwhile(tmp_path: Path) -> None:
+    """A daemon that was away while rows were dropped hears of it nowhere else. Restarts, too."""
+    with member(tmp_path / "a") as (a, _, _), member(tmp_path / "b") as (b, ours, _):
         session, handles = a.open_session(THREE, "launcher")
-        ours.load(given(session, theirs), Position(1, 1, "aa"))
+        load(ours, given(session, a), 1)
         assert b.session(session.id).credentials == session.credentials
         a.revoke_where(lambda each: True, "openai", "operator")
         a.revoke_handle(session.id, handles[0].jti)
         a.rebind(session.id, "launcher")
-        ours.load(given(session, theirs), Position(1, 5_000, "bb"))
+        load(ours, given(session, a), 5_000)
         wanted = (frozenset({"anthropic", "github"}), frozenset({handles[0].jti}), 2)
         here = b.session(session.id)
         assert (here.credentials, here.revoked_handles, here.generation) == wanted
@@ -57,16 +65,16 @@ def test_a_snapshot_takes_from_what_was_known_what_was_taken_meanwhile(tmp_path:
 
 def test_what_the_others_were_not_told_yet_comes_back_with_nothing(tmp_path: Path) -> None:
     """It was revoked here while they could not be told, so long ago that it was forgotten; there it lives."""
-    with member(tmp_path / "a") as (a, theirs, _), member(tmp_path / "b") as (b, ours, others):
+    with member(tmp_path / "a") as (a, _, _), member(tmp_path / "b") as (b, ours, others):
         session, _ = a.open_session(WANTED, "launcher")
-        ours.load(given(session, theirs), Position(1, 1, "aa"))
+        load(ours, given(session, a), 1)
         others.down = True
         with pytest.raises(StateError):
             b.revoke(session.id, "operator")
         b._registry.forget(float("inf"))
         with pytest.raises(StateError):
             b.revoke_where(lambda each: True, None, "operator")  # that it was forgotten is written, too
-        ours.load(given(session, theirs), Position(1, 5_000, "bb"))
+        load(ours, given(session, a), 5_000)
         assert reason(b, session) is Reason.SESSION_REVOKED
     with member(tmp_path / "b") as (b, _, _):
         assert reason(b, session) is Reason.SESSION_REVOKED
@@ -80,17 +88,17 @@ def test_a_handle_is_revoked_everywhere_though_our_disk_has_not_got_it_yet(
     def full(handle: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    with member(tmp_path / "a") as (a, theirs, _), member(tmp_path / "b") as (b, ours, others):
+    with member(tmp_path / "a") as (a, _, _), member(tmp_path / "b") as (b, ours, others):
         session, (handle,) = a.open_session(WANTED, "launcher")
-        entry = Entry("a", 0.0, given(session, theirs))
+        entry = Entry("a", 0.0, given(session, a))
         with monkeypatch.context() as patched:
             patched.setattr(ours.database, "insert_handle", full)
             with pytest.raises(sqlite3.Error):
-                ours.apply([entry], Position(1, 1, "aa"))
+                ours.apply([entry], Position(1, 1, 1), {})
         b.revoke_handle(session.id, handle.jti)
         told = HandleRevoked(session.id, handle.jti)
         assert told in others.told
-        ours.apply([entry, Entry("b", 0.0, (told,))], Position(1, 2, "bb"))
+        ours.apply([entry, Entry("b", 0.0, (told,))], Position(1, 2, 2), {})
     with member(tmp_path / "b") as (b, _, _):
         assert b.session(session.id).revoked_handles == {handle.jti}
 
@@ -110,10 +118,10 @@ def test_keys_of_the_others_are_kept_though_that_failed_at_first(
         with monkeypatch.context() as patched:
             patched.setattr(signing_keys, "write_atomically", full)
             with pytest.raises(OSError, match="No space"):
-                replica.apply([entry], Position(1, 1, "aa"))
-        replica.apply([entry], Position(1, 1, "aa"))
+                replica.apply([entry], Position(1, 1, 1), {})
+        replica.apply([entry], Position(1, 1, 1), {})
     with member(tmp_path) as (_, replica, _):
-        assert replica.position == Position(1, 1, "aa")
+        assert replica.position == Position(1, 1, 1)
         assert replica.keys.exported() == keys
 
 
@@ -132,7 +140,7 @@ def test_a_revocation_is_in_force_while_keys_of_the_others_are_written(
         entry = Entry("other", 0.0, (KeysChanged(replica.keys.rotated(1e9, 1e9).exported()),))
         monkeypatch.setattr(signing_keys, "write_atomically", slow)
         try:
-            applied = threads.submit(replica.apply, [entry], Position(1, 1, "aa"))
+            applied = threads.submit(replica.apply, [entry], Position(1, 1, 1), {})
             assert writing.wait(PATIENCE)
             taken = threads.submit(state.revoke, session.id, "operator")
             until(lambda: reason(state, session) is Reason.SESSION_REVOKED)

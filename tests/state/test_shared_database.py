@@ -31,10 +31,6 @@ class Recorder:
 
     renew = take = give
 
-    def confirm(self) -> None:
-        if self.down:
-            raise DOWN
-
 
 @pytest.fixture
 def recorder() -> Recorder:
@@ -121,14 +117,14 @@ def test_what_came_from_others_is_told_to_nobody(database: SharedDatabase, recor
             database.insert_session(SESSION, 1.0)
             database.insert_handle(HANDLE)
             database.set_credentials("ses_1", frozenset())
-            database.set_position(Position(3, 7, "ab"))
+            database.set_position(Position(3, 7, 1 << 255))
     assert recorder.told == []
-    assert database.position == Position(3, 7, "ab")
+    assert database.position == Position(3, 7, 1 << 255)
     assert [handle.revoked for handle in database.handles()] == [True]
 
 
 def test_a_handle_of_a_session_that_nobody_has_is_left_out(database: SharedDatabase) -> None:
-    """It was forgotten here; a snapshot of somebody else's still has it."""
+    """It was forgotten here; the shared state still has it."""
     with database.applying(), database.unflushed(NOW):
         database.insert_handle(HANDLE)
     assert list(database.handles()) == []
@@ -142,3 +138,37 @@ def test_credentials_that_were_taken_are_told(database: SharedDatabase, recorder
     with database.flushed(NOW):
         database.set_credentials("ses_1", frozenset({"github"}))
     assert recorder.told[-1] == CredentialsLeft("ses_1", frozenset({"github"}))
+
+
+def test_marks_are_kept_with_the_position_and_forgotten_with_it(
+    database: SharedDatabase, tmp_path: Path
+) -> None:
+    """The next run compares them with what it finds."""
+    with database.applying(), database.unflushed(NOW):
+        database.put_marks({"sessions/a": 1, "sessions/b": (1 << 256) - 1})
+        database.put_marks({"sessions/a": 2})
+        database.set_position(Position(3, 7, 5))
+    assert database.marks() == {"sessions/a": 2, "sessions/b": (1 << 256) - 1}
+    with database.applying(), database.unflushed(NOW):
+        database.drop_marks(["sessions/a"])
+    database.close()
+    again = SharedDatabase(tmp_path / "sessions.db")
+    assert (again.marks(), again.position) == ({"sessions/b": (1 << 256) - 1}, Position(3, 7, 5))
+    with again.applying(), again.unflushed(NOW):
+        again.forget_all()
+    assert (again.marks(), again.position) == ({}, None)
+    again.close()
+
+
+def test_a_directory_of_a_fleet_on_redis_joins_anew(tmp_path: Path) -> None:
+    """What it knew of the old log means nothing; what it owes is still owed."""
+    made = SharedDatabase(tmp_path / "old.db")
+    made._sql.executescript(
+        "CREATE TABLE shared_position (epoch INTEGER, number INTEGER, digest TEXT);"
+        "INSERT INTO shared_position VALUES (1, 5, 'ab');"
+    )
+    made.close()
+    again = SharedDatabase(tmp_path / "old.db")
+    assert again.position is None
+    assert again._sql.execute("SELECT 1 FROM sqlite_master WHERE name = 'shared_position'").fetchall() == []
+    again.close()

@@ -15,17 +15,19 @@
 {{- end -}}
 {{- if $v.settings.proxy_trust_addresses }}{{ fail "settings.proxy_trust_addresses is set: in a cluster an address is the next pod's as well, and proves nothing alone. Use gateway.origin" }}{{ end -}}
 {{- $shared := (index $v $v.shape).sharedState -}}
+{{- if and $shared.url (not (hasPrefix "postgresql://" $shared.url)) }}{{ fail (printf "%s.sharedState.url is that of a Redis: fleets share their state in PostgreSQL. Give postgresql://user@host:5432/database; docs/fleet.md says how to move a fleet" $v.shape) }}{{ end -}}
+{{- if and $shared.url $shared.credentials (contains "@" $shared.url) }}{{ fail (printf "%s.sharedState.url names a user, and %s.sharedState.credentials has another: leave it away in the url" $v.shape $v.shape) }}{{ end -}}
 {{- if eq $v.shape "gateway" -}}
 {{- if and $s.configMap $shared.url }}{{ fail "signedPolicies.configMap cannot be used with gateway.sharedState: a new replica has no volume and remembers no version, so that whoever writes its ConfigMap could bring back an old bundle. Give signedPolicies.bundle" }}{{ end -}}
-{{- if and (gt (int $v.gateway.replicas) 1) (not $shared.url) }}{{ fail "gateway.replicas is more than 1, and gateway.sharedState.url is empty: a replica would not know the sessions and revocations of another. Give a Redis or Valkey (docs/fleet.md)" }}{{ end -}}
-{{- if and $shared.url (not $shared.secret) }}{{ fail "gateway.sharedState.secret is empty: name a Secret with fleet.key, redis-password, ca.pem and ca-key.pem, the same for all replicas" }}{{ end -}}
+{{- if and (gt (int $v.gateway.replicas) 1) (not $shared.url) }}{{ fail "gateway.replicas is more than 1, and gateway.sharedState.url is empty: a replica would not know the sessions and revocations of another. Give a PostgreSQL database (docs/fleet.md)" }}{{ end -}}
+{{- if and $shared.url (not $shared.secret) }}{{ fail "gateway.sharedState.secret is empty: name a Secret with fleet.key, postgres-password, ca.pem and ca-key.pem, the same for all replicas" }}{{ end -}}
 {{- if not $v.gateway.control.secret }}{{ fail "gateway.control.secret is empty: the control API crosses the network; name a Secret with control.pem (certificate and key)" }}{{ end -}}
 {{- if not $v.gateway.control.grants }}{{ fail "gateway.control.grants is empty: nobody could open a session. See docs/control-api.md" }}{{ end -}}
 {{- if and (eq $v.gateway.origin "token") (not $v.platform.jwks) }}{{ fail "platform.jwks is empty: no pod's token could be verified. Give --set-file platform.jwks=FILE with `kubectl get --raw /openid/v1/jwks`" }}{{ end -}}
 {{- if and (eq $v.gateway.origin "certificate") (or (not $v.gateway.proxyTls.secret) (not $v.gateway.proxyTls.clientCa)) }}{{ fail "gateway.origin is certificate: give gateway.proxyTls.secret and gateway.proxyTls.clientCa" }}{{ end -}}
 {{- else -}}
 {{- if not $v.platform.jwks }}{{ fail "platform.jwks is empty: no pod's token could be verified. Give --set-file platform.jwks=FILE with `kubectl get --raw /openid/v1/jwks`" }}{{ end -}}
-{{- if and $shared.url (not $shared.secret) }}{{ fail "sidecar.sharedState.secret is empty: name a Secret with fleet.key and redis-password, which each of sidecar.namespaces has" }}{{ end -}}
+{{- if and $shared.url (not $shared.secret) }}{{ fail "sidecar.sharedState.secret is empty: name a Secret with fleet.key and postgres-password, which each of sidecar.namespaces has" }}{{ end -}}
 {{- if not $v.sidecar.namespaces }}{{ fail "sidecar.namespaces is empty: name the namespaces whose pods get a proxy" }}{{ end -}}
 {{- if has .Release.Namespace $v.sidecar.namespaces }}{{ fail "sidecar.namespaces names the release's own namespace: the webhook could not start its own pods" }}{{ end -}}
 {{- if has "kube-system" $v.sidecar.namespaces }}{{ fail "sidecar.namespaces names kube-system: the cluster could not start its own pods" }}{{ end -}}

@@ -29,8 +29,13 @@
 {{- $_ := set $set "COATCHECK_SHARED_STATE" $shared.url -}}
 {{- $_ := set $set "COATCHECK_SHARED_STATE_NAME" $shared.name -}}
 {{- $_ := set $set "COATCHECK_SHARED_STATE_KEY" (ternary "/etc/coatcheck-shared/fleet.key" "/var/lib/coatcheck/proxy/fleet.key" (eq $v.shape "gateway")) -}}
-{{- $_ := set $set "COATCHECK_SHARED_STATE_PASSWORD_FILE" "/etc/coatcheck-shared/redis-password" -}}
-{{- if $shared.ca }}{{ $_ := set $set "COATCHECK_SHARED_STATE_CA_FILE" (printf "%s/trust/redis-ca.pem" $config) }}{{ end -}}
+{{- if $shared.credentials -}}
+{{- $_ := set $set "COATCHECK_SHARED_STATE_USER_FILE" "/etc/coatcheck-database/username" -}}
+{{- $_ := set $set "COATCHECK_SHARED_STATE_PASSWORD_FILE" "/etc/coatcheck-database/password" -}}
+{{- else -}}
+{{- $_ := set $set "COATCHECK_SHARED_STATE_PASSWORD_FILE" "/etc/coatcheck-shared/postgres-password" -}}
+{{- end -}}
+{{- if $shared.ca }}{{ $_ := set $set "COATCHECK_SHARED_STATE_CA_FILE" (printf "%s/trust/postgres-ca.pem" $config) }}{{ end -}}
 {{- end -}}
 {{- if eq $v.shape "gateway" -}}
 {{- $_ := set $set "COATCHECK_RUNTIME_DIR" "/run/coatcheck/proxy" -}}
@@ -101,7 +106,7 @@ upstream-ca.pem: {{ . | quote }}
 {{- end }}
 {{- $shared := (index .Values .Values.shape).sharedState }}
 {{- if and $shared.url $shared.ca }}
-redis-ca.pem: {{ $shared.ca | quote }}
+postgres-ca.pem: {{ $shared.ca | quote }}
 {{- end }}
 {{- if eq .Values.shape "gateway" }}
 grants.toml: {{ .Values.gateway.control.grants | quote }}

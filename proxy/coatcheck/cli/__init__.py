@@ -1,6 +1,6 @@
 """The command: parse, call one function, print. One file a group of commands.
 
-May import: kubernetes, local, doctor, daemon, inspection, durable, images, policy, injectors, secrets,
+May import: kubernetes, local, doctor, daemon, fleet, inspection, durable, images, policy, injectors, secrets,
 certificates, telemetry, client, settings, redirect, platform, decision.
 
 Nothing heavy is imported at the top of any file here: `coatcheck --help` must not wait for mitmproxy.
@@ -21,6 +21,7 @@ from coatcheck.cli import (
     demo,
     diagnosis,
     events,
+    fleet,
     image,
     page,
     policy,
@@ -66,6 +67,7 @@ app.add_typer(policy.app)
 app.add_typer(approval.app)
 app.add_typer(ca.app)
 app.add_typer(audit.app)
+app.add_typer(fleet.app)
 app.add_typer(redirect.app)
 app.add_typer(image.app)
 app.add_typer(admission.app)

@@ -61,7 +61,7 @@ class Context:
         self.logins = Logins()
         self.openid = openid
         # One thread gives, so that a revocation waits for at most one flush before its own. To be in force
-        # it waits for none: each has a thread, however long the disk or a fleet's Redis take.
+        # it waits for none: each has a thread, however long the disk or a fleet's database take.
         self._giving = _Lane("give", 1)
         self._taking = _Lane("take", MAX_WAITING)
         self._reading = _Lane("read", 1)

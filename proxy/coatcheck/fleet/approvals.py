@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 TELL_SECONDS: Final = 0.5
 """Between two times that the others are told. What waits for less, they never hear of: a sandbox that asks
-and goes away again and again cannot fill the log."""
+and goes away again and again cannot fill the database."""
 
 
 class SharedApprovals:

@@ -1,7 +1,7 @@
 """What a page shows of a fleet's other daemons: handles in wrong places, and limits near their ceiling.
 
-Each daemon's own stand in Redis as one sealed record, which is replaced; nothing depends on them but what a
-person sees. Only while somebody looks are those of the others read.
+Each daemon's own stand in the database as one sealed row, which is replaced; nothing depends on them but
+what a person sees. Only while somebody looks are those of the others read.
 """
 
 import json
@@ -15,7 +15,7 @@ from coatcheck.decision.denial import Reason
 from coatcheck.decision.policy import Limit, LimitKind, LimitScope
 from coatcheck.decision.session import Now
 from coatcheck.fleet.connection import LEAVING_SECONDS, SharedStateDown
-from coatcheck.fleet.shared_log import SharedLog
+from coatcheck.fleet.store import Store
 from coatcheck.platform.outage import Outage
 from coatcheck.state.levels import Level
 from coatcheck.telemetry.recent import AlarmGroup
@@ -27,7 +27,7 @@ LOOK_SECONDS: Final = 2.0
 LOOKED_AT_SECONDS: Final = 10.0
 """For so long after somebody looked the others are read."""
 REFRESH_SECONDS: Final = 20.0
-"""What has not changed is told again: Redis forgets it after a minute, and others believe it for so long."""
+"""What has not changed is told again: others believe it for a minute."""
 BELIEVED_SECONDS: Final = 60.0
 MOST: Final = 50
 """Of each kind, from each daemon: with texts of 500 characters some 60 kB at the very worst."""
@@ -42,8 +42,8 @@ class Board:
 class SharedBoards:
     """A thread of its own. `alarms` and `levels` are called in any."""
 
-    def __init__(self, log: SharedLog, now: Callable[[], Now], own: Callable[[], Board]) -> None:
-        self._log, self._now, self._own = log, now, own
+    def __init__(self, store: Store, now: Callable[[], Now], own: Callable[[], Board]) -> None:
+        self._store, self._now, self._own = store, now, own
         self._others: tuple[Board, ...] = ()
         self._looked_at = float("-inf")
         self._told: Board | None = None
@@ -84,7 +84,7 @@ class SharedBoards:
                 self._failed(str(error))
             except Exception:
                 logger.exception("the pages of a fleet could not be shared")
-        self._log.disconnect()
+        self._store.disconnect()
 
     def _failed(self, why: str) -> None:
         self._others, self._told = (), None
@@ -99,7 +99,7 @@ class SharedBoards:
         wanted = now.monotonic - self._looked_at < LOOKED_AT_SECONDS
         if not told and not wanted:
             return
-        found = self._log.boards(told, wanted=wanted)
+        found = self._store.boards(told, wanted=wanted)
         if told:
             self._told, self._told_at = own, now.monotonic
         self._others = tuple(_read(content, now.wall) for content in found)

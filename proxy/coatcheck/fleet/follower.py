@@ -1,43 +1,46 @@
 """The thread that keeps this daemon's copy of the fleet's state: listens, applies, notices what is wrong.
 
-It hears of everything that was in the log at a moment, or that moment does not count: when none has counted
+It hears of everything that was committed at a moment, or that moment does not count: when none has counted
 for `max_silence`, nothing leaves (`ReplicationHealth`) and what runs is cut.
 """
 
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
+from coatcheck.decision.session import Now
 from coatcheck.fleet.connection import LEAVING_SECONDS, SharedStateDown
+from coatcheck.fleet.rows import Head, Place, Row, entries_of, total
 from coatcheck.fleet.seal import SealBroken
-from coatcheck.fleet.shared_log import AT_ONCE, Head, Heard, LogLost, SharedLog
+from coatcheck.fleet.store import FIRST, WHOLE_SECONDS, Heard, StateLost, Store
 from coatcheck.platform.outage import Outage
-from coatcheck.state.changes import KeysChanged
+from coatcheck.state.changes import TAKING, KeysChanged
 from coatcheck.state.errors import StateError
-from coatcheck.state.replica import Replica
+from coatcheck.state.replica import Entry, Replica
 from coatcheck.state.replication_health import ReplicationHealth
-from coatcheck.state.shared_database import START, Position
+from coatcheck.state.shared_database import Position
 from coatcheck.telemetry.events import DaemonEvent, Event
 
 logger = logging.getLogger(__name__)
 
 AGAIN_SECONDS: Final = 0.2
 """Between two attempts on a server that fails: a fleet must not storm one that comes back."""
-LONG_LOG: Final = 2_000
-"""Entries, beyond one a session, after which a snapshot takes their place: a second's reading at a start."""
-FIRST: Final = "0-0"
-UNCONFIRMED_SECONDS: Final = 10.0
-"""Between two attempts to have confirmed what all know already: each is an entry, and waits for replicas."""
+HOUSE_SECONDS: Final = 60.0
+"""Between two looks at what nobody needs."""
+DROPPED_AT_ONCE: Final = 1_000
+"""Rows that nobody needs: fewer are dropped each DROP_SECONDS only, as every daemon then reads all rows."""
+DROP_SECONDS: Final = 3_600.0
 
 
 class ClockApart(Exception):
-    """Our clock and Redis's differ by more than leases may."""
+    """Our clock and the database's differ by more than leases may."""
 
 
-FAILURES: Final = (SharedStateDown, SealBroken, LogLost, ClockApart, StateError, sqlite3.Error, OSError)
+FAILURES: Final = (SharedStateDown, SealBroken, StateLost, ClockApart, StateError, sqlite3.Error, OSError)
 """What the world may do to us; each is tried again."""
 
 
@@ -57,8 +60,13 @@ class Bounds:
         return min(1.0, self.max_silence / 2)
 
     @property
+    def write_timeout(self) -> float:
+        """For one answer to a change, which waits for other daemons' changes, too."""
+        return min(2.0, self.max_silence / 2)
+
+    @property
     def pause(self) -> float:
-        """The longest wait for news before the log is asked whether we have all of it."""
+        """The longest wait for news before the database is asked whether we have all of it."""
         return min(0.5, self.max_silence / 10)
 
 
@@ -67,26 +75,26 @@ class Follower:
 
     def __init__(
         self,
-        log: SharedLog,
+        store: Store,
         replica: Replica,
         hearing: ReplicationHealth,
         bounds: Bounds,
         emit: Callable[[Event], None],
     ) -> None:
-        self._log, self._replica, self._hearing, self._bounds, self._emit = (
-            log,
+        self._store, self._replica, self._hearing, self._bounds, self._emit = (
+            store,
             replica,
             hearing,
             bounds,
             emit,
         )
+        store.on_taken = replica.hear_early
         self.members = 1
         """Daemons that shared the state a moment ago, this one included."""
-        self._renewals = FIRST
-        self._leases_read = False
-        self._length, self._length_limit = 0, LONG_LOG
+        self._leases_after = FIRST
+        self._leases: dict[str, str] = {}
         self._deaf = True
-        self._told_at = float("-inf")
+        self._house_at = self._dropped_at = time.monotonic()
         self._outage = Outage()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shared-state", daemon=True)
@@ -101,9 +109,11 @@ class Follower:
         if self._thread.is_alive():
             self._thread.join(LEAVING_SECONDS)
         if self._thread.is_alive():
-            logger.warning("whoever follows the shared state is stuck in a command, and is left behind")
+            logger.warning(
+                "the thread that follows the shared state is stuck in a statement, and is left behind"
+            )
         else:
-            self._log.disconnect()
+            self._store.disconnect()
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -111,9 +121,8 @@ class Follower:
                 if self._listen():
                     self._watch()
                     self._keep_house()
-                    position = self._replica.position
-                    if position is not None and not self._stopping.is_set():
-                        self._log.wait(position, self._renewals, self._bounds.pause)
+                    if not self._stopping.is_set():
+                        self._store.wait(self._bounds.pause)
             except FAILURES as error:
                 self._failed(str(error))
             except Exception:
@@ -124,7 +133,7 @@ class Follower:
         self._hearing.why = why
         if self._outage.noticed(why):
             logger.warning("the shared state cannot be followed: %s", why)
-        self._log.disconnect()
+        self._store.disconnect()
         self._read_leases_again()
         self._watch()
         self._stopping.wait(AGAIN_SECONDS)
@@ -132,121 +141,159 @@ class Follower:
     # --- listening -----------------------------------------------------------------------------------------
 
     def _listen(self) -> bool:
-        """Apply what is new. True: everything is known that was there when we asked."""
-        known = self._replica.position
-        after = known or Position(0, 0, START)
+        """Apply what is new. True: everything is known that was committed when we asked."""
+        known, store = self._replica.position, self._store
+        store.incarnation = known.incarnation if known is not None else 0
         asked = self._replica.clock.now().monotonic
-        heard = self._log.listen(after, self._renewals)
+        heard = store.listen(
+            known.rev if known is not None else -1,
+            self._leases_after,
+            seconds=WHOLE_SECONDS if known is None else None,
+        )
         self._compare_clocks(heard, asked)
         head = heard.head
-        if head is not None:
-            self._log.founded(head)
         lost = _lost(known, head)
         if lost is not None or head is None:
             self._found(head, known, lost or "")
             return False
-        if known is None or head.position.epoch > known.epoch:
-            self._begin_anew(head, known)
-            return False
         try:
-            if not self._catch_up(known, head, heard):
+            if known is None or head.incarnation > known.incarnation:
+                self._begin_anew(head, known)
                 return False
-        except LogLost as error:
+            if head.base > known.rev:
+                self._read_all(known)
+                return False
+            if not self._catch_up(known, head, heard.rows):
+                return False
+        except StateLost as error:
             self._found(head, known, str(error))
             return False
-        if not self._leases_read:
-            # The stream of renewals has an end; without them a session that lives would lapse here, and then
-            # for all. Only now, as the sessions that they are of must be known.
-            self._replica.renewed(self._log.leases(known.epoch))
-            self._leases_read = True
-        if heard.renewals:
-            leases = [(session, sealed) for _, session, sealed in heard.renewals]
-            self._replica.renewed(self._log.opened(known.epoch, leases))
-            self._renewals = heard.renewals[-1][0]
-        if len(heard.renewals) == AT_ONCE:
-            return False
-        self.members, self._length = heard.members, heard.length
+        # Renewals after the rows: the sessions that they are of must be known.
+        new = [each for each in heard.leases if self._leases.get(each[0]) != each[1]]
+        if new:
+            self._replica.renewed(store.opened_leases(known.incarnation, new))
+        self._leases = {session: at for session, at, _ in heard.leases}
+        self._leases_after = heard.snapshot
+        self.members = heard.members
         self._hearing.heard(asked)
         self._hearing.why = "it does not answer"
         return True
 
-    def _catch_up(self, known: Position, head: Head, heard: Heard) -> bool:
-        """Apply the entries that came; False when there may be more of them."""
-        if head.position.number > known.number and (
-            not heard.entries or heard.entries[0][0] != known.number + 1
-        ):
-            if head.base <= known.number:
-                raise LogLost(f"entries after {known.number} are missing")
-            changes, reached = self._log.snapshot(known.epoch)
-            if reached.number <= known.number:
-                raise LogLost(f"the snapshot ends at {reached.number}, and entry {known.number} was seen")
-            self._replica.load(changes, reached)
-            self._read_leases_again()
-            return False
-        entries, position = self._log.verified(known, heard.entries)
-        if entries:
-            self._replica.apply(entries, position)
-        if position.number == head.position.number and position.digest != head.position.digest:
-            raise LogLost("the last entry is another than the one we know")
-        return position.number == head.position.number
+    def _catch_up(self, known: Position, head: Head, rows: Sequence[Row]) -> bool:
+        """Apply the rows that changed since; False when something was missed. SealBroken: a row was written
+        without our key. StateLost: all rows together are not what the fleet's row says."""
+        if head.rev == known.rev:
+            if head.digest != known.digest:
+                raise StateLost(f"revision {head.rev} is another than the one that was read")
+            return True
+        marks, before = self._store.rows, self._replica.marks
+        new = {row.place: marks.mark(head.incarnation, row) for row in rows}
+        old = [before[str(place)] for place in new if str(place) in before]
+        entries = self._entries(head, rows)
+        if total(known.digest, plus=new.values(), minus=old) != head.digest:
+            raise StateLost(f"what follows revision {known.rev} does not lead to revision {head.rev}")
+        for entry in entries:  # before anybody's disk is waited for
+            self._replica.hear_early(
+                replace(entry, changes=tuple(c for c in entry.changes if isinstance(c, TAKING)))
+            )
+        position = Position(head.incarnation, head.rev, head.digest)
+        self._replica.apply(entries, position, {str(place): mark for place, mark in new.items()})
+        return True
 
-    def _begin_anew(self, head: Head, known: Position | None) -> None:
-        why = (
-            "this daemon has joined the fleet"
-            if known is None
-            else "the shared state was lost and begun anew"
-        )
-        self._tell(
-            "shared_state_joined" if known is None else "shared_state_lost",
-            f"{why}: epoch {head.position.epoch}",
-        )
-        self._replica.start_over(why)
-        self._replica.apply([], Position(head.position.epoch, 0, START))
+    def _entries(self, head: Head, rows: Sequence[Row]) -> list[Entry]:
+        return entries_of((row, self._store.rows.entry(head.incarnation, row)) for row in rows)
+
+    def _read_all(self, known: Position | None) -> None:
+        """All rows as one moment has them, in place of our copy. StateLost: they are not whole, or one that
+        is no newer than our copy is another than in our copy."""
+        seconds = WHOLE_SECONDS if self._deaf else self._bounds.max_silence
+        head, rows = self._store.all_rows(seconds)
+        if head is None or (known is not None and head.incarnation != known.incarnation):
+            return  # it was begun anew a moment ago, which the next look tells
+        marks = {row.place: self._store.rows.mark(head.incarnation, row) for row in rows}
+        before = self._replica.marks if known is not None else {}
+        news = [row for row in rows if before.get(str(row.place)) != marks[row.place]]
+        entries = self._entries(head, news)
+        if total(0, plus=marks.values()) != head.digest:
+            raise StateLost(f"the rows are not those of revision {head.rev}: some were changed or taken away")
+        for row in news:
+            if known is not None and row.rev <= known.rev:
+                raise StateLost(f"the row {row.place} is another than the one that was read")
+        position = Position(head.incarnation, head.rev, head.digest)
+        held = {row.place.id for row in rows if row.place.table == "sessions"}
+        self._replica.load(entries, held, position, {str(place): mark for place, mark in marks.items()})
         self._read_leases_again()
 
     def _read_leases_again(self) -> None:
-        self._renewals, self._leases_read = FIRST, False
+        self._leases_after, self._leases = FIRST, {}
+
+    def _begin_anew(self, head: Head, known: Position | None) -> None:
+        what, why = "shared_state_joined", "this daemon has joined the fleet"
+        if known is not None:
+            what, why = "shared_state_lost", "the shared state was lost and begun anew"
+        self._tell(what, f"{why}: incarnation {head.incarnation}")
+        self._replica.start_over(why)
+        self._read_all(None)
 
     def _found(self, head: Head | None, known: Position | None, why: str) -> None:
         """There is no shared state, or not the one we know: what it had may be revoked, so all of it ends."""
-        epoch = 1 + max(known.epoch if known else 0, head.position.epoch if head else 0)
+        seen = max(known.incarnation if known else 0, head.incarnation if head else 0)
+        incarnation = max(seen + 1, time.time_ns() // 1000)
         now = self._replica.clock.now().wall
         keys = KeysChanged(self._replica.keys.replaced(now).exported())
-        founded = self._log.found(head, epoch, [keys], now)
-        self._stopping.wait(AGAIN_SECONDS)  # where nothing stays, a fleet must not begin anew all the time
+        founded = self._store.found(head, incarnation, keys, now)
         if founded:
-            self._tell("shared_state_founded", f"epoch {epoch}" + (f": {why}" if why else ""))
+            self._tell("shared_state_founded", f"incarnation {incarnation}" + (f": {why}" if why else ""))
+            if why:
+                logger.error("every session of the fleet ends: %s", why)
+        self._stopping.wait(AGAIN_SECONDS)  # where nothing stays, a fleet must not begin anew all the time
 
     def _compare_clocks(self, heard: Heard, asked: float) -> None:
         now = self._replica.clock.now()
         apart = abs(now.wall - heard.time) - (now.monotonic - asked)
         if not apart <= self._bounds.max_skew:  # also when it is no number
             raise ClockApart(
-                f"this host's clock and the shared state's are {apart:.1f} s apart, more than"
+                f"this host's clock and the database's are {apart:.1f} s apart, more than"
                 f" {self._bounds.max_skew:g} s: leases would mean something else here. Set the clock"
             )
 
     # --- chores --------------------------------------------------------------------------------------------
 
     def _keep_house(self) -> None:
-        replica, bounds = self._replica, self._bounds
-        if self._length > self._length_limit:
-            changes, position = replica.snapshot()
-            if position is not None:
-                self._log.install(changes, position)
-            self._length_limit = LONG_LOG + len(changes)
+        replica, now = self._replica, self._replica.clock.now()
+        rotates = now.wall - replica.keys.created_at >= self._bounds.key_rotation
         try:
-            with replica.writing:
-                now = replica.clock.now()
-                if not replica.database.unconfirmed or now.monotonic - self._told_at > UNCONFIRMED_SECONDS:
-                    self._told_at = now.monotonic
-                    replica.database.tell_owed(now)
-                if now.wall - replica.keys.created_at >= bounds.key_rotation:
-                    keys = replica.keys.rotated(now.wall, bounds.max_age)
-                    replica.database.publisher.give([KeysChanged(keys.exported())])
+            if replica.database.debt or rotates:
+                with replica.writing:
+                    self._tell_and_rotate(now)
         except StateError as error:
             if self._outage.noticed(error.message):
                 logger.warning("%s %s", error.message, error.hint)
+        if time.monotonic() - self._house_at > HOUSE_SECONDS:
+            self._house_at = time.monotonic()
+            self._store.tidy()
+            self._drop_useless()
+
+    def _tell_and_rotate(self, now: Now) -> None:
+        replica, bounds = self._replica, self._bounds
+        replica.database.tell_owed(now)
+        if now.wall - replica.keys.created_at >= bounds.key_rotation:
+            keys = replica.keys.rotated(now.wall, bounds.max_age)
+            replica.database.publisher.give([KeysChanged(keys.exported())])
+
+    def _drop_useless(self) -> None:
+        """Drop the rows of what this daemon, which knows all, has forgotten."""
+        rows = self._store.rows
+        marks, position, kept = self._replica.kept(rows.place)
+        useless = {Place(*place.split("/", 1)): mark for place, mark in marks.items() if place not in kept}
+        old = time.monotonic() - self._dropped_at > DROP_SECONDS
+        if position is None or not useless or not (old or len(useless) >= DROPPED_AT_ONCE):
+            return
+        head = self._store.drop(position.incarnation, useless, position.rev)
+        if head is None:
+            return  # somebody was faster: another time
+        self._dropped_at = time.monotonic()
+        self._replica.dropped(map(str, useless), Position(head.incarnation, head.rev, head.digest))
 
     def _watch(self) -> None:
         deaf = self._hearing.stale(self._replica.clock.now()) is not None
@@ -272,12 +319,8 @@ def _lost(known: Position | None, head: Head | None) -> str | None:
         return None
     if head is None:
         return "it is empty"
-    if head.position.epoch < known.epoch:
-        return f"it is of epoch {head.position.epoch}, and epoch {known.epoch} was seen"
-    if head.position.epoch > known.epoch:
-        return None
-    if head.position.number < known.number:
-        return f"it ends at entry {head.position.number}, and entry {known.number} was seen"
-    if head.position.number == known.number and head.position.digest != known.digest:
-        return f"entry {known.number} is another than the one that was seen"
+    if head.incarnation < known.incarnation:
+        return f"it is of incarnation {head.incarnation}, and incarnation {known.incarnation} was seen"
+    if head.incarnation == known.incarnation and head.rev < known.rev:
+        return f"it ends at revision {head.rev}, and revision {known.rev} was seen"
     return None

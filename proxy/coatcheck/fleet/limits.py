@@ -1,9 +1,10 @@
-"""Limits that a whole fleet keeps: each daemon may run a little ahead of what Redis knows, and no further.
+"""Limits that a whole fleet keeps: each daemon may run a little ahead of the database, and no further.
 
 What is ahead is half a burst for all daemons together (one request each, where the burst is smaller than
 that): so much more than the policy says may pass at once, and never more over time, as it is paid back by
-waiting. Every daemon also keeps each limit by itself, whatever Redis says: whoever can write there lifts a
-limit to as many times as there are daemons.
+waiting. Every daemon also keeps each limit by itself, whatever the database says: a program that can
+write there lifts a limit to as many times as there are daemons. A crash of the database empties what it knows
+of limits: they start used up then.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from coatcheck.decision.denial import Deny, Reason
@@ -22,7 +24,7 @@ from coatcheck.decision.policy import Limit, LimitKind, LimitScope
 from coatcheck.decision.ratelimit import BucketKey, charge, spend
 from coatcheck.decision.session import Session
 from coatcheck.fleet.connection import LEAVING_SECONDS, SharedStateDown
-from coatcheck.fleet.shared_log import SharedLog
+from coatcheck.fleet.store import Store
 from coatcheck.state.buckets import ShareAwaited
 
 logger = logging.getLogger(__name__)
@@ -32,13 +34,13 @@ REPORT_SECONDS: Final = 0.1
 FRESH_SECONDS: Final = 0.1
 """For so long what the others have running is believed when it speaks against a request."""
 REFRESH_SECONDS: Final = 20.0
-"""What runs for long is told again: Redis forgets it after a minute, as of a daemon that died."""
+"""What runs for long is told again: it counts for a minute, as that of a daemon that died."""
 TIDY_SECONDS: Final = 1.0
 """Between two looks at every share: for those that say nothing any more, and those that run for long."""
 MAX_SHARES: Final = 200_000
 """As many as there may be buckets; those that say nothing are dropped each second."""
 AT_ONCE: Final = 500
-"""Limits in one step of Redis, some milliseconds."""
+"""Limits in one statement, some milliseconds."""
 
 
 @dataclass(slots=True)
@@ -47,7 +49,7 @@ class _Share:
 
     limit: Limit
     told: float = 0.0
-    """The theoretical arrival time that Redis told, on our monotonic clock."""
+    """The theoretical arrival time that the database told, on our monotonic clock."""
     unreported: int = 0
     reporting: int = 0
     running: int = 0
@@ -70,9 +72,17 @@ class SharedLimits:
     """Belongs to the plane's loop. `state.buckets.Shares`."""
 
     def __init__(
-        self, log: SharedLog, key: bytes, members: Callable[[], int], monotonic: Callable[[], float]
+        self,
+        store: Store,
+        key: bytes,
+        members: Callable[[], int],
+        monotonic: Callable[[], float],
+        max_silence: float,
     ) -> None:
-        self._log, self._key, self._members, self._monotonic = log, key, members, monotonic
+        self._store, self._key, self._members, self._monotonic = store, key, members, monotonic
+        self._max_silence = max_silence
+        """Seconds after which a daemon that cannot say what it runs runs nothing."""
+        self._since: float | None = None
         self._shares: dict[BucketKey, _Share] = {}
         self._changed: dict[BucketKey, None] = {}
         self._awaited: asyncio.Future[None] | None = None
@@ -89,7 +99,7 @@ class SharedLimits:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        gone = asyncio.wrap_future(self._worker.submit(self._log.disconnect))
+        gone = asyncio.wrap_future(self._worker.submit(self._store.disconnect))
         self._worker.shutdown(wait=False)
         await asyncio.wait([gone], timeout=LEAVING_SECONDS)
 
@@ -226,18 +236,22 @@ class SharedLimits:
         if self._changed:
             self._news.set()
         awaited, self._awaited = self._awaited, None
-        batch: list[tuple[str, bool, float]] = []
+        batch: list[tuple[str, bool, float, float]] = []
         for key in keys:
             share = self._shares[key]
             together = share.limit.kind is LimitKind.CONCURRENT
             share.reporting, share.unreported = share.unreported, 0
             share.reported_running = share.running
             seconds = share.reporting * share.limit.period / share.limit.count
-            batch.append((self._name(key), together, share.running if together else seconds))
+            whole = share.limit.burst * share.limit.period / share.limit.count
+            batch.append((self._name(key), together, share.running if together else seconds, whole))
         loop = asyncio.get_running_loop()
         try:
-            answers = await loop.run_in_executor(self._worker, self._log.settle, batch)
+            settle = partial(self._store.settle, batch, self._max_silence)
+            since, answers = await loop.run_in_executor(self._worker, settle)
             self._told(dict(zip(keys, answers, strict=True)))
+            if since != self._since:
+                self._begun(since)
         except SharedStateDown:
             self._failed(keys)
             await asyncio.sleep(REPORT_SECONDS)
@@ -248,13 +262,20 @@ class SharedLimits:
             if awaited is not None and not awaited.done():
                 awaited.set_result(None)
 
+    def _begun(self, since: float) -> None:
+        """The database counts anew: it must know soon what runs here."""
+        self._since = since
+        for key, share in self._shares.items():
+            if share.running:
+                self._note(key)
+
     def _told(self, answers: Mapping[BucketKey, float]) -> None:
         now = self._monotonic()
         for key, answer in answers.items():
             share = self._shares.get(key)
             if share is None:  # it said nothing any more
                 continue
-            if not math.isfinite(answer):  # whoever can write to Redis may have put it there
+            if not math.isfinite(answer):  # a program that can write to the database may have put it there
                 self._failed([key])
                 continue
             share.reporting, share.told_at = 0, now
@@ -274,5 +295,5 @@ class SharedLimits:
             self._note(key)
 
     def _name(self, key: BucketKey) -> str:
-        """What Redis knows of a limit: no tenant's and no policy's name."""
+        """What the database knows of a limit: no tenant's and no policy's name."""
         return hmac.new(self._key, repr(key).encode(), hashlib.sha256).hexdigest()[:32]

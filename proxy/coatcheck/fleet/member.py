@@ -13,9 +13,9 @@ from coatcheck.fleet.approvals import SharedApprovals
 from coatcheck.fleet.boards import MOST, Board, SharedBoards
 from coatcheck.fleet.follower import Bounds, Follower
 from coatcheck.fleet.limits import SharedLimits
-from coatcheck.fleet.publisher import RedisPublisher
-from coatcheck.fleet.seal import Seal, read_key
-from coatcheck.fleet.shared_log import SharedLog
+from coatcheck.fleet.publisher import PostgresPublisher
+from coatcheck.fleet.seal import read_key
+from coatcheck.fleet.store import Store
 from coatcheck.request.approvals import Approvals
 from coatcheck.settings.daemon import Settings
 from coatcheck.state.buckets import Buckets
@@ -46,25 +46,25 @@ class Member:
             settings.session_max_age,
         )
 
-        def log() -> SharedLog:
-            return SharedLog(server, Seal(material, fleet), fleet, self.name, bounds.timeout)
+        def store(timeout: float = bounds.timeout, *, listens: bool = False) -> Store:
+            connecting = max(timeout, bounds.max_silence * 0.8)
+            return Store(server, material, fleet, self.name, timeout, connecting=connecting, listens=listens)
 
-        self._log: Callable[[], SharedLog] = log
-        self._writing = log()
+        self._store: Callable[[], Store] = store
+        self._writing = store(bounds.write_timeout)
         self._state, self._replica = state, state.replica
         self._approvals: SharedApprovals | None = None
         self._boards: SharedBoards | None = None
         replica, hearing = state.replica, state.hearing
         replica.plausible = 2 * bounds.max_skew
-        replica.database.publisher = RedisPublisher(
-            self._writing, replica, hearing, settings.shared_state_replicas, bounds.timeout
-        )
-        self.follower = Follower(log(), replica, hearing, bounds, emit)
+        replica.database.publisher = PostgresPublisher(self._writing, replica, hearing)
+        self.follower = Follower(store(listens=True), replica, hearing, bounds, emit)
         self.limits = SharedLimits(
-            log(),
+            store(),
             hmac.new(material, b"coatcheck limits", "sha256").digest(),
             lambda: self.follower.members,
             lambda: state.clock.now().monotonic,
+            bounds.max_silence,
         )
 
     def start(self, buckets: Buckets, approvals: Approvals, recent: Recent) -> None:
@@ -78,7 +78,7 @@ class Member:
             )
             return Board(tuple(recent.alarms_here()[:MOST]), tuple(near[:MOST]))
 
-        self._boards = SharedBoards(self._log(), clock.now, own)
+        self._boards = SharedBoards(self._store(), clock.now, own)
         self._boards.start()
         recent.elsewhere, buckets.near_elsewhere = self._boards.alarms, self._boards.levels
         buckets.shares = self.limits

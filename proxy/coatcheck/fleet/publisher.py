@@ -1,46 +1,36 @@
-"""How this daemon's changes get into the shared log. Used while `State` writes, with a deadline."""
+"""How this daemon's changes get into the fleet's tables. Used while `State` writes, with a deadline."""
 
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from coatcheck.fleet.connection import SharedStateDown
+from coatcheck.fleet.rows import KEYS, Head, Place, Row, closed_in, merged, opened_in
 from coatcheck.fleet.seal import SealBroken
-from coatcheck.fleet.shared_log import LogLost, SharedLog
-from coatcheck.state.changes import Change, Closed, Opened, Renewed, conflict
+from coatcheck.fleet.store import StateLost, Store, Touched
+from coatcheck.state.changes import TAKING, Change, Closed, KeysChanged, Minted, Opened, Rebound, Renewed
 from coatcheck.state.database import Status
 from coatcheck.state.errors import Problem, StateError
 from coatcheck.state.replica import Entry, Replica
 from coatcheck.state.replication_health import ReplicationHealth
-from coatcheck.state.shared_database import Position
 
-ATTEMPTS: Final = 50
-"""Others may append between our look and our entry; each time one of them got on, so this ends."""
-NO_RENEWALS: Final = "18446744073709551614-0"
-"""After every renewal that there will ever be."""
 PAUSE_SECONDS: Final = 1.0
-"""After a failure nothing is tried for so long: whoever waits to write waits for one time-out, not for one a
-caller."""
+"""After a failure nothing is tried for this long: callers that wait to write wait for one time-out, not
+for one each."""
 
 
-class RedisPublisher:
-    """`state.shared_database.Publisher` on Redis."""
+class PostgresPublisher:
+    """`state.shared_database.Publisher` on PostgreSQL."""
 
-    def __init__(
-        self, log: SharedLog, replica: Replica, hearing: ReplicationHealth, replicas: int, timeout: float
-    ) -> None:
-        self._log, self._replica, self._hearing = log, replica, hearing
-        self._replicas, self._timeout = replicas, timeout
+    def __init__(self, store: Store, replica: Replica, hearing: ReplicationHealth) -> None:
+        self._store, self._replica, self._hearing = store, replica, hearing
         self._not_before = float("-inf")
 
     def give(self, changes: Sequence[Change]) -> None:
-        """In the log, behind everything that could speak against it."""
-        deaf = self._hearing.stale(self._replica.clock.now())
-        if deaf is not None:
-            raise _not_shared(deaf.detail)
+        """Committed, and judged by everything that was committed before."""
+        self._check_hearing()
         try:
-            self._append(changes, judged=True)
+            self._try(lambda: self._change(changes, judged=True))
         except SharedStateDown as error:
             # It may be there all the same, with handles that nobody was given: it must not hold its origin.
             now = self._replica.clock.now()
@@ -52,83 +42,150 @@ class RedisPublisher:
                 " that was opened is ended again, and a handle or a generation may count all the same",
                 "See /readyz and docs/fleet.md; look at the session when it is back, then repeat it.",
             ) from None
-        except (LogLost, SealBroken) as error:
+        except (StateLost, SealBroken) as error:
             raise _not_shared(str(error)) from None
 
     def renew(self, renewals: Sequence[Renewed]) -> None:
-        """Known to the others, and not flushed to their disks."""
-        position = self._replica.position
-        deaf = self._hearing.stale(self._replica.clock.now())
-        if deaf is not None or position is None:
-            raise _not_shared(deaf.detail if deaf is not None else "it was never read")
+        """Known to the others, and not waited for until it is on disk."""
+        self._check_hearing()
         try:
-            if not self._try(lambda: self._log.renew(position.epoch, renewals)):
-                raise _not_shared("it was begun anew a moment ago")
+            self._try(lambda: self._store.renew(self._incarnation(), renewals))
         except SharedStateDown as error:
             raise _not_shared(str(error)) from None
 
     def take(self, changes: Sequence[Change]) -> None:
-        """In the log, whatever else is."""
+        """Committed, whatever else is."""
         try:
-            self._append(changes, judged=False)
-        except (SharedStateDown, LogLost, SealBroken) as error:
+            self._try(lambda: self._change(changes, judged=False))
+        except (SharedStateDown, StateLost, SealBroken) as error:
             raise StateError(
                 Problem.NOT_DURABLE,
                 f"done here, but the other daemons were not told ({error})",
                 "It is tried again each second. Repeat it at another daemon if this one may be cut off.",
             ) from None
 
-    def confirm(self) -> None:
-        """On as many replicas as was asked for."""
-        try:
-            if self._replicas and not self._try(
-                lambda: self._log.replicated(self._timeout / 2, self._replicas)
-            ):
-                raise SharedStateDown(f"fewer than {self._replicas} replicas have it")
-        except SharedStateDown as error:
-            raise StateError(
-                Problem.NOT_DURABLE,
-                f"done everywhere, but a failover now could undo it ({error})",
-                "See to the replicas of the shared state, then repeat it.",
-            ) from None
+    # --- inside --------------------------------------------------------------------------------------------
 
-    def _append(self, changes: Sequence[Change], *, judged: bool) -> None:
+    def _check_hearing(self) -> None:
+        deaf = self._hearing.stale(self._replica.clock.now())
+        if deaf is not None:
+            raise _not_shared(deaf.detail)
+
+    def _incarnation(self) -> int:
         position = self._replica.position
         if position is None:
             raise SharedStateDown("it was never read")
-        for _ in range(ATTEMPTS):
-            after: Position = position
-            at = self._replica.clock.now().wall
-            if self._try(partial(self._log.append, after, changes, at)) is not None:
-                return
-            heard = self._try(partial(self._log.listen, after, NO_RENEWALS))
-            if heard.head is None or heard.head.position.epoch != position.epoch:
-                raise LogLost("the shared state was begun anew a moment ago")
-            entries, position = self._log.verified(position, heard.entries)
-            if not entries:
-                raise LogLost("the shared log is behind what was read of it")
-            why = conflict(changes, self._unjudged(entries))
-            if judged and why is not None:
-                problem = Problem.ORIGIN_TAKEN if "origin" in why else Problem.NOT_DURABLE
-                raise StateError(problem, why, "Check the current state, then repeat what is still needed.")
-        raise SharedStateDown("too many daemons write at once")
+        return position.incarnation
 
-    def _unjudged(self, entries: Sequence[Entry]) -> list[Change]:
-        """What nobody here knew of when it was judged: all of the others', and of ours what was undone here
-        and not yet there."""
-        undone = {each.session for each in self._replica.database.owed() if isinstance(each, Closed)}
-        return [
-            change
-            for entry in entries
-            for change in entry.changes
-            if entry.by != self._log.member or (isinstance(change, Opened) and change.session.id in undone)
-        ]
+    def _change(self, changes: Sequence[Change], *, judged: bool) -> None:
+        rows, incarnation = self._store.rows, self._incarnation()
+        places = {place for change in changes if (place := rows.place(change)) is not None}
+        origins = set()
+        for change in changes:
+            match change:
+                case Opened(session):
+                    places |= {Place("sessions", each) for each in session.ancestors}
+                    origins.add(rows.origin(session.origin))
+                case Minted(handle):
+                    places.add(Place("sessions", handle.claims.sid))
 
-    def _try[T](self, command: Callable[[], T]) -> T:
+        def decide(head: Head, before: Mapping[Place, tuple[Row, Entry]]) -> Mapping[Place, Sequence[Change]]:
+            self._check_copy(head, before)
+            says = {place: entry.changes for place, (_, entry) in before.items()}
+            if judged:
+                why = self._conflict(changes, says)
+                if why is not None:
+                    problem = Problem.ORIGIN_TAKEN if "origin" in why else Problem.NOT_DURABLE
+                    raise StateError(
+                        problem, why, "Check the current state, then repeat what is still needed."
+                    )
+            wanted: dict[Place, Sequence[Change]] = {}
+            for change in changes:
+                place = rows.place(change)
+                if place is not None:
+                    wanted[place] = merged(wanted.get(place, says.get(place, ())), change)
+            return wanted
+
+        at = self._replica.clock.now().wall
+        taken = [each for each in changes if isinstance(each, TAKING)]
+        self._store.change(incarnation, Touched(places, origins), decide, at, taken)
+
+    def _check_copy(self, head: Head, before: Mapping[Place, tuple[Row, Entry]]) -> None:
+        """A row that is no newer than our copy must be the one in our copy, and nothing may be behind it."""
+        position, marks = self._replica.position, self._replica.marks
+        if position is None or head.incarnation != position.incarnation or head.rev < position.rev:
+            raise StateLost("the shared state is behind what was read of it")
+        for place, (row, _) in before.items():
+            known = marks.get(str(place))
+            if row.rev <= position.rev and known != self._store.rows.mark(head.incarnation, row):
+                raise StateLost(f"the row {place} is another than the one that was read")
+
+    def _conflict(self, changes: Sequence[Change], says: Mapping[Place, Sequence[Change]]) -> str | None:
+        """Why the changes, which were judged by our copy, may not be made to the rows as they are; None: they
+        may."""
+        rows = self._store.rows
+        live = {
+            rows.origin(opened.session.origin): opened.session.id
+            for each in says.values()
+            if (opened := opened_in(each)) is not None and closed_in(each) is None
+        }
+        new = {change.session.id for change in changes if isinstance(change, Opened)}
+        for change in changes:
+            match change:
+                case Opened(session):
+                    if rows.origin(session.origin) in live:
+                        return f"its origin proves session {live[rows.origin(session.origin)]} already"
+                    for ancestor in sorted(session.ancestors):
+                        if self._lost_something(ancestor, says.get(Place("sessions", ancestor), ())):
+                            return (
+                                f"something was taken from session {ancestor}, which it comes from,"
+                                " at the same moment"
+                            )
+                case Minted(handle) if handle.claims.sid not in new:
+                    if self._changed(handle.claims.sid, says, changes):
+                        return f"session {handle.claims.sid} was changed by another daemon at the same moment"
+                case Rebound(session_id) if self._changed(session_id, says, changes):
+                    return f"session {session_id} was changed by another daemon at the same moment"
+                case KeysChanged():
+                    active = self._replica.keys.exported()["active"]["private"]
+                    found = says.get(Place("keys", KEYS), ())
+                    if any(
+                        isinstance(each, KeysChanged) and each.keys["active"]["private"] != active
+                        for each in found
+                    ):
+                        return "another daemon changed the keys at the same moment"
+                case _:
+                    pass
+        return None
+
+    def _lost_something(self, session_id: str, says: Sequence[Change]) -> bool:
+        """Whether its row takes more from a session than we know of."""
+        known, closed = self._replica.known(session_id)
+        there = closed_in(says)
+        if there is not None and there.status is Status.REVOKED and closed is not Status.REVOKED:
+            return True
+        opened = opened_in(says)
+        return (
+            known is not None and opened is not None and bool(known.credentials - opened.session.credentials)
+        )
+
+    def _changed(
+        self, session_id: str, says: Mapping[Place, Sequence[Change]], mine: Sequence[Change]
+    ) -> bool:
+        """Whether a session is over, has lost something, or began anew without our knowing."""
+        row = says.get(Place("sessions", session_id), ())
+        opened, (known, _) = opened_in(row), self._replica.known(session_id)
+        if opened is None or known is None or closed_in(row) is not None:
+            return True
+        return opened.session.generation != known.generation or bool(
+            known.credentials - opened.session.credentials
+        )
+
+    def _try(self, command: Callable[[], object]) -> None:
         if time.monotonic() < self._not_before:
             raise SharedStateDown("it did not answer a moment ago")
         try:
-            return command()
+            command()
         except SharedStateDown:
             self._not_before = time.monotonic() + PAUSE_SECONDS
             raise

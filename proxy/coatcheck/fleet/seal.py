@@ -1,4 +1,4 @@
-"""What stands in Redis is sealed: whoever reads there learns nothing, whoever writes there can forge nothing.
+"""What stands in the database is sealed: its readers learn nothing, its writers can forge nothing.
 
 AES-256-GCM under a key that only the daemons hold. Each record is bound to what it is and where it stands
 (`place`), so that it cannot be shown in another's place or turn.

@@ -22,7 +22,7 @@ from coatcheck.decision.address import parse_networks
 from coatcheck.decision.host import split_authority
 from coatcheck.platform.web_url import is_web_url
 from coatcheck.settings.page import PageSettings
-from coatcheck.settings.shared_state import SharedStateSettings
+from coatcheck.settings.shared_state import GONE, SharedStateSettings
 
 PREFIX = "COATCHECK_"
 
@@ -545,6 +545,9 @@ def load(**overrides: Any) -> Settings:
     known = {PREFIX + name.upper() for name in Settings.model_fields} | {PREFIX + "CONFIG"}
     for name in os.environ:
         if name.startswith(PREFIX) and name not in known:
+            gone = GONE.get(name.removeprefix(PREFIX).lower())
+            if gone is not None:
+                raise UnknownSetting(gone)
             raise UnknownSetting(f"{name} is not a Coatcheck setting; see `coatcheck serve --help`")
     file = os.environ.get(PREFIX + "CONFIG")
     if file and not Path(file).is_file():

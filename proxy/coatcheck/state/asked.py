@@ -69,7 +69,7 @@ class AskedAnywhere:
         self.asked: dict[str, Asked] = {}
         self.allowed: dict[str, Allowed] = {}
         self.on_answered: Callable[[Answered], None] = lambda answered: None
-        """Called in the thread that reads the shared log. It must not block."""
+        """Called in the thread that reads the shared state. It must not block."""
 
     def show(self, change: AskedChange, wall: float) -> None:
         match change:

@@ -1,4 +1,4 @@
-"""Changes as JSON: for the shared log, where they are sealed, and for the outbox in our own database."""
+"""Changes as JSON: for the shared state, where they are sealed, and for the outbox in our own database."""
 
 import json
 from dataclasses import astuple

@@ -4,7 +4,6 @@ Each may be applied twice, and what takes may be applied in any order: a session
 credentials and handles only go, a generation only grows.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -90,30 +89,3 @@ def session_of(change: Change) -> str:
             return ""
         case _:
             return change.session
-
-
-def conflict(mine: Iterable[Change], theirs: Iterable[Change]) -> str | None:
-    """Why `mine`, which was judged before `theirs` were known, may not follow them; None: it may.
-
-    Only what gives is judged by what went before it: an origin proves one session, nothing is given to
-    one that is over, and keys are changed by one daemon at a time.
-    """
-    theirs = tuple(theirs)
-    origins = {each.session.origin: each.session.id for each in theirs if isinstance(each, Opened)}
-    touched = {session_of(each) for each in theirs if isinstance(each, Closed | Rebound | CredentialsLeft)}
-    taken = {
-        each.session
-        for each in theirs
-        if isinstance(each, CredentialsLeft) or (isinstance(each, Closed) and each.status is Status.REVOKED)
-    }
-    rotated = any(isinstance(each, KeysChanged) for each in theirs)
-    for change in mine:
-        if isinstance(change, Opened) and (lost := change.session.ancestors & taken):
-            return f"something was taken from session {min(lost)}, which it comes from, at the same moment"
-        if isinstance(change, Opened) and change.session.origin in origins:
-            return f"its origin proves session {origins[change.session.origin]} already"
-        if isinstance(change, Minted | Rebound) and session_of(change) in touched:
-            return f"session {session_of(change)} was changed by another daemon at the same moment"
-        if isinstance(change, KeysChanged) and rotated:
-            return "another daemon changed the keys at the same moment"
-    return None

@@ -1,7 +1,8 @@
 """What other daemons of the fleet changed becomes true here: in memory first, then in our own database."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import RLock
@@ -37,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one daemon changed at once."""
+    """What one daemon committed at once."""
 
     by: str
     """Its name in the fleet."""
@@ -69,21 +70,35 @@ class Replica:
         self.asked = AskedAnywhere()
         self.plausible = 10.0
         """Seconds: an entry's time further ahead than this comes from a broken clock, and moves ours not at
-        all. Twice what a clock may be apart from Redis's."""
+        all. Twice what a clock may be apart from the database's."""
         self._registry = registry
         self._issued = issued
         self._genuine = genuine
         self.position = database.position
-        """Of the last entry that was applied; None before the first contact ever."""
+        """Of the last commit that was applied; None before the first contact ever."""
+        self.marks = database.marks()
+        """Of the shared rows that our copy stands for, by place. Changed while `writing` is held."""
 
-    def apply(self, entries: Sequence[Entry], position: Position) -> None:
-        """Entries of the log in their order, up to `position`. sqlite3.Error when they could not be kept:
-        what they take is taken all the same, and they must be applied again."""
+    def known(self, session_id: str) -> tuple[Session | None, Status | None]:
+        """A session as it is known here, and how it was closed if it was."""
+        with self._showing:
+            closed = self._registry.closed.get(session_id)
+            return self._registry.sessions.by_id.get(session_id), closed[0] if closed is not None else None
+
+    def apply(self, entries: Sequence[Entry], position: Position, marks: Mapping[str, int]) -> None:
+        """What was committed, in its order, up to `position`, and the marks of its rows. sqlite3.Error when
+        it could not be kept: what it takes is taken all the same, and it must be applied again."""
         with self.writing:
             with self._showing:
                 for entry in entries:
                     self._show(entry)
-            self._keep([change for entry in entries for change in entry.changes], position)
+            self._keep([change for entry in entries for change in entry.changes], position, marks)
+
+    def hear_early(self, entry: Entry) -> None:
+        """What another daemon took is taken here before it is read: it is applied and kept then."""
+        if all(isinstance(change, TAKING) for change in entry.changes):
+            with self._showing:
+                self._show(entry)
 
     def renewed(self, renewals: Iterable[Renewed]) -> None:
         """Leases that others renewed. A lease never gets shorter by that, and no longer than was asked for:
@@ -125,38 +140,47 @@ class Replica:
                 self._registry.closed.clear()
                 self._genuine.forget_refusals()
                 self.asked.clear()
-            known, self.position = self.position, None
+            known, self.position, self.marks = self.position, None, {}
             with self.database.applying(), self.database.flushed(now):
                 self.database.forget_all()
                 if known is not None:
                     self.database.forget_owed()
 
-    def load(self, changes: Sequence[Change], position: Position) -> None:
-        """A whole snapshot. What it does not hold is over."""
+    def load(
+        self, entries: Sequence[Entry], held: AbstractSet[str], position: Position, marks: Mapping[str, int]
+    ) -> None:
+        """What is new in all rows, which have the sessions `held`. A live session that is not among them is
+        over."""
         with self.writing:
             now = self.clock.now()
-            held = {change.session.id for change in changes if isinstance(change, Opened)}
             with self._showing:
                 gone = [each for each in self._registry.sessions.by_id.values() if self._live(each.id)]
                 gone = [each for each in gone if each.id not in held]
                 self._close(gone, Status.ENDED, now, "shared state", "it is not in the shared state any more")
-                self._show(Entry("shared state", now.wall, tuple(changes)))
+                for entry in entries:
+                    self._show(entry)
             over = [Closed(each.id, Status.ENDED, now.wall) for each in gone]
-            self._keep([*changes, *over], position)
+            changes = [change for entry in entries for change in entry.changes]
+            dropped = self.marks.keys() - marks.keys()
+            self._keep([*changes, *over], position, marks, dropped)
 
-    def snapshot(self) -> tuple[list[Change], Position | None]:
-        """Everything that a daemon needs that begins now, closed sessions first, and up to where."""
-        with self.writing, self._showing:  # an entry is shown before it counts as read
+    def kept[T](
+        self, place: Callable[[Change], T | None]
+    ) -> tuple[dict[str, int], Position | None, AbstractSet[str]]:
+        """The marks of all rows, up to where they count, and the places of those that are of use."""
+        with self.writing, self._showing:  # what is committed is shown before it counts as read
             now, registry = self.clock.now(), self._registry
-            changes: list[Change] = [KeysChanged(self.keys.exported())]
-            sessions = registry.sessions.by_id.values()
-            for session in sorted(sessions, key=lambda each: each.id not in registry.closed):
-                left = session.lease_deadline - now.monotonic
-                changes.append(Opened(session, now.wall + left if session.id not in registry.closed else 0.0))
+            changes: list[Change] = [KeysChanged({}), *self.asked.changes(now.wall)]
+            for session in registry.sessions.by_id.values():
+                changes.append(Opened(session, 0.0))
                 changes += [Minted(handle) for handle in self._issued.of(session.id)]
-                if (closed := registry.closed.get(session.id)) is not None:
-                    changes.append(Closed(session.id, *closed))
-            return [*changes, *self.asked.changes(now.wall)], self.position
+            owed = self.database.owed()
+            return dict(self.marks), self.position, {str(place(change)) for change in (*changes, *owed)}
+
+    def dropped(self, places: Iterable[str], position: Position) -> None:
+        """Rows that are gone by our own commit."""
+        with self.writing:
+            self._keep([], position, {}, set(places))
 
     def cut_all(self) -> None:
         """End what runs: this daemon no longer hears of revocations. The sessions go on when it does."""
@@ -276,7 +300,13 @@ class Replica:
         with suppress(StateError):  # it is in the log of whoever did it; a full disk here undoes nothing
             self._registry.tell(now, change, session, f"fleet:{by}", detail)
 
-    def _keep(self, changes: Sequence[Change], position: Position) -> None:
+    def _keep(
+        self,
+        changes: Sequence[Change],
+        position: Position,
+        marks: Mapping[str, int],
+        dropped: AbstractSet[str] = frozenset(),
+    ) -> None:
         now = self.clock.now()
         # What was taken here and nobody was told of yet: it may have been forgotten, and is back.
         owed = tuple(each for each in self.database.owed() if isinstance(each, TAKING))
@@ -287,8 +317,12 @@ class Replica:
         with self.database.applying(), self.database.unflushed(now):
             for change in (*changes, *owed):
                 self._write(change)
+            self.database.drop_marks(dropped)
+            self.database.put_marks(marks)
             self.database.set_position(position)
         self.position = position
+        self.marks = {place: mark for place, mark in self.marks.items() if place not in dropped}
+        self.marks |= marks
 
     def _write(self, change: Change) -> None:
         match change:

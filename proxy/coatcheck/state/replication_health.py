@@ -8,23 +8,23 @@ from coatcheck.decision.session import Now
 from coatcheck.state.errors import Problem, StateError
 
 CATCH_UP_SECONDS: Final = 5.0
-"""Ten times as long as the shared log is not asked for news."""
+"""Ten times as long as the shared state is not asked for news."""
 
 
 class ReplicationHealth:
-    """Written by whoever reads the shared log, read by every request and chunk, without a lock."""
+    """Written by whoever reads the shared state, read by every request and chunk, without a lock."""
 
     def __init__(self, max_silence: float) -> None:
         self.max_silence = max_silence
         """Seconds."""
         self.heard_at = float("-inf")
-        """Monotonic seconds: the last moment of which all is known that the shared log held then."""
+        """Monotonic seconds: the last moment of which all is known that the shared state held then."""
         self.why = "the shared state has not been read yet"
         """Why nothing newer is known: for logs, records and /readyz; no secret in it."""
         self._news = Condition()
 
     def heard(self, at: float) -> None:
-        """All is known here that the shared log held at that moment, monotonic seconds."""
+        """All is known here that the shared state held at that moment, monotonic seconds."""
         with self._news:
             self.heard_at = at
             self._news.notify_all()

@@ -1,12 +1,12 @@
 """The database of a daemon that shares its state with others: what is written here is told to them.
 
-It stays a whole copy on our own disk: sessions, revocations, how far the shared log was read. What *gives*
-is in the shared log before it is committed here; what *takes* is committed here together with a note that
-the others must be told, which is dropped only when the shared log has it (ADR 30).
+It stays a whole copy on our own disk: sessions, revocations, how far the shared state was read. What *gives*
+is committed there before it is committed here; what *takes* is committed here together with a note that the
+others must be told, which is dropped only when it is committed there (ADR 30).
 """
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,27 +29,25 @@ from coatcheck.state.database import Database, IssuedHandle, Status
 from coatcheck.state.errors import Problem, StateError
 
 _TABLES = """
-CREATE TABLE IF NOT EXISTS shared_position (
-  epoch INTEGER NOT NULL, number INTEGER NOT NULL, digest TEXT NOT NULL
+DROP TABLE IF EXISTS shared_position;
+CREATE TABLE IF NOT EXISTS read_up_to (
+  incarnation INTEGER NOT NULL, rev INTEGER NOT NULL, digest TEXT NOT NULL
 ) STRICT;
+CREATE TABLE IF NOT EXISTS marks (place TEXT PRIMARY KEY, mark TEXT NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS outbox (change TEXT PRIMARY KEY) STRICT;
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a shared log was read."""
+    """How far the shared state was read."""
 
-    epoch: int
+    incarnation: int
     """Grows whenever the shared state was lost, and with it everything that it held."""
-    number: int
-    """Of the last entry that was applied."""
-    digest: str
-    """Of that entry and all before it."""
-
-
-START = "0" * 64
-"""The digest before the first entry of an epoch."""
+    rev: int
+    """Of the last commit that was applied."""
+    digest: int
+    """Of all rows that there were then."""
 
 
 class Publisher(Protocol):
@@ -60,9 +58,6 @@ class Publisher(Protocol):
     def renew(self, renewals: Sequence[Renewed]) -> None: ...
 
     def take(self, changes: Sequence[Change]) -> None: ...
-
-    def confirm(self) -> None:
-        """What was taken is where it must be before anybody is told that it is."""
 
 
 class SharedDatabase(Database):
@@ -79,31 +74,44 @@ class SharedDatabase(Database):
         self._applying = False
         self.debt = len(self.owed())
         """How many changes are owed; read in any thread."""
-        self.unconfirmed = False
-        """The others know what is owed; fewer replicas than were asked for are known to have it."""
 
     # --- what others know, and what they must be told ------------------------------------------------------
 
     @property
     def position(self) -> Position | None:
-        """None: this daemon has never read the shared log."""
-        row = self._sql.execute("SELECT epoch, number, digest FROM shared_position").fetchone()
-        return Position(*row) if row is not None else None
+        """None: this daemon has never read the shared state."""
+        row = self._sql.execute("SELECT incarnation, rev, digest FROM read_up_to").fetchone()
+        return Position(row[0], row[1], int(row[2], 16)) if row is not None else None
 
     def set_position(self, position: Position) -> None:
-        self._sql.execute("DELETE FROM shared_position")
+        self._sql.execute("DELETE FROM read_up_to")
         self._sql.execute(
-            "INSERT INTO shared_position VALUES (?,?,?)", (position.epoch, position.number, position.digest)
+            "INSERT INTO read_up_to VALUES (?,?,?)",
+            (position.incarnation, position.rev, f"{position.digest:x}"),
         )
+
+    def marks(self) -> dict[str, int]:
+        """Of the shared rows that our copy stands for, by place."""
+        return {place: int(mark, 16) for place, mark in self._sql.execute("SELECT place, mark FROM marks")}
+
+    def put_marks(self, marks: Mapping[str, int]) -> None:
+        self._sql.executemany(
+            "INSERT OR REPLACE INTO marks VALUES (?,?)",
+            [(place, f"{mark:x}") for place, mark in marks.items()],
+        )
+
+    def drop_marks(self, places: Iterable[str]) -> None:
+        self._sql.executemany("DELETE FROM marks WHERE place = ?", [(place,) for place in places])
 
     @override
     def forget_all(self) -> None:
-        """Also how far the shared log was read: without what it says, all of it must be read again."""
+        """Also how far the shared state was read: without what it says, all of it must be read again."""
         super().forget_all()
-        self._sql.execute("DELETE FROM shared_position")
+        self._sql.execute("DELETE FROM read_up_to")
+        self._sql.execute("DELETE FROM marks")
 
     def owed(self) -> list[Change]:
-        """What was taken here and is not yet in the shared log."""
+        """What was taken here and is not yet in the shared state."""
         kept = [read(row[0]) for row in self._sql.execute("SELECT change FROM outbox ORDER BY rowid")]
         return kept + [each for each in self._doubtful if each not in kept]
 
@@ -113,23 +121,16 @@ class SharedDatabase(Database):
 
     def forget_owed(self) -> None:
         """It is about sessions that nobody has any more."""
-        self._doubtful, self.unconfirmed = [], False
+        self._doubtful = []
         self._sql.execute("DELETE FROM outbox")
 
     @override
     def tell_owed(self, now: Now) -> None:
-        """Try again to tell the others. StateError as long as that fails.
-
-        It is owed until it is confirmed, and told again on each attempt: only what was written on a
-        connection can be confirmed on it, and a failover may have lost what was written on the last one.
-        """
+        """Try again to tell the others. StateError as long as that fails."""
         owed = self.owed()
         if not owed:
             return
         self.publisher.take(owed)
-        self.unconfirmed = True
-        self.publisher.confirm()
-        self.unconfirmed = False
         self._doubtful = [each for each in self._doubtful if each not in owed]
         with self.applying(), self.unflushed(now):
             self._sql.executemany("DELETE FROM outbox WHERE change = ?", [(written(each),) for each in owed])

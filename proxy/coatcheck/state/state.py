@@ -162,6 +162,8 @@ class State:
             if lapsed:
                 why = "its origin was given to another session"
                 self._registry.settle_and_tell(now, lapsed, "", why)
+                if parent is not None:  # it may be the one that lapsed
+                    parent = self.session(parent.id)
             made = [
                 mint(session, policies[session.policy].credentials[name], now, None, self._keys.sign)
                 for name in sorted(session.credentials)

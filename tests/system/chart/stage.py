@@ -82,9 +82,10 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class SharedState:
-    """A Redis on this machine's loopback, and what the namespace's Secret has for it."""
+    """A PostgreSQL on this machine's loopback, its CA, and what the namespace's Secret has for it."""
 
     port: int
+    ca: str
     secret: Mapping[str, str] = field(repr=False)
 
 
@@ -203,10 +204,17 @@ def token(platform: Platform, audience: str, namespace: str, name: str, account:
 
 
 def server_tls(address: str) -> tuple[ssl.SSLContext, str]:
-    """For Vault and Redis at that address, and the CA that whoever asks them is to trust."""
+    """For Vault at that address, and the CA that its clients are to trust."""
     authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert(address).configure_cert(context)
     return context, authority.cert_pem.bytes().decode()
+
+
+def certificate_of(address: str) -> tuple[bytes, str]:
+    """PEM with its key, and the CA that clients are to trust."""
+    authority = trustme.CA()
+    issued = authority.issue_cert(address).private_key_and_cert_chain_pem.bytes()
+    return issued, authority.cert_pem.bytes().decode()
 
 
 @contextmanager
@@ -247,9 +255,10 @@ def staged(
             values = given(values, vault={"login": "jwt", "mount": "pods"})
         secrets: dict[str, Mapping[str, str]] = {"agent": {"colour": "blue"}}
         if shared is not None:
-            port = more.enter_context(passage(there.host, HOST, shared.port, tls))
-            redis = {"url": f"rediss://coatcheck@{HOST}:{port}", "secret": "fleet", "ca": ca}
-            values = given(values, sidecar={"sharedState": redis})
+            port = more.enter_context(passage(there.host, HOST, shared.port))
+            url = f"postgresql://coatcheck@{HOST}:{port}/coatcheck"
+            database = {"url": url, "secret": "fleet", "ca": shared.ca}
+            values = given(values, sidecar={"sharedState": database})
             secrets["fleet"] = shared.secret
         objects = helm.install(values)
         made = {

@@ -1,6 +1,6 @@
 """A replica of the gateway as the chart renders its pod: its user, volumes and init container, run here.
 
-In a network namespace of its own, with Redis, Vault and the internet behind addresses of its loopback.
+In a network namespace of its own, with PostgreSQL, Vault and the internet behind addresses of its loopback.
 """
 
 import secrets
@@ -21,13 +21,12 @@ from tests.system.chart.passage import passage
 from tests.system.chart.schemas import check_one
 from tests.system.chart.stage import KEY, UID, api_server, prepare, server_tls, token
 from tests.system.chart.test_a_rendered_gateway_serves_here import GRANTS, LAUNCHER, MODELS
-from tests.system.chart.test_rendered_replicas_on_redis_serve_as_one import redis_user
 from tests.system.chart.values import POLICY, SHARED, given
 from tests.system.redirect.world import BOX, namespace
 from tests.upstreams import UpstreamTls
 
 pytestmark = [
-    pytest.mark.needs_debian("ip", "nft", "iptables", "bwrap", "curl", "redis-server"),
+    pytest.mark.needs_debian("ip", "nft", "iptables", "bwrap", "curl", "/usr/lib/postgresql"),
 ]
 
 LOCAL = "127.0.0.1"
@@ -37,7 +36,7 @@ def secret_files(directory: Path, password: str) -> dict[str, str]:
     """What gateway.sharedState.secret holds."""
     Authority.create(directory)
     pair = {name: (directory / name).read_text() for name in ("ca.pem", "ca-key.pem")}
-    return {"fleet.key": secrets.token_hex(32), "redis-password": password, **pair}
+    return {"fleet.key": secrets.token_hex(32), "postgres-password": password, **pair}
 
 
 def test_a_replica_runs_as_its_user_on_its_volumes_and_serves(
@@ -45,19 +44,19 @@ def test_a_replica_runs_as_its_user_on_its_volumes_and_serves(
 ) -> None:
     """Secrets are its group's to read, the CA is copied, Vault is logged in to by the pod's token, and a pod
     that shows its own gets the real key's answer. SIGTERM ends it in order."""
-    from tests.system.fleet.redis_server import redis_server
+    from tests.system.fleet.postgres_server import postgres_server
 
     platform, password = Platform(tmp_path / "jwks.json"), secrets.token_hex(16)
     tls, vault_ca = server_tls(LOCAL)
     bao_port = int(bao.url.rpartition(":")[2])
     with (
         api_server(platform) as server,
-        redis_server(tmp_path / "redis", acl=(redis_user(password),)) as redis,
+        postgres_server(password=password) as database,
         an_origin(upstream_tls, KEY) as (_, origin_port),
         namespace() as box,
         passage(box, LOCAL, bao_port, tls) as vault_port,
         passage(box, LOCAL, origin_port) as upstream_port,
-        passage(box, LOCAL, redis.port) as redis_port,
+        passage(box, LOCAL, database.port) as database_port,
     ):
         box.ip(f"addr add {BOX}/32 dev lo")
         prepare(bao, "kubernetes", server, "gateways")
@@ -75,7 +74,7 @@ def test_a_replica_runs_as_its_user_on_its_volumes_and_serves(
                 },
                 gateway={
                     "control": {"grants": GRANTS},
-                    "sharedState": {"url": f"redis://coatcheck@{LOCAL}:{redis_port}"},
+                    "sharedState": {"url": f"postgresql://coatcheck@{LOCAL}:{database_port}/coatcheck"},
                 },
             )
         )

@@ -19,19 +19,21 @@ from coatcheck.secrets.embedded import EmbeddedVault
 from tests.system.chart.helm import Helm
 from tests.system.chart.stage import MODELS, SharedState, Stage, staged
 from tests.system.chart.test_a_rendered_gateway_serves_here import SECONDS
-from tests.system.chart.test_rendered_replicas_on_redis_serve_as_one import redis_user, wait
+from tests.system.chart.test_rendered_replicas_on_postgresql_serve_as_one import wait
 from tests.system.chart.values import POLICY
-from tests.system.fleet.redis_server import RedisServer
+from tests.system.fleet.postgres_server import PostgresServer
 from tests.upstreams import UpstreamTls
 
 pytestmark = [
-    pytest.mark.needs_debian("nft", "iptables", "ip", "bwrap", "curl", "redis-server"),
+    pytest.mark.needs_debian("nft", "iptables", "ip", "bwrap", "curl", "/usr/lib/postgresql"),
 ]
 
 
 @contextmanager
-def daemon_of_the_fleet(directory: Path, redis: RedisServer, shared: SharedState) -> Iterator[ControlClient]:
-    """Another daemon than the pod's, somewhere else, on the same Redis."""
+def daemon_of_the_fleet(
+    directory: Path, database: PostgresServer, shared: SharedState
+) -> Iterator[ControlClient]:
+    """Another daemon than the pod's, somewhere else, on the same database."""
     directory.mkdir()
     (directory / "policy.yaml").write_text(POLICY)
     for name, content in shared.secret.items():
@@ -41,9 +43,9 @@ def daemon_of_the_fleet(directory: Path, redis: RedisServer, shared: SharedState
         "STATE_DIR": directory / "state",
         "RUNTIME_DIR": directory / "run",
         "POLICY": directory / "policy.yaml",
-        "SHARED_STATE": f"unix://coatcheck@{redis.socket}",
+        "SHARED_STATE": database.url,
         "SHARED_STATE_KEY": directory / "fleet.key",
-        "SHARED_STATE_PASSWORD_FILE": directory / "redis-password",
+        "SHARED_STATE_PASSWORD_FILE": directory / "postgres-password",
         "MAX_SANDBOXES": 0,
     }
     with (directory / "log").open("wb") as log:
@@ -73,13 +75,18 @@ def test_a_pod_is_seen_and_revoked_at_another_daemon_of_its_fleet(
     helm: Helm, bao: EmbeddedVault, upstream_tls: UpstreamTls, tmp_path: Path
 ) -> None:
     """Its refusals are a revoked session's from then on, and its workload never saw the fleet's key."""
-    from tests.system.fleet.redis_server import redis_server
+    from tests.system.chart.stage import certificate_of
+    from tests.system.fleet.postgres_server import postgres_server
+    from tests.system.redirect.world import HOST
 
     password, key = secrets.token_hex(16), secrets.token_hex(32)
-    with redis_server(tmp_path / "redis", acl=(redis_user(password),)) as redis:
-        shared = SharedState(redis.port, {"fleet.key": key, "redis-password": password, "other": "unread"})
+    certificate, ca = certificate_of(HOST)
+    with postgres_server(password=password, certificate=certificate) as database:
+        shared = SharedState(
+            database.port, ca, {"fleet.key": key, "postgres-password": password, "other": "unread"}
+        )
         with (
-            daemon_of_the_fleet(tmp_path / "on-call", redis, shared) as on_call,
+            daemon_of_the_fleet(tmp_path / "on-call", database, shared) as on_call,
             staged(helm, bao, upstream_tls, tmp_path / "pod", shared=shared) as stage,
         ):
             said = models(stage)
@@ -105,7 +112,7 @@ def out_of_reach(stage: Stage, key: str) -> None:
     mounted = stage.running.directory / "volumes/coatcheck-shared"
     assert {each.name for each in mounted.iterdir() if not each.name.startswith("..")} == {
         "fleet.key",
-        "redis-password",
+        "postgres-password",
     }
     seen = stage.shell("env; ls /etc/coatcheck-shared /var/lib/coatcheck")
     assert key not in seen and seen.count("No such file or directory") == 2

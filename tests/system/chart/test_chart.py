@@ -145,8 +145,8 @@ def test_values_that_would_not_work_are_refused_in_words(helm: Helm, values: Val
     [
         given(GATEWAY, replicas=2),
         given(GATEWAY, gateway={"replicaCount": 2}),
-        given(SHARED, gateway={"sharedState": {"url": "redis://redis.example:6379"}}),
-        given(SHARED, gateway={"sharedState": {"url": "rediss://user:password@redis.example"}}),
+        given(SHARED, gateway={"sharedState": {"url": "postgresql://db.example?sslmode=disable"}}),
+        given(SHARED, gateway={"sharedState": {"url": "postgresql://user:password@db.example"}}),
         given(FLEET, sidecar={"sharedState": {"password": "x"}}),
         given(GATEWAY, image={"name": "x"}),
         given(GATEWAY, signedPolicies={"secret": "x"}),

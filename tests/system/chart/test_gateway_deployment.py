@@ -34,7 +34,7 @@ def test_replicas_share_one_state_and_one_ca(helm: Helm) -> None:
     assert volumes["shared-state"]["secret"] == {"secretName": "fleet", "defaultMode": 0o440}
     assert "emptyDir" in volumes["state"]
     said = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
-    assert said["COATCHECK_SHARED_STATE"] == "rediss://coatcheck@redis.example:6379"
+    assert said["COATCHECK_SHARED_STATE"] == "postgresql://coatcheck@db.example:5432/fleet"
     assert said["COATCHECK_SHARED_STATE_KEY"] == "/etc/coatcheck-shared/fleet.key"
     assert said["COATCHECK_CONTROL_NAMES"] == '["cc.coatcheck.svc","$(POD_IP)"]'
     assert pod["containers"][0]["env"][0]["name"] == "POD_IP"

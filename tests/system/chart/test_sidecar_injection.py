@@ -106,12 +106,12 @@ def test_a_sidecar_of_a_fleet_has_its_key_from_a_secret_that_no_workload_may_hav
     assert copying["securityContext"] == proxy["securityContext"] and "restartPolicy" not in copying
     [volume] = [each["secret"] for each in made.fragment.volumes if each["name"] == "coatcheck-shared"]
     assert volume["secretName"] == "fleet" and volume["defaultMode"] == 0o444
-    assert [each["key"] for each in volume["items"]] == ["fleet.key", "redis-password"]
+    assert [each["key"] for each in volume["items"]] == ["fleet.key", "postgres-password"]
     said = {each["name"]: each.get("value", "") for each in proxy["env"]}
-    assert said["COATCHECK_SHARED_STATE"] == "rediss://coatcheck@redis.example:6379"
+    assert said["COATCHECK_SHARED_STATE"] == "postgresql://coatcheck@db.example:5432/fleet"
     assert said["COATCHECK_SHARED_STATE_NAME"] == "agents"
     assert said["COATCHECK_SHARED_STATE_KEY"].startswith("/var/lib/coatcheck/")
-    assert said["COATCHECK_SHARED_STATE_PASSWORD_FILE"] == "/etc/coatcheck-shared/redis-password"
-    assert said["COATCHECK_SHARED_STATE_CA_FILE"] == "/etc/coatcheck/trust/redis-ca.pem"
+    assert said["COATCHECK_SHARED_STATE_PASSWORD_FILE"] == "/etc/coatcheck-shared/postgres-password"
+    assert said["COATCHECK_SHARED_STATE_CA_FILE"] == "/etc/coatcheck/trust/postgres-ca.pem"
     read = helm.install(FLEET).of("ConfigMap", namespace="agents")["data"]
-    assert read["redis-ca.pem"] == "PEM"
+    assert read["postgres-ca.pem"] == "PEM"

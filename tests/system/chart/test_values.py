@@ -61,7 +61,8 @@ WISHES: tuple[Values, ...] = (
         "gateway": {
             "replicas": 61,
             "sharedState": {
-                "url": "rediss://redis.example", "name": "a-fleet", "secret": "a-secret", "ca": "redis-ca",
+                "url": "postgresql://db.example", "name": "a-fleet", "secret": "a-secret",
+                "credentials": "rotating", "ca": "database-ca",
             },
             "origin": "certificate",
             "proxyTls": {"secret": "proxys-secret", "clientCa": "sandboxes-ca"},
@@ -84,7 +85,8 @@ WISHES: tuple[Values, ...] = (
             "transparentPort": 20005, "dnsPort": 20006, "stateSize": "1004Mi", "sessionMaxAge": 4713,
             "tokenSeconds": 4714,
             "sharedState": {
-                "url": "rediss://redis.example", "name": "pods-fleet", "secret": "pods-own", "ca": "redis-ca",
+                "url": "postgresql://db.example", "name": "pods-fleet", "secret": "pods-own",
+                "credentials": "pods-rotating", "ca": "database-ca",
             },
             "resources": {
                 "requests": {"cpu": "1005m", "memory": "1006Mi"}, "limits": {"memory": "1007Mi"},

@@ -35,7 +35,7 @@ SHARED: Values = {
     "gateway": {
         **GATEWAY["gateway"],
         "replicas": 2,
-        "sharedState": {"url": "rediss://coatcheck@redis.example:6379", "secret": "fleet"},
+        "sharedState": {"url": "postgresql://coatcheck@db.example:5432/fleet", "secret": "fleet"},
     },
 }
 SIDECAR: Values = {**COMMON, "shape": "sidecar", "sidecar": {"namespaces": ["agents"]}}
@@ -54,7 +54,7 @@ FLEET: Values = given(
     SIDECAR,
     sidecar={
         "sharedState": {
-            "url": "rediss://coatcheck@redis.example:6379",
+            "url": "postgresql://coatcheck@db.example:5432/fleet",
             "name": "agents",
             "secret": "fleet",
             "ca": "PEM",

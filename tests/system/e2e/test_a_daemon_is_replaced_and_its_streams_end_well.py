@@ -20,12 +20,12 @@ from tests.planes.wire import Wire
 from tests.ports import free_port
 from tests.system.e2e.daemon_process import DaemonProcess, OpenedSession, daemon_process
 from tests.system.e2e.story import policy, until
-from tests.system.e2e.test_three_daemons_of_a_fleet_are_one_to_a_sandbox import redis, status_at
-from tests.system.fleet.redis_server import RedisServer
+from tests.system.e2e.test_three_daemons_of_a_fleet_are_one_to_a_sandbox import database, status_at
+from tests.system.fleet.postgres_server import PASSWORD, PostgresServer
 from tests.upstreams import UpstreamTls
 
-__all__ = ["redis"]
-pytestmark = pytest.mark.needs_debian("redis-server")
+__all__ = ["database"]
+pytestmark = pytest.mark.needs_debian("/usr/lib/postgresql")
 
 
 @dataclass
@@ -53,16 +53,16 @@ class Machine:
 
 @asynccontextmanager
 async def machine(
-    redis: RedisServer, directory: Path, origin: TlsServer, tls: UpstreamTls, key: str
+    database: PostgresServer, directory: Path, origin: TlsServer, tls: UpstreamTls, key: str
 ) -> AsyncIterator[Machine]:
     (directory / "key").touch(0o600)
     (directory / "key").write_text(os.urandom(32).hex())
-    (directory / "password").write_text(redis.admin_password)
+    (directory / "password").write_text(PASSWORD)
     settings = {
         "proxy_port": str(free_port()),
         "proxy_share_port": "true",
         "proxy_trust_addresses": "true",
-        "shared_state": f"unix://{redis.socket}",
+        "shared_state": database.url,
         "shared_state_key": str(directory / "key"),
         "shared_state_password_file": str(directory / "password"),
         "drain_seconds": "60",
@@ -104,7 +104,7 @@ async def led_to(daemon: DaemonProcess, session: OpenedSession) -> Wire:
 
 
 async def test_streams_end_well_and_what_is_new_is_the_new_ones(
-    redis: RedisServer,
+    database: PostgresServer,
     tmp_path: Path,
     origin_server: TlsServer,
     upstream_tls: UpstreamTls,
@@ -112,7 +112,7 @@ async def test_streams_end_well_and_what_is_new_is_the_new_ones(
 ) -> None:
     """The old one's stream goes on to its last event, its idle connection is refused once and closed, and
     every new connection is served meanwhile."""
-    async with machine(redis, tmp_path, origin_server, upstream_tls, real_keys["openai"]) as here:
+    async with machine(database, tmp_path, origin_server, upstream_tls, real_keys["openai"]) as here:
         old = await here.start("old")
         session = await opened(old)
         new = await here.start("new", old.directory / "state/ca")

@@ -1,10 +1,8 @@
 """Somebody on call at one daemon's page, in a real Chromium; the sandboxes are another's of its fleet."""
 
 import asyncio
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,11 +15,11 @@ from tests.system.control.conftest import CALLERS, Control, Ground, ground, runn
 from tests.system.e2e.on_call import SLOW, drain, log_in
 from tests.system.e2e.story import MODELS, bearer, policy, until
 from tests.system.fleet.fleet import new_key
-from tests.system.fleet.redis_server import RedisServer, redis_server
+from tests.system.fleet.postgres_server import PASSWORD, PostgresServer, postgres_server
 
 __all__ = ["ground", "short_dir"]
 
-pytestmark = [pytest.mark.needs_debian("chromedriver"), pytest.mark.needs_debian("redis-server")]
+pytestmark = [pytest.mark.needs_debian("chromedriver"), pytest.mark.needs_debian("/usr/lib/postgresql")]
 
 FREE = """
   - name: free
@@ -39,20 +37,17 @@ class TwoDaemons:
 
 
 @pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    with (
-        tempfile.TemporaryDirectory(prefix="cch-") as directory,
-        redis_server(Path(directory) / "redis") as made,
-    ):
+def database() -> Iterator[PostgresServer]:
+    with postgres_server() as made:
         yield made
 
 
 @pytest.fixture
-async def two(redis: RedisServer, ground: Ground) -> AsyncIterator[TwoDaemons]:
+async def two(database: PostgresServer, ground: Ground) -> AsyncIterator[TwoDaemons]:
     password = ground.directory / "password"
-    password.write_text(redis.admin_password)
+    password.write_text(PASSWORD)
     settings: dict[str, Any] = {
-        "shared_state": f"unix://{redis.socket}",
+        "shared_state": database.url,
         "shared_state_key": new_key(ground.directory / "key"),
         "shared_state_password_file": password,
         "shared_state_max_silence": 30.0,

@@ -1,4 +1,4 @@
-"""Three daemons behind one port, on one Redis: whichever the kernel picks knows the session."""
+"""Three daemons behind one port, on one database: whichever the kernel picks knows the session."""
 
 import asyncio
 import os
@@ -21,10 +21,10 @@ from tests.planes.wire import Wire
 from tests.ports import free_port
 from tests.system.e2e.daemon_process import DaemonProcess, OpenedSession, daemon_process
 from tests.system.e2e.story import MODELS, PATIENCE, policy, until
-from tests.system.fleet.redis_server import RedisServer, redis_server
+from tests.system.fleet.postgres_server import PASSWORD, PostgresServer, postgres_server
 from tests.upstreams import UpstreamTls
 
-pytestmark = pytest.mark.needs_debian("redis-server")
+pytestmark = pytest.mark.needs_debian("/usr/lib/postgresql")
 
 SILENCE = 3.0
 
@@ -56,17 +56,14 @@ class FleetOfProcesses:
 
 
 @pytest.fixture
-def redis() -> Iterator[RedisServer]:
-    with (
-        tempfile.TemporaryDirectory(prefix="cch-") as directory,
-        redis_server(Path(directory) / "redis") as made,
-    ):
+def database() -> Iterator[PostgresServer]:
+    with postgres_server() as made:
         yield made
 
 
 @pytest.fixture
 async def fleet(
-    redis: RedisServer,
+    database: PostgresServer,
     tmp_path: Path,
     origin_server: TlsServer,
     upstream_tls: UpstreamTls,
@@ -74,12 +71,12 @@ async def fleet(
 ) -> AsyncIterator[FleetOfProcesses]:
     (tmp_path / "key").write_text(os.urandom(32).hex())
     (tmp_path / "key").chmod(0o600)
-    (tmp_path / "password").write_text(redis.admin_password)
+    (tmp_path / "password").write_text(PASSWORD)
     settings: dict[str, Any] = {
         "proxy_port": str(free_port()),
         "proxy_share_port": "true",
         "proxy_trust_addresses": "true",
-        "shared_state": f"unix://{redis.socket}",
+        "shared_state": database.url,
         "shared_state_key": str(tmp_path / "key"),
         "shared_state_password_file": str(tmp_path / "password"),
         "shared_state_max_silence": str(SILENCE),
@@ -129,9 +126,11 @@ async def _read_on(stream: Wire) -> None:
         pass
 
 
-async def test_a_session_of_one_is_a_session_of_all(fleet: FleetOfProcesses, redis: RedisServer) -> None:
-    """Opened at the first, served by each, refused by all while Redis is silent, revoked at the third, and
-    gone for good when Redis comes back empty. What runs is cut each time."""
+async def test_a_session_of_one_is_a_session_of_all(
+    fleet: FleetOfProcesses, database: PostgresServer
+) -> None:
+    """Opened at the first, served by each, refused by all while the database is silent, revoked at the third,
+    and gone for good when the database comes back empty. What runs is cut each time."""
     _, second, third = fleet.daemons
     session = fleet.session
 
@@ -146,13 +145,13 @@ async def test_a_session_of_one_is_a_session_of_all(fleet: FleetOfProcesses, red
     assert await session.request(stream, "/sse?n=100000&gap_ms=10") == (200, "")
     await stream.reader.readuntil(b"\n\n")
 
-    redis.send(signal.SIGSTOP)
+    database.send(signal.SIGSTOP)
     await _breaks_off(stream)
     await until(lambda: fleet.answers(6), lambda seen: seen == {503}, patience=60)
     readiness = await second.control("GET", "/readyz")
     assert readiness.status_code == 503
     assert "shared state" in readiness.text
-    redis.send(signal.SIGCONT)
+    database.send(signal.SIGCONT)
     await until(lambda: fleet.answers(10), lambda seen: seen == {200}, patience=60)
 
     stream = await session.connect()
@@ -164,7 +163,7 @@ async def test_a_session_of_one_is_a_session_of_all(fleet: FleetOfProcesses, red
     for daemon in fleet.daemons:
         await until(partial(status_at, daemon, session.id), lambda seen: seen == "revoked")
 
-    await asyncio.to_thread(redis.restart_empty)
+    await asyncio.to_thread(database.do, "TRUNCATE fleet, sessions, handles, keys, approvals, leases")
     for daemon in fleet.daemons:
         await until(partial(status_at, daemon, session.id), lambda seen: seen == "unknown")
     assert await fleet.answers(6) <= {401, 407}

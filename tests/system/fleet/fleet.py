@@ -1,4 +1,4 @@
-"""Members of a fleet in one process, each with a state of its own, on one real Redis."""
+"""Members of a fleet in one process, each with a state of its own, on one real PostgreSQL."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +14,7 @@ from coatcheck.settings.daemon import Settings
 from coatcheck.state import NewSession, State
 from coatcheck.telemetry.events import DaemonEvent, Event, SessionEvent
 from tests.state.house import POLICIES, counts, reason
-from tests.system.fleet.redis_server import RedisServer
+from tests.system.fleet.postgres_server import PASSWORD, PostgresServer
 
 PATIENCE = 30.0
 """Seconds for what takes milliseconds on an idle machine."""
@@ -88,15 +88,15 @@ class Daemon:
         return [event.change.value for event in found if event.session == session.id]
 
     @property
-    def epoch(self) -> int:
+    def incarnation(self) -> int:
         replica = self.state.replica
         assert replica is not None
-        return replica.position.epoch if replica.position is not None else 0
+        return replica.position.incarnation if replica.position is not None else 0
 
 
 @dataclass
 class Fleet:
-    server: RedisServer
+    server: PostgresServer
     directory: Path
     key: Path
     defaults: dict[str, object]
@@ -113,7 +113,7 @@ class Fleet:
         """One more member, which hears the others. `more`: settings, too."""
         directory = self.directory / (name or f"daemon-{len(self.daemons)}")
         wanted = {
-            "shared_state": f"unix://{self.server.socket}",
+            "shared_state": self.server.url,
             "shared_state_key": self.key,
             "shared_state_password_file": self.password(),
         }
@@ -127,7 +127,7 @@ class Fleet:
     def password(self) -> Path:
         file = self.directory / "password"
         if not file.exists():
-            file.write_text(self.server.admin_password)
+            file.write_text(PASSWORD)
             file.chmod(0o600)
         return file
 
@@ -144,7 +144,7 @@ def new_key(file: Path) -> Path:
 
 
 @contextmanager
-def fleet(server: RedisServer, directory: Path, **settings: object) -> Iterator[Fleet]:
+def fleet(server: PostgresServer, directory: Path, **settings: object) -> Iterator[Fleet]:
     directory.mkdir(exist_ok=True)
     made = Fleet(server, directory, new_key(directory / "key"), dict(settings))
     try:

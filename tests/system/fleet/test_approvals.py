@@ -19,9 +19,9 @@ from coatcheck.telemetry.events import ApprovalEvent
 from tests.asking import held
 from tests.request.test_approvals import POLICY
 from tests.system.fleet.fleet import Daemon, Fleet, until, wanted
-from tests.system.fleet.redis_server import RedisServer
+from tests.system.fleet.postgres_server import PostgresServer
 
-pytestmark = pytest.mark.needs_debian("redis-server")
+pytestmark = pytest.mark.needs_debian("/usr/lib/postgresql")
 
 YES = Answer(True, "alice", 900.0)
 
@@ -138,8 +138,8 @@ async def test_a_no_from_elsewhere_is_a_no(fleet: Fleet) -> None:
         assert not replica.asked.allowed
 
 
-async def test_an_answer_that_cannot_get_there_is_an_error(fleet: Fleet, server: RedisServer) -> None:
-    """Redis hangs: whoever answers is told, and silence is no."""
+async def test_an_answer_that_cannot_get_there_is_an_error(fleet: Fleet, server: PostgresServer) -> None:
+    """The database hangs: whoever answers is told, and silence is no."""
     session = opened(fleet)
     async with desks(fleet) as (here, there, _):
         asking = here.ask(session)
@@ -152,11 +152,10 @@ async def test_an_answer_that_cannot_get_there_is_an_error(fleet: Fleet, server:
         asking.cancel()
 
 
-async def test_what_is_gone_at_once_is_told_to_nobody(fleet: Fleet, server: RedisServer) -> None:
-    """A sandbox that asks and goes away again and again fills no log."""
+async def test_what_is_gone_at_once_is_told_to_nobody(fleet: Fleet, server: PostgresServer) -> None:
+    """A sandbox that asks and goes away again and again fills no table."""
     session = opened(fleet)
-    admin = server.admin()
-    before = admin.xlen("coatcheck:{coatcheck}:log")
+    ((before,),) = server.do("SELECT rev FROM fleet")
     async with desks(fleet) as (here, there, _):
         for number in range(50):
             asking = here.ask(session, number)
@@ -164,4 +163,5 @@ async def test_what_is_gone_at_once_is_told_to_nobody(fleet: Fleet, server: Redi
             asking.cancel()
             await here.sees(0)
         assert there.approvals.waiting() == ()
-        assert admin.xlen("coatcheck:{coatcheck}:log") <= before + 4
+        ((after,),) = server.do("SELECT rev FROM fleet")
+        assert after <= before + 4

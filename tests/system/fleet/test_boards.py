@@ -15,46 +15,41 @@ from coatcheck.decision.policy import Limit, LimitKind, LimitScope
 from coatcheck.decision.session import Now
 from coatcheck.fleet import boards
 from coatcheck.fleet.boards import Board, SharedBoards
-from coatcheck.fleet.seal import Seal
-from coatcheck.fleet.shared_log import SharedLog
-from coatcheck.settings.shared_state import SharedStateServer
+from coatcheck.fleet.store import Store
 from coatcheck.state.levels import Level
 from coatcheck.telemetry.recent import AlarmGroup
 from tests.system.fleet.fleet import until
-from tests.system.fleet.redis_server import RedisServer
+from tests.system.fleet.postgres_server import PostgresServer
+from tests.system.fleet.test_limits import server_of
 
-pytestmark = pytest.mark.needs_debian("redis-server")
+pytestmark = pytest.mark.needs_debian("/usr/lib/postgresql")
 
 ALARM = AlarmGroup("acme", "ses_a", Reason.HANDLE_WRONG_HOST, "openai", 1.0, 2.0, 3, "why", "GET https://x/")
 LEVEL = Level("default", "models", Limit(LimitKind.REQUESTS, 60, 60.0, 10, LimitScope.TENANT), ("acme",), 0.9)
-KEY = "coatcheck:{web}:boards"
 
 
 @dataclass
 class Page:
-    log: SharedLog
+    store: Store
     own: Board = field(default_factory=Board)
     shared: SharedBoards = field(init=False)
 
     def __post_init__(self) -> None:
-        self.shared = SharedBoards(self.log, lambda: Now(time.time(), time.monotonic()), lambda: self.own)
+        self.shared = SharedBoards(self.store, lambda: Now(time.time(), time.monotonic()), lambda: self.own)
 
     def sees(self) -> Board:
         return Board(tuple(self.shared.alarms()), tuple(self.shared.levels()))
 
 
 @contextmanager
-def pages(server: RedisServer, directory: Path, count: int = 2) -> Iterator[list[Page]]:
-    password = directory / "password"
-    password.write_text(server.admin_password)
-    where = SharedStateServer("", 0, str(server.socket), tls=False, user=None, password_file=password)
+def pages(server: PostgresServer, directory: Path, count: int = 2) -> Iterator[list[Page]]:
+    where = server_of(server, directory)
     made: list[Page] = []
     with ExitStack() as stack:
         for number in range(count):
             name = f"daemon-{number}"
-            server.admin().zadd("coatcheck:{web}:members", {name: time.time()})
-            log = SharedLog(where, Seal(bytes(32), "web"), "web", name, 10.0)
-            page = Page(log)
+            server.do("INSERT INTO members VALUES (%s, now())", name)
+            page = Page(Store(where, bytes(32), "coatcheck", name, 10.0))
             page.shared.start()
             stack.callback(page.shared.stop)
             made.append(page)
@@ -67,7 +62,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_alarms_and_limits_of_one_are_seen_by_the_other_until_it_is_gone(
-    server: RedisServer, short: Path
+    server: PostgresServer, short: Path
 ) -> None:
     """As they are now; nobody sees its own twice."""
     with pages(server, short) as (one, other):
@@ -77,30 +72,31 @@ def test_alarms_and_limits_of_one_are_seen_by_the_other_until_it_is_gone(
         until(lambda: one.sees() == other.own)
         assert other.sees() == Board()
         other.shared.stop()
-        server.admin().zrem("coatcheck:{web}:members", "daemon-1")
+        server.do("DELETE FROM members WHERE name = 'daemon-1'")
         until(lambda: one.sees() == Board())
-        until(lambda: not server.admin().hexists(KEY, "daemon-1"))
 
 
-def test_who_writes_to_redis_puts_nothing_on_a_page(server: RedisServer, short: Path) -> None:
+def test_who_writes_to_the_database_puts_nothing_on_a_page(server: PostgresServer, short: Path) -> None:
     """Neither what is not sealed, nor another daemon's in somebody else's name; and reads no names there."""
     with pages(server, short, count=3) as (one, other, third):
         other.own, third.own = Board((ALARM,)), Board((replace(ALARM, count=7),))
         until(lambda: len(one.sees().alarms) == 2)
-        admin = server.admin()
-        stored = b"".join(admin.hvals(KEY))
+        stored = repr(server.do("SELECT * FROM boards")).encode()
         assert b"acme" not in stored
         assert b"openai" not in stored
         third.shared.stop()
-        admin.hset(KEY, "daemon-2", admin.hget(KEY, "daemon-1") or b"")
+        server.do(
+            "UPDATE boards SET sealed = (SELECT sealed FROM boards WHERE member = 'daemon-1')"
+            " WHERE member = 'daemon-2'"
+        )
         until(lambda: one.sees().alarms == (ALARM,))
-        admin.hset(KEY, "daemon-2", b'{"at": 1}')
+        server.do("UPDATE boards SET sealed = %s WHERE member = 'daemon-2'", b'{"at": 1}')
         other.own = Board((replace(ALARM, count=5),))
         until(lambda: one.sees().alarms == other.own.alarms)
 
 
-def test_a_redis_that_is_away_leaves_nothing_old_on_the_page_and_all_comes_back(
-    server: RedisServer, short: Path
+def test_a_database_that_is_away_leaves_nothing_old_on_the_page_and_all_comes_back(
+    server: PostgresServer, short: Path
 ) -> None:
     """What others raised is not known then; what stands there is told anew, as it may be gone."""
     with pages(server, short) as (one, other):
@@ -109,13 +105,11 @@ def test_a_redis_that_is_away_leaves_nothing_old_on_the_page_and_all_comes_back(
         server.kill()
         until(lambda: one.sees() == Board())
         server.start()
-        for number in range(2):
-            server.admin().zadd("coatcheck:{web}:members", {f"daemon-{number}": time.time()})
         until(lambda: one.sees() == other.own)
 
 
 def test_where_nobody_looks_and_nothing_changes_nothing_is_asked(
-    server: RedisServer, short: Path, monkeypatch: pytest.MonkeyPatch
+    server: PostgresServer, short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fleet of a hundred must not read each other's every two seconds for nothing."""
     with pages(server, short, count=1) as (one,):
@@ -131,7 +125,7 @@ def test_where_nobody_looks_and_nothing_changes_nothing_is_asked(
             asked.append((own, wanted))
             return []
 
-        monkeypatch.setattr(one.log, "boards", told)
+        monkeypatch.setattr(one.store, "boards", told)
         monkeypatch.setattr(one.shared, "_own", count)
         one.own = Board((ALARM,))
         until(lambda: looks > 5)

@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 from coatcheck.decision.denial import Reason
-from coatcheck.fleet.follower import LONG_LOG, ClockApart
-from coatcheck.fleet.shared_log import Heard
-from coatcheck.state import Problem, StateError
-from tests.system.fleet.fleet import Fleet, fleet, new_key, until, wanted
-from tests.system.fleet.redis_server import RedisServer, redis_server
+from coatcheck.decision.session import Session
+from coatcheck.fleet import follower
+from coatcheck.fleet.follower import ClockApart
+from coatcheck.fleet.schema import roles_sql, tables_sql
+from coatcheck.fleet.store import Heard
+from coatcheck.state import Problem, StateError, Status
+from coatcheck.telemetry.events import DaemonEvent
+from tests.system.fleet.fleet import Daemon, Fleet, fleet, new_key, until, wanted
+from tests.system.fleet.postgres_server import PostgresServer, postgres_server, standby_of
 
-pytestmark = pytest.mark.needs_debian("redis-server")
-
-LOG, HEAD = "coatcheck:{coatcheck}:log", "coatcheck:{coatcheck}:head"
-RENEWALS = "coatcheck:{coatcheck}:renewals"
+pytestmark = pytest.mark.needs_debian("/usr/lib/postgresql")
 
 
 def test_what_one_member_gives_and_takes_is_seen_by_all(three: Fleet) -> None:
@@ -101,8 +102,8 @@ def test_an_origin_proves_one_session_whoever_opens_it(three: Fleet) -> None:
     assert session.id in refused.value.message
 
 
-def test_a_silent_redis_refuses_everything_within_the_bound_and_then_goes_on(
-    server: RedisServer, short: Path
+def test_a_silent_database_refuses_everything_within_the_bound_and_then_goes_on(
+    server: PostgresServer, short: Path
 ) -> None:
     """SIGSTOP: connections stay open and nothing answers. What runs is cut, nothing can be opened, and what
     is revoked meanwhile here is told to the others afterwards."""
@@ -131,8 +132,8 @@ def test_a_silent_redis_refuses_everything_within_the_bound_and_then_goes_on(
         assert {"shared_state_silent", "shared_state_heard"} <= set(b.told())
 
 
-def test_a_revocation_while_redis_is_gone_survives_the_death_of_who_made_it(
-    server: RedisServer, short: Path
+def test_a_revocation_while_the_database_is_gone_survives_the_death_of_who_made_it(
+    server: PostgresServer, short: Path
 ) -> None:
     """It is owed on disk: told at the next start, before anything else."""
     with fleet(server, short / "fleet", shared_state_max_silence=2.0) as made:
@@ -150,167 +151,219 @@ def test_a_revocation_while_redis_is_gone_survives_the_death_of_who_made_it(
         until(lambda: a.refuses(session) is Reason.SESSION_REVOKED)
 
 
-@pytest.mark.parametrize("how", ["flushed", "restarted empty"])
-def test_an_emptied_redis_ends_every_session_of_the_fleet(
-    three: Fleet, server: RedisServer, how: str
+@pytest.mark.parametrize("how", ["emptied", "made anew"])
+def test_an_emptied_database_ends_every_session_of_the_fleet(
+    three: Fleet, server: PostgresServer, how: str
 ) -> None:
     """Who knows what was revoked and is forgotten? All begin anew, under another key."""
     a, b, c = three.daemons
     revoked, (old,) = a.state.open_session(wanted("issuer|1"), "launcher")
     live, (handle,) = a.state.open_session(wanted("issuer|2"), "launcher")
     b.state.revoke(revoked.id, "operator")
-    before = a.epoch
-    if how == "flushed":
-        server.admin().flushall()
+    before = a.incarnation
+    if how == "emptied":
+        server.do("TRUNCATE fleet, sessions, handles, keys, approvals, leases")
     else:
-        server.restart_empty()
+        server.psql("DROP SCHEMA coatcheck CASCADE;" + roles_sql("coatcheck") + tables_sql("coatcheck"))
     for each in (a, b, c):
-        until(lambda each: each.epoch > before and each.hears, each)
+        until(lambda each: each.incarnation > before and each.hears, each)
         assert each.refuses(live) is Reason.ORIGIN_UNKNOWN
         assert each.counts(revoked, old.value) is not None
         assert each.counts(live, handle.value) is not None
         assert "shared_state_lost" in each.told()
     again, (new,) = c.state.open_session(wanted("issuer|2"), "launcher")
     until(lambda: a.counts(again, new.value) is None)
-    assert b.epoch == a.epoch == c.epoch
+    assert b.incarnation == a.incarnation == c.incarnation
 
 
-def test_a_member_that_was_away_remembers_what_redis_forgot(three: Fleet, server: RedisServer) -> None:
-    """All stop, Redis is put back to before a revocation, one starts again: nothing comes back to life."""
+def test_a_member_that_was_away_remembers_what_a_restored_database_forgot(
+    three: Fleet, server: PostgresServer
+) -> None:
+    """All stop, the database is put back to before a revocation, one starts again: nothing comes back to
+    life, and it says why."""
     a, b, c = three.daemons
     session, (handle,) = a.state.open_session(wanted(), "launcher")
     until(lambda: b.knows(session) and c.knows(session))
-    admin = server.admin()
-    backup = {key: admin.dump(key) for key in admin.keys("coatcheck:*")}
-    c.state.revoke(session.id, "operator")
+    backup = server.backup()
+    until(lambda: all(each.hears for each in (a, b, c)))
+    until(_revoked, c, session)
     until(lambda: b.refuses(session) is Reason.SESSION_REVOKED)
     for each in (a, b, c):
         each.stop()
-    for key, value in backup.items():
-        admin.restore(key, 0, value, replace=True)
+    server.restore(backup)
     b = three.restart(b)
     assert b.refuses(session) is Reason.ORIGIN_UNKNOWN
     assert b.counts(session, handle.value) is not None
     assert "shared_state_lost" in b.told()
+    (why,) = [e.detail for e in b.events if isinstance(e, DaemonEvent) and e.what == "shared_state_founded"]
+    assert "revision" in why
 
 
-def test_a_replica_that_lacks_the_last_writes_ends_every_session(short: Path) -> None:
-    """Failover: the promoted one never heard of a revocation, and goes on with other entries under the same
-    numbers. Members notice by the chain, not by the count."""
-    with redis_server(short / "primary") as primary:
-        follow = ("--replicaof", "127.0.0.1", str(primary.port), "--masteruser", "default")
-        options = (*follow, "--masterauth", primary.admin_password)
-        with (
-            redis_server(short / "replica", options=options) as promoted,
-            fleet(primary, short / "fleet") as made,
-        ):
-            a, b = made.daemon(), made.daemon()
-            session, (handle,) = a.state.open_session(wanted("issuer|1"), "launcher")
-            until(lambda: b.knows(session))
-            until(lambda: promoted.admin().hget(HEAD, "number") == primary.admin().hget(HEAD, "number"))
-            promoted.admin().replicaof("NO", "ONE")
-            a.state.revoke(session.id, "operator")
-            until(lambda: b.refuses(session) is Reason.SESSION_REVOKED)
-            primary.kill()
-            made.server, elsewhere = promoted, f"unix://{promoted.socket}"
-            (made.directory / "password").write_text(promoted.admin_password)
-            newcomer = made.daemon(shared_state=elsewhere)
-            for number in range(3):  # as many entries as were lost, and more
-                newcomer.state.open_session(wanted(f"issuer|new-{number}"), "launcher")
-            b = made.restart(b, shared_state=elsewhere)
-            until(lambda: newcomer.epoch == b.epoch and newcomer.hears)
-            assert "shared_state_founded" in b.told()
-            for each in (b, newcomer):
-                assert each.counts(session, handle.value) is not None
-                assert each.refuses(session) is Reason.ORIGIN_UNKNOWN
+def test_a_standby_that_lacks_the_last_commits_ends_every_session(short: Path) -> None:
+    """Asynchronous failover: the promoted one never heard of a revocation, and goes on with other commits
+    under the same revisions. Members notice by their marks, not by the count."""
+    with (
+        postgres_server(short / "primary") as primary,
+        standby_of(primary, short / "standby", synchronous=False) as promoted,
+        fleet(primary, short / "fleet") as made,
+    ):
+        a, b = made.daemon(), made.daemon()
+        session, (handle,) = a.state.open_session(wanted("issuer|1"), "launcher")
+        until(lambda: b.knows(session))
+        until(lambda: promoted.do("SELECT rev FROM fleet") == primary.do("SELECT rev FROM fleet"))
+        promoted.promote()
+        a.state.revoke(session.id, "operator")
+        until(lambda: b.refuses(session) is Reason.SESSION_REVOKED)
+        primary.kill()
+        made.server = promoted
+        newcomer = made.daemon()
+        for number in range(3):  # as many commits as were lost, and more
+            newcomer.state.open_session(wanted(f"issuer|new-{number}"), "launcher")
+        b = made.restart(b)
+        until(lambda: newcomer.incarnation == b.incarnation and newcomer.hears)
+        assert "shared_state_founded" in b.told()
+        for each in (b, newcomer):
+            assert each.counts(session, handle.value) is not None
+            assert each.refuses(session) is Reason.ORIGIN_UNKNOWN
 
 
-def test_a_forged_entry_is_believed_by_nobody(three: Fleet, server: RedisServer) -> None:
-    """Who writes to Redis without the key: every member refuses everything, and nobody gets a session."""
+def test_a_promoted_synchronous_standby_keeps_every_session(short: Path) -> None:
+    """Nothing that was answered is lost: what lives goes on, and what was revoked stays revoked. The other
+    host of the address is found."""
+    with (
+        postgres_server(short / "primary") as primary,
+        standby_of(primary, short / "standby", synchronous=True) as standby,
+        fleet(primary, short / "fleet", shared_state_max_silence=5.0) as made,
+    ):
+        both = f"postgresql://coatcheck@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/coatcheck"
+        a, b = made.daemon(shared_state=both), made.daemon(shared_state=both)
+        live, (handle,) = a.state.open_session(wanted("issuer|1"), "launcher")
+        over, _ = a.state.open_session(wanted("issuer|2"), "launcher")
+        until(lambda: b.knows(over))
+        before = a.incarnation
+        a.state.revoke(over.id, "operator")
+        primary.kill()
+        standby.promote()
+        until(lambda: a.hears and b.hears)
+        until(lambda: a.state.renew(live.id, "launcher", 300) is not None)
+        until(lambda: b.state.session(live.id).lease_seconds == 300)
+        for each in (a, b):
+            assert each.counts(live, handle.value) is None
+            until(lambda each: each.refuses(over) is Reason.SESSION_REVOKED, each)
+            assert each.incarnation == before
+
+
+def _revoked(daemon: Daemon, session: Session) -> bool:
+    try:
+        return bool(daemon.state.revoke(session.id, "operator"))
+    except StateError:
+        return False  # a failure is not followed by an attempt for a second
+
+
+def test_a_killed_database_ends_no_session(three: Fleet, server: PostgresServer) -> None:
+    """At once, with everything that ran on it: what was answered is there when it starts again."""
+    a, b, c = three.daemons
+    before = a.incarnation
+    live, (handle,) = a.state.open_session(wanted("issuer|1"), "launcher")
+    over, _ = a.state.open_session(wanted("issuer|2"), "launcher")
+    b.state.revoke(over.id, "operator")
+    server.restart()
+    for each in (a, b, c):
+        until(lambda each: each.hears, each)
+        until(lambda each: each.refuses(over) is Reason.SESSION_REVOKED, each)
+        until(lambda each: each.counts(live, handle.value) is None, each)
+        assert each.incarnation == before
+
+
+def test_a_forged_row_is_believed_by_nobody(three: Fleet, server: PostgresServer) -> None:
+    """Someone writes to the database without the key: every member refuses everything, and nobody gets a
+    session."""
     a, b, _ = three.daemons
     session, _ = a.state.open_session(wanted(), "launcher")
     until(lambda: b.knows(session))
-    admin = server.admin()
-    epoch, number = (int(value) for value in admin.hmget(HEAD, "epoch", "number"))
-    admin.xadd(LOG, {"s": b"\0" * 28 + b'{"changes": []}'}, id=f"{epoch}-{number + 1}")
-    admin.hset(HEAD, mapping={"number": number + 1, "digest": "0" * 64})
+    ((rev, sealed),) = server.do("SELECT rev, sealed FROM fleet")
+    server.do(
+        "INSERT INTO sessions (id, origin, status, sealed, rev) VALUES ('ses_forged', 'x', 'live', %s, %s)",
+        bytes(28) + b'{"changes": []}',
+        rev + 1,
+    )
+    server.do("UPDATE fleet SET rev = %s", rev + 1)
     for each in three.daemons:
         until(lambda each: "was not sealed with our key" in each.stale(), each)
         assert each.refuses(session) is Reason.SHARED_STATE_SILENT
+    assert bytes(sealed)
 
 
-@pytest.mark.parametrize("which", ["replayed", "swapped"])
-def test_a_genuine_entry_in_another_place_is_believed_by_nobody(
-    three: Fleet, server: RedisServer, which: str
+@pytest.mark.parametrize("which", ["replayed", "swapped", "made new", "of another revision"])
+def test_a_genuine_row_in_another_place_is_believed_by_nobody(
+    three: Fleet, server: PostgresServer, which: str
 ) -> None:
-    """What opened a session, shown again after what revoked it; or the two in each other's place."""
-    a, b, c = three.daemons
-    session, (handle,) = a.state.open_session(wanted(), "launcher")
-    a.state.revoke(session.id, "operator")
-    until(lambda: b.refuses(session) is Reason.SESSION_REVOKED)
-    admin = server.admin()
-    (opened_id, opened), (_, closed) = admin.xrange(LOG)[-2:]
-    epoch, number = (int(value) for value in admin.hmget(HEAD, "epoch", "number"))
-    if which == "replayed":
-        admin.xadd(LOG, opened, id=f"{epoch}-{number + 1}")
-        admin.hset(HEAD, mapping={"number": number + 1, "digest": "0" * 64})
-        until(lambda: all("was not sealed with our key" in each.stale() for each in (a, b, c)))
-    else:
-        with admin.pipeline(transaction=True) as at_once:  # a daemon that sees an empty log begins another
-            at_once.delete(LOG)
-            at_once.xadd(LOG, closed, id=opened_id)
-            at_once.xadd(LOG, opened, id=f"{epoch}-{number}")
-            at_once.execute()
-    newcomer = three.daemon(wait=which == "swapped")
-    until(lambda: newcomer.stale() != "" or newcomer.epoch > epoch)
-    assert newcomer.counts(session, handle.value) is not None
-    assert newcomer.refuses(session) is not None
-
-
-def test_an_entry_that_is_taken_away_is_missed(three: Fleet, server: RedisServer) -> None:
-    """Who writes to Redis cuts out a revocation, before a newcomer reads it."""
+    """The row of a session as it was before it was revoked, put back; that of one in place of another's; the
+    same under a newer revision, with the fleet's row of before or its number raised."""
     a, b, _ = three.daemons
     session, (handle,) = a.state.open_session(wanted(), "launcher")
+    other, _ = a.state.open_session(wanted("issuer|other"), "launcher")
+    ((rev, sealed, status, origin),) = server.do(
+        "SELECT rev, sealed, status, origin FROM sessions WHERE id = %s", session.id
+    )
     a.state.revoke(session.id, "operator")
     until(lambda: b.refuses(session) is Reason.SESSION_REVOKED)
-    admin = server.admin()
-    admin.xdel(LOG, admin.xrange(LOG)[-1][0])
+    before, ((head, head_sealed),) = a.incarnation, server.do("SELECT rev, sealed FROM fleet")
+    where, about = "WHERE id = %s", session.id
+    if which == "swapped":
+        about = other.id
+        server.do("DELETE FROM sessions WHERE id = %s", session.id)
+    elif which in ("made new", "of another revision"):
+        rev = head + 1
+    server.do(f"UPDATE sessions SET rev = %s, sealed = %s, status = %s, origin = %s {where}",
+              rev, sealed, status, origin, about)  # fmt: skip
+    if which == "of another revision":
+        server.do("UPDATE fleet SET rev = %s", rev)
+    assert bytes(head_sealed)
+    newcomer = three.daemon(wait=which == "replayed")
+    until(lambda: newcomer.stale() != "" or newcomer.incarnation > before)
+    for each in (a, b, newcomer):
+        assert each.counts(session, handle.value) is not None
+        assert each.refuses(session) is not None
+
+
+def test_a_row_that_is_taken_away_is_missed(three: Fleet, server: PostgresServer) -> None:
+    """Someone who writes to the database takes away that a handle was revoked, before a newcomer reads it."""
+    a, b, _ = three.daemons
+    session, (handle,) = a.state.open_session(wanted(), "launcher")
+    a.state.revoke_handle(session.id, handle.jti)
+    until(lambda: b.counts(session, handle.value) is Reason.HANDLE_REVOKED)
+    before = a.incarnation
+    server.do("DELETE FROM handles")
     newcomer = three.daemon()
     assert newcomer.counts(session, handle.value) is not None
-    assert newcomer.epoch > 1
+    assert newcomer.incarnation > before
 
 
-def test_a_lease_that_is_put_back_or_forged_renews_nothing(three: Fleet, server: RedisServer) -> None:
-    """Leases have no chain: an older one says an earlier time, and a forged one says nothing."""
+def test_a_lease_that_is_put_back_or_forged_renews_nothing(three: Fleet, server: PostgresServer) -> None:
+    """Leases are not in the digest: an older one says an earlier time, and a forged one says nothing."""
     a, b, _ = three.daemons
     session, _ = a.state.open_session(wanted(), "launcher")
     other, _ = a.state.open_session(wanted("issuer|other"), "launcher")
     a.state.renew(other.id, "launcher", 600)
     until(lambda: b.knows(other) and b.state.session(other.id).lease_seconds == 600)
-    admin, leases = server.admin(), "coatcheck:{coatcheck}:leases"
-    admin.hset(leases, session.id, admin.hget(leases, other.id) or b"")
+    server.do(
+        "INSERT INTO leases SELECT %s, sealed, pg_current_xact_id() FROM leases WHERE session = %s",
+        session.id,
+        other.id,
+    )
     newcomer = three.daemon()
     assert newcomer.state.session(session.id).lease_seconds == 120
-    assert newcomer.state.session(other.id).lease_seconds == 600
+    until(lambda: newcomer.state.session(other.id).lease_seconds == 600)
 
 
-@pytest.mark.parametrize("how", ["from the log", "from a snapshot"])
-def test_who_joins_knows_leases_that_were_renewed_long_ago(
-    three: Fleet, server: RedisServer, how: str
-) -> None:
-    """The stream that tells of renewals has an end. Who missed one would end the session, and for all."""
-    a, b, _ = three.daemons
+def test_who_joins_knows_leases_that_were_renewed_long_ago(three: Fleet, server: PostgresServer) -> None:
+    """A member that missed one would end the session, and for all."""
+    a = three.daemons[0]
     session, _ = a.state.open_session(wanted(), "launcher")
-    if how == "from a snapshot":
-        replica = b.state.replica
-        assert replica is not None
-        until(lambda: b.knows(session))
-        changes, position = replica.snapshot()
-        assert position is not None
-        assert b.member._writing.install(changes, position)
-        server.admin().delete(LOG)
     a.state.renew(session.id, "launcher", 600)
-    server.admin().delete(RENEWALS)
+    for number in range(3):
+        a.state.open_session(wanted(f"issuer|{number}"), "launcher")
     newcomer = three.daemon()
     assert newcomer.state.session(session.id).lease_seconds == 600
 
@@ -322,6 +375,7 @@ def test_a_member_whose_directory_was_rolled_back_joins_anew(three: Fleet) -> No
     over, (old,) = c.state.open_session(wanted("issuer|over"), "launcher")
     c.state.revoke(over.id, "operator")
     until(lambda: b.knows(live) and b.refuses(over) is Reason.SESSION_REVOKED)
+    before = a.incarnation
     b.stop()
     b.seen_version = 1_000_000
     b.start()
@@ -331,28 +385,29 @@ def test_a_member_whose_directory_was_rolled_back_joins_anew(three: Fleet) -> No
     assert b.counts(over, old.value) is not None
     minted = b.state.mint(live.id, "openai")
     assert a.counts(live, minted.value) is None
-    assert a.epoch == b.epoch == 1
+    assert a.incarnation == b.incarnation == before
 
 
 def test_a_member_with_another_key_hears_nothing_and_harms_nobody(three: Fleet, short: Path) -> None:
     """It can neither read nor begin anew what is there."""
     a = three.daemons[0]
     session, _ = a.state.open_session(wanted(), "launcher")
+    before = a.incarnation
     stranger = three.daemon(wait=False, shared_state_key=new_key(short / "other-key"))
     until(lambda: "was not sealed with our key" in stranger.stale())
     assert not stranger.knows(session)
     assert a.refuses(session) is None
-    assert a.epoch == 1
+    assert a.incarnation == before
 
 
-def test_who_reads_redis_finds_neither_keys_nor_names(three: Fleet, server: RedisServer) -> None:
+def test_who_reads_the_database_finds_neither_keys_nor_names(three: Fleet, server: PostgresServer) -> None:
     """Everything is sealed: no tenant, no policy, no handle, no signing key; ids of sessions alone."""
     a = three.daemons[0]
     session, (handle,) = a.state.open_session(wanted(), "launcher")
     a.state.renew(session.id, "launcher", 300)
-    admin = server.admin()
-    stored = b"".join(bytes(admin.dump(key) or b"") for key in admin.keys("*"))
-    assert b"closed" not in stored
+    tables = ("fleet", "sessions", "handles", "keys", "approvals", "leases", "members", "limits")
+    stored = repr([server.do(f"SELECT * FROM {table}") for table in tables]).encode()
+    assert session.id.encode() in stored
     replica = a.state.replica
     assert replica is not None
     private = replica.keys.exported()["active"]["private"]
@@ -361,15 +416,15 @@ def test_who_reads_redis_finds_neither_keys_nor_names(three: Fleet, server: Redi
     assert bytes.fromhex(private) not in stored
 
 
-def test_a_time_that_is_no_number_is_apart(server: RedisServer, short: Path) -> None:
-    """Whatever answers in place of Redis: `nan` is not above any bound."""
+def test_a_time_that_is_no_number_is_apart(server: PostgresServer, short: Path) -> None:
+    """Whatever answers in place of PostgreSQL: `nan` is not above any bound."""
     with fleet(server, short / "fleet") as made:
-        follower = made.daemon().member.follower
+        one = made.daemon().member.follower
         with pytest.raises(ClockApart):
-            follower._compare_clocks(Heard(float("nan"), 1, None, (), (), 0), time.monotonic())
+            one._compare_clocks(Heard(float("nan"), 1, None, (), (), "0"), time.monotonic())
 
 
-def test_a_clock_that_is_apart_is_refused(server: RedisServer, short: Path) -> None:
+def test_a_clock_that_is_apart_is_refused(server: PostgresServer, short: Path) -> None:
     """Leases and expiry would mean something else on that host."""
     with fleet(server, short / "fleet", shared_state_max_silence=2.0) as made:
         daemon = made.daemon()
@@ -403,50 +458,60 @@ def _mint(daemon: object, session_id: str) -> str:
     return str(daemon.state.mint(session_id, "openai").value)  # type: ignore[attr-defined]
 
 
-def test_a_long_log_becomes_a_snapshot_that_newcomers_begin_with(three: Fleet, server: RedisServer) -> None:
-    """What is over stays over, what lives is known with its handles, and the log is short again."""
+def test_rows_that_nobody_needs_are_dropped_and_newcomers_begin_with_the_rest(
+    three: Fleet, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is over stays over, what lives is known with its handles, and those that were running see nothing
+    of it."""
     a, b, _ = three.daemons
     live, (handle,) = a.state.open_session(wanted("issuer|live"), "launcher")
     over, (old,) = a.state.open_session(wanted("issuer|over"), "launcher")
+    gone, (older,) = a.state.open_session(wanted("issuer|gone"), "launcher")
     a.state.revoke(over.id, "operator")
+    a.state.revoke(gone.id, "operator")
     a.state.revoke_handle(live.id, a.state.mint(live.id, "openai").jti)
+    before = b.incarnation
     for each in three.daemons:
-        each.member.follower._length_limit = 20
-    for _ in range(LONG_LOG):
-        if int(server.admin().hget(HEAD, "base") or 0) > 0:
-            break
-        a.state.mint(live.id, "openai", 60.0)
+        until(lambda each: each.refuses(gone) is Reason.SESSION_REVOKED, each)
+    registry = b.state._registry
+    with b.state._showing:
+        registry.closed[gone.id] = (Status.REVOKED, 0.0)
+        registry.forget(1.0)
+    assert not b.knows(gone)
+    monkeypatch.setattr(follower, "DROPPED_AT_ONCE", 1)
+    monkeypatch.setattr(follower, "HOUSE_SECONDS", 0.0)
+    until(lambda: server.do("SELECT id FROM sessions WHERE id = %s", gone.id) == [])
+    monkeypatch.setattr(follower, "HOUSE_SECONDS", 60.0)
+    assert len(server.do("SELECT id FROM handles")) == 3
     newcomer = three.daemon()
     until(lambda: newcomer.knows(live))
     assert newcomer.counts(live, handle.value) is None
     assert newcomer.counts(over, old.value) is not None
     assert newcomer.refuses(over) is Reason.SESSION_REVOKED
+    assert newcomer.counts(gone, older.value) is not None
     assert newcomer.state.session(live.id).revoked_handles
     a.state.revoke(live.id, "operator")
     until(lambda: newcomer.refuses(live) is Reason.SESSION_REVOKED)
-    assert b.epoch == newcomer.epoch == 1
+    assert a.incarnation == b.incarnation == newcomer.incarnation == before
+    assert "shared_state_silent" not in (*a.told(), *b.told())
 
 
-def test_a_member_that_is_cut_off_alone_refuses_within_the_bound(server: RedisServer, short: Path) -> None:
+def test_a_member_that_is_cut_off_alone_refuses_within_the_bound(server: PostgresServer, short: Path) -> None:
     """The others go on and revoke; it does not hear of that, and so lets nothing through, until it does."""
-    admin = server.admin()
-    admin.acl_setuser(
-        "far", enabled=True, passwords=["+far"], keys=["*"], channels=["*"], categories=["+@all"]
-    )
-    password = short / "far-password"
-    password.write_text("far")
+    server.psql("CREATE ROLE far LOGIN PASSWORD 'correct-horse' IN ROLE coatcheck_runtime")
     with fleet(server, short / "fleet", shared_state_max_silence=2.0) as made:
         near = made.daemon()
-        far = made.daemon(shared_state=f"unix://far@{server.socket}", shared_state_password_file=password)
+        far = made.daemon(shared_state=server.url.replace("coatcheck@", "far@", 1))
         session, _ = near.state.open_session(wanted(), "launcher")
         until(lambda: far.knows(session))
-        admin.acl_setuser("far", enabled=False)
-        admin.client_kill_filter(user="far")
+        server.do("ALTER ROLE far NOLOGIN")
+        server.cut_all("far")
         near.state.revoke(session.id, "operator")
         took = until(lambda: far.refuses(session) is not None)
-        assert far.refuses(session) is Reason.SHARED_STATE_SILENT
+        if far.refuses(session) is Reason.SESSION_REVOKED:  # it was told before it was cut off
+            until(lambda: not far.hears)
         assert took < 2.0 + 10  # of a busy machine; the bound itself is arithmetic on one clock
         assert near.hears
-        admin.acl_setuser("far", enabled=True)
+        server.do("ALTER ROLE far LOGIN")
         until(lambda: far.hears)
         assert far.refuses(session) is Reason.SESSION_REVOKED

@@ -1,10 +1,12 @@
 """Writing beside others: nobody's entry is lost, and what is judged is judged by all that came before."""
 
+import signal
 import sqlite3
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -13,16 +15,15 @@ import pytest
 
 from coatcheck.decision.denial import Reason
 from coatcheck.decision.session import Session
-from coatcheck.fleet.shared_log import Heard, SharedLog
+from coatcheck.fleet.store import Heard, Store
 from coatcheck.state import Problem, StateError, Status
-from coatcheck.state.changes import Renewed
+from coatcheck.state.changes import KeysChanged, Renewed
 from coatcheck.state.replica import Replica
 from coatcheck.state.sessions import NewSession
-from coatcheck.state.shared_database import Position
 from tests.system.fleet.fleet import PATIENCE, Daemon, Fleet, fleet, until, wanted
-from tests.system.fleet.redis_server import RedisServer, redis_server
+from tests.system.fleet.postgres_server import PostgresServer, postgres_server, standby_of
 
-pytestmark = pytest.mark.needs_debian("redis-server")
+pytestmark = pytest.mark.needs_debian("/usr/lib/postgresql")
 
 
 def _replica(daemon: Daemon) -> Replica:
@@ -31,7 +32,7 @@ def _replica(daemon: Daemon) -> Replica:
 
 
 def test_three_that_write_at_once_lose_nothing(three: Fleet) -> None:
-    """Each entry follows on the one before, whoever wrote that."""
+    """Each commit follows on the one before, whoever made that."""
 
     def open_some(number: int) -> list[str]:
         state = three.daemons[number].state
@@ -42,7 +43,7 @@ def test_three_that_write_at_once_lose_nothing(three: Fleet) -> None:
     assert len(opened) == 45
     for daemon in three.daemons:
         until(lambda daemon: opened <= set(daemon.state.sessions.by_id), daemon)
-        assert daemon.epoch == 1
+        assert "shared_state_founded" not in daemon.told() or daemon is three.daemons[0]
 
 
 def test_one_of_many_that_ask_at_once_gets_an_origin(three: Fleet) -> None:
@@ -66,21 +67,21 @@ def test_one_of_many_that_ask_at_once_gets_an_origin(three: Fleet) -> None:
 def test_an_answer_that_was_lost_leaves_no_session_behind(
     three: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The entry got there, its acknowledgement did not: nobody has the handles, so it is ended again."""
+    """The commit got there, its acknowledgement did not: nobody has the handles, so it is ended again."""
     from coatcheck.fleet.connection import SharedStateDown
 
     a, b, _ = three.daemons
-    appended: list[bool] = []
-    append = SharedLog.append
+    committed: list[bool] = []
+    change = Store.change
 
-    def lost(log: SharedLog, *arguments: object) -> object:
-        done = append(log, *arguments)  # type: ignore[arg-type]
-        if not appended:
-            appended.append(True)
+    def lost(store: Store, *arguments: object) -> object:
+        done = change(store, *arguments)  # type: ignore[arg-type]
+        if not committed:
+            committed.append(True)
             raise SharedStateDown("the answer was lost")
         return done
 
-    monkeypatch.setattr(SharedLog, "append", lost)
+    monkeypatch.setattr(Store, "change", lost)
     with pytest.raises(StateError) as refused:
         a.state.open_session(wanted(), "launcher")
     assert refused.value.reason is Problem.NOT_DURABLE
@@ -143,16 +144,16 @@ def test_what_another_opened_a_moment_before_is_revoked_with_all(
     """Whoever revokes has not heard of it yet: it is answered when it has, and revoked that, too. Who never
     hears is not told that all are."""
     a, b, _ = three.daemons
-    log, stuck, held = b.member.follower._log, Event(), Event()
-    listen = log.listen
+    store, stuck, held = b.member.follower._store, Event(), Event()
+    listen = store.listen
 
-    def later(after: Position, renewals_after: str) -> Heard:
+    def later(*about: object, **more: object) -> Heard:
         stuck.set()
         assert held.wait(PATIENCE)
-        return listen(after, renewals_after)
+        return listen(*about, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(b.state.hearing, "max_silence", PATIENCE)
-    monkeypatch.setattr(log, "listen", later)
+    monkeypatch.setattr(store, "listen", later)
     assert stuck.wait(PATIENCE)
     session, _ = a.state.open_session(wanted(), "launcher")
     try:
@@ -170,8 +171,8 @@ def test_what_another_opened_a_moment_before_is_revoked_with_all(
     until(lambda: a.refuses(session) is Reason.SESSION_REVOKED)
 
 
-def test_what_lapses_lapses_for_all(three: Fleet, server: RedisServer) -> None:
-    """Whoever sweeps first says so; its origin is free again, and Redis keeps no lease of it."""
+def test_what_lapses_lapses_for_all(three: Fleet, server: PostgresServer) -> None:
+    """Whoever sweeps first says so; its origin is free again, and the database keeps no lease of it."""
     a, b, c = three.daemons
     wanted_short = NewSession("acme", "agent-7", "agents", wanted().origin, lease_seconds=1.0)
     session, _ = a.state.open_session(wanted_short, "launcher")
@@ -181,11 +182,11 @@ def test_what_lapses_lapses_for_all(three: Fleet, server: RedisServer) -> None:
     until(lambda: a.changes(session)[-1] == c.changes(session)[-1] == "lapsed")
     again, _ = c.state.open_session(wanted(), "launcher")
     until(lambda: a.refuses(again) is None)
-    assert session.id.encode() not in server.admin().hgetall("coatcheck:{coatcheck}:leases")
+    assert server.do("SELECT * FROM leases WHERE session = %s", session.id) == []
 
 
-def test_a_slow_redis_refuses_nobody_and_delays_no_revocation_where_it_is_asked(
-    server: RedisServer, short: Path
+def test_a_slow_database_refuses_nobody_and_delays_no_revocation_where_it_is_asked(
+    server: PostgresServer, short: Path
 ) -> None:
     """It answers nothing for a fifth of a second, again and again: less than what is waited for. Everything
     goes on, and nobody is refused; a revocation counts at once here, and soon there."""
@@ -193,7 +194,9 @@ def test_a_slow_redis_refuses_nobody_and_delays_no_revocation_where_it_is_asked(
 
     def slow() -> None:
         while not ended.wait(0.05):
-            server.admin().execute_command("DEBUG", "SLEEP", "0.2")
+            server.send(signal.SIGSTOP)
+            time.sleep(0.2)
+            server.send(signal.SIGCONT)
 
     with fleet(server, short / "fleet", shared_state_max_silence=30.0) as made, ThreadPoolExecutor(2) as pool:
         a, b = made.daemon(), made.daemon()
@@ -205,7 +208,7 @@ def test_a_slow_redis_refuses_nobody_and_delays_no_revocation_where_it_is_asked(
                 until(_renewed, a, session)
                 taking = pool.submit(b.state.revoke, session.id, "operator")
                 until(lambda: b.refuses(session) is Reason.SESSION_REVOKED)  # noqa: B023
-                if taking.exception(PATIENCE) is not None:  # a busy machine is slower than Redis
+                if taking.exception(PATIENCE) is not None:  # a busy machine is slower still
                     until(_revoked, b, session)
                 until(lambda: a.refuses(session) is Reason.SESSION_REVOKED)  # noqa: B023
                 assert a.hears and b.hears
@@ -215,7 +218,7 @@ def test_a_slow_redis_refuses_nobody_and_delays_no_revocation_where_it_is_asked(
         assert "shared_state_silent" not in (*a.told(), *b.told())
 
 
-def test_who_renews_what_is_over_leaves_no_lease_behind(three: Fleet, server: RedisServer) -> None:
+def test_who_renews_what_is_over_leaves_no_lease_behind(three: Fleet, server: PostgresServer) -> None:
     """It had not heard yet: nobody would ever take that lease away again."""
     a, b, _ = three.daemons
     session, _ = a.state.open_session(wanted(), "launcher")
@@ -223,17 +226,17 @@ def test_who_renews_what_is_over_leaves_no_lease_behind(three: Fleet, server: Re
     a.state.revoke(session.id, "operator")
     renewal = Renewed(session.id, 600.0, time.time() + 600)
     _replica(b).database.publisher.renew([renewal])
-    assert server.admin().hgetall("coatcheck:{coatcheck}:leases") == {}
+    assert server.do("SELECT * FROM leases") == []
 
 
 @contextmanager
-def _unable_to_write(server: RedisServer) -> Iterator[None]:
-    """Appending alone: everybody goes on hearing."""
-    server.admin().execute_command("ACL", "SETUSER", "default", "-xadd")
+def _unable_to_write(server: PostgresServer) -> Iterator[None]:
+    """Changing sessions alone: everybody goes on hearing."""
+    server.do("REVOKE INSERT ON sessions FROM coatcheck_runtime")
     try:
         yield
     finally:
-        server.admin().execute_command("ACL", "SETUSER", "default", "+xadd")
+        server.do("GRANT INSERT ON sessions TO coatcheck_runtime")
 
 
 def _renewed(daemon: Daemon, session: Session) -> bool:
@@ -251,7 +254,7 @@ def _revoked(daemon: Daemon, session: Session) -> bool:
 
 
 def test_a_revocation_that_is_repeated_is_answered_when_the_others_know(
-    three: Fleet, server: RedisServer
+    three: Fleet, server: PostgresServer
 ) -> None:
     """Each way to say it again is refused until then: that it is in force here is not what was asked for."""
     a, b, _ = three.daemons
@@ -273,49 +276,50 @@ def test_a_revocation_that_is_repeated_is_answered_when_the_others_know(
     assert _replica(a).database.debt == 0
 
 
-def test_a_revocation_that_no_replica_has_is_refused_as_often_as_it_is_repeated(short: Path) -> None:
-    """Until one has it: told again on a connection that wrote it, as another one knows nothing of it."""
-    with redis_server(short / "primary") as primary, fleet(primary, short / "fleet") as made:
-        daemon = made.daemon(shared_state_replicas=1)
+def test_a_revocation_that_no_synchronous_standby_has_is_refused_until_one_has_it(short: Path) -> None:
+    """It is in force where it was asked for; the others hear nothing either, and refuse everything."""
+    with (
+        postgres_server(short / "primary") as primary,
+        standby_of(primary, short / "standby", synchronous=True) as standby,
+        fleet(primary, short / "fleet", shared_state_max_silence=2.0) as made,
+    ):
+        daemon = made.daemon()
         session, _ = daemon.state.open_session(wanted(), "launcher")
-        for _ in range(3):
-            with pytest.raises(StateError, match="fewer than 1 replicas"):
-                daemon.state.revoke(session.id, "operator")
-        with pytest.raises(StateError, match="fewer than 1 replicas"):
-            daemon.state.revoke_where(lambda each: True, None, "operator")
-        follow = ("--replicaof", "127.0.0.1", str(primary.port), "--masteruser", "default")
-        with redis_server(short / "replica", options=(*follow, "--masterauth", primary.admin_password)):
-            until(_revoked, daemon, session)
+        standby.send(signal.SIGSTOP)
+        with pytest.raises(StateError) as refused:
+            daemon.state.revoke(session.id, "operator")
+        assert refused.value.reason is Problem.NOT_DURABLE
+        until(lambda: not daemon.hears)
+        standby.send(signal.SIGCONT)
+        until(lambda: daemon.hears)
+        until(_revoked, daemon, session)
 
 
-def test_a_connection_that_was_cut_while_idle_fails_nobody(
-    three: Fleet, server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By a load balancer or Redis's `timeout`: the first change after a quiet hour is no exception."""
+def test_a_connection_that_was_cut_while_idle_fails_nobody(three: Fleet, server: PostgresServer) -> None:
+    """By a load balancer or the database: the first change after a quiet hour is no exception."""
     a = three.daemons[0]
     first, _ = a.state.open_session(wanted("issuer|first"), "launcher")
-    monkeypatch.setattr("coatcheck.fleet.shared_log.IDLE_SECONDS", -1.0, raising=False)
     for _ in range(3):
-        server.admin().client_kill_filter(_type="normal")
+        server.cut_all()
         until(lambda: a.hears)
         a.state.renew(first.id, "launcher")
-    server.admin().client_kill_filter(_type="normal")
+    server.cut_all()
     a.state.revoke(first.id, "operator")
 
 
 def test_what_a_member_did_a_moment_ago_speaks_against_nothing_that_it_does(
     three: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its own entries were judged here already, whether its follower has read them or not."""
+    """Its own commits were judged here already, whether its follower has read them or not."""
     a, b, _ = three.daemons
-    log, held = a.member.follower._log, Event()
-    listen = log.listen
+    store, held = a.member.follower._store, Event()
+    listen = store.listen
 
-    def later(after: Position, renewals_after: str) -> Heard:
+    def later(*about: object, **more: object) -> Heard:
         assert held.wait(PATIENCE)
-        return listen(after, renewals_after)
+        return listen(*about, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(log, "listen", later)
+    monkeypatch.setattr(store, "listen", later)
     monkeypatch.setattr(a.state.hearing, "max_silence", PATIENCE)
     monkeypatch.setattr(a.state.hearing, "catch_up", lambda now: None)
     try:
@@ -327,6 +331,104 @@ def test_what_a_member_did_a_moment_ago_speaks_against_nothing_that_it_does(
     finally:
         held.set()
     until(lambda: b.refuses(session) is Reason.SESSION_REVOKED)
+
+
+@contextmanager
+def _hearing_nothing(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Its copy stays as it is, and it goes on all the same."""
+    store, stuck, held = daemon.member.follower._store, Event(), Event()
+    listen = store.listen
+
+    def later(*about: object, **more: object) -> Heard:
+        stuck.set()
+        assert held.wait(PATIENCE)
+        return listen(*about, **more)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        assert daemon.state.hearing is not None
+        patched.setattr(daemon.state.hearing, "max_silence", PATIENCE)
+        patched.setattr(store, "listen", later)
+        assert stuck.wait(PATIENCE)
+        try:
+            yield
+        finally:
+            held.set()
+
+
+@pytest.mark.parametrize("theirs", ["revoke", "end", "rebind", "credential"])
+def test_nothing_is_given_to_what_another_changed_meanwhile(
+    three: Fleet, monkeypatch: pytest.MonkeyPatch, theirs: str
+) -> None:
+    """It was judged by a copy in which the session is no longer what it is."""
+    a, b, _ = three.daemons
+    both = replace(wanted(), credentials=frozenset({"openai", "anthropic"}))
+    session, _ = a.state.open_session(both, "launcher")
+    until(lambda: b.knows(session))
+    with _hearing_nothing(b, monkeypatch):
+        match theirs:
+            case "revoke":
+                a.state.revoke(session.id, "operator")
+            case "end":
+                a.state.end(session.id, "sandbox")
+            case "rebind":
+                a.state.rebind(session.id, "launcher")
+            case _:
+                a.state.revoke_where(lambda each: True, "openai", "operator")
+        for give in (
+            lambda: b.state.mint(session.id, "openai"),
+            lambda: b.state.rebind(session.id, "launcher"),
+        ):
+            with pytest.raises(StateError, match="by another daemon at the same moment") as refused:
+                give()
+            assert refused.value.reason is Problem.NOT_DURABLE
+
+
+@pytest.mark.parametrize("theirs", ["revoke", "credential", "end", "rebind"])
+def test_a_child_is_not_opened_of_what_something_was_taken_from_meanwhile(
+    three: Fleet, monkeypatch: pytest.MonkeyPatch, theirs: str
+) -> None:
+    """It has what its daemon knew its parent to have. That its parent ended, or began anew, is no matter."""
+    a, b, _ = three.daemons
+    parent, _ = a.state.open_session(wanted("issuer|parent"), "launcher")
+    until(lambda: b.knows(parent))
+    child = NewSession("acme", "agent-7", "agents", wanted("issuer|child").origin, parent=parent.id)
+    with _hearing_nothing(b, monkeypatch):
+        match theirs:
+            case "revoke":
+                a.state.revoke(parent.id, "operator")
+            case "end":
+                a.state.end(parent.id, "sandbox")
+            case "rebind":
+                a.state.rebind(parent.id, "launcher")
+            case _:
+                a.state.revoke_where(lambda each: True, "openai", "operator")
+        if theirs in ("end", "rebind"):
+            assert b.state.open_session(child, "launcher")
+        else:
+            with pytest.raises(StateError, match="which it comes from, at the same moment"):
+                b.state.open_session(child, "launcher")
+
+
+def test_keys_are_changed_by_one_at_a_time(three: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what the first signed would count nowhere."""
+    a, b, _ = three.daemons
+    with _hearing_nothing(b, monkeypatch):
+        for daemon, refused in ((a, False), (b, True)):
+            replica = _replica(daemon)
+            keys = KeysChanged(replica.keys.rotated(time.time(), 60.0).exported())
+            with replica.writing, pytest.raises(StateError, match="the keys") if refused else nullcontext():
+                replica.database.publisher.give([keys])
+
+
+def test_a_child_takes_the_origin_of_its_lapsed_parent_at_once(three: Fleet) -> None:
+    """As a sandbox does that was paused for too long: it need not wait until somebody sweeps."""
+    a, b, _ = three.daemons
+    short_lived = replace(wanted(), lease_seconds=1.0)
+    parent, _ = a.state.open_session(short_lived, "launcher")
+    until(lambda: b.refuses(parent) is Reason.LEASE_LAPSED)
+    child, _ = b.state.open_session(replace(wanted(), parent=parent.id), "launcher")
+    until(lambda: a.refuses(child) is None)
+    assert child.ancestors == {parent.id}
 
 
 def test_a_session_that_could_not_be_kept_here_is_ended_at_the_others(three: Fleet) -> None:

@@ -99,6 +99,9 @@ spec:
     - {name: coatcheck-config, mountPath: /etc/coatcheck, readOnly: true}
     {{- if $g.sharedState.url }}
     - {name: shared-state, mountPath: /etc/coatcheck-shared, readOnly: true}
+    {{- if $g.sharedState.credentials }}
+    - {name: database, mountPath: /etc/coatcheck-database, readOnly: true}
+    {{- end }}
     {{- end }}
     {{- if .Values.signedPolicies.configMap }}
     - {name: policy-bundle, mountPath: /etc/coatcheck-bundle, readOnly: true}
@@ -114,6 +117,10 @@ spec:
     emptyDir: {sizeLimit: {{ $g.state.size }}}
   - name: shared-state
     secret: {secretName: {{ $g.sharedState.secret | quote }}, defaultMode: 288}
+  {{- if $g.sharedState.credentials }}
+  - name: database
+    secret: {secretName: {{ $g.sharedState.credentials | quote }}, defaultMode: 288}
+  {{- end }}
   {{- end }}
   - name: run
     emptyDir: {medium: Memory, sizeLimit: 64Mi}

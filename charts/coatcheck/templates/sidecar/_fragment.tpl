@@ -71,6 +71,9 @@ initContainers:
   - {name: coatcheck-tokens, mountPath: /var/run/secrets/coatcheck, readOnly: true}
   {{- if $s.sharedState.url }}
   - {name: coatcheck-shared, mountPath: /etc/coatcheck-shared, readOnly: true}
+  {{- if $s.sharedState.credentials }}
+  - {name: coatcheck-database, mountPath: /etc/coatcheck-database, readOnly: true}
+  {{- end }}
   {{- end }}
 volumes:
 - name: coatcheck-state
@@ -87,7 +90,18 @@ volumes:
     defaultMode: 292
     items:
     - {key: fleet.key, path: fleet.key}
-    - {key: redis-password, path: redis-password}
+    {{- if not $s.sharedState.credentials }}
+    - {key: postgres-password, path: postgres-password}
+    {{- end }}
+{{- if $s.sharedState.credentials }}
+- name: coatcheck-database
+  secret:
+    secretName: {{ $s.sharedState.credentials | quote }}
+    defaultMode: 292
+    items:
+    - {key: username, path: username}
+    - {key: password, path: password}
+{{- end }}
 {{- end }}
 - name: coatcheck-tokens
   projected:

@@ -1,6 +1,5 @@
-"""Two replicas of the gateway as the chart renders it for shared state, on a real redis-server."""
+"""Two replicas of the gateway as the chart renders it for shared state, on a real PostgreSQL."""
 
-import re
 import secrets
 import signal
 import subprocess
@@ -33,18 +32,11 @@ from tests.system.chart.test_a_rendered_gateway_serves_here import (
 from tests.system.chart.values import Values, given
 from tests.upstreams import UpstreamTls
 
-pytestmark = pytest.mark.needs_debian("redis-server")
+pytestmark = pytest.mark.needs_debian("/usr/lib/postgresql")
 
 SECOND = "127.0.0.2"
 """The second replica's address; the first has 127.0.0.1."""
 OWN = PLACES | {"/var/lib/coatcheck": "lib-2", "/run/coatcheck": "run-2"}
-FLEET_GUIDE = Path(__file__).parents[3] / "docs/fleet.md"
-
-
-def redis_user(password: str) -> str:
-    """The line that docs/fleet.md has for redis.conf."""
-    [line] = re.findall(r"(?m)^user coatcheck on >PASSWORD .*$", FLEET_GUIDE.read_text())
-    return str(line).replace("PASSWORD", password)
 
 
 def write_secret(directory: Path, password: str) -> None:
@@ -54,7 +46,7 @@ def write_secret(directory: Path, password: str) -> None:
     shared = directory / "shared"
     shared.mkdir()
     (shared / "fleet.key").write_text(secrets.token_hex(32))
-    (shared / "redis-password").write_text(password)
+    (shared / "postgres-password").write_text(password)
     for name in ("ca.pem", "ca-key.pem"):
         (shared / name).write_bytes((made / name).read_bytes())
     for each in shared.iterdir():
@@ -89,8 +81,8 @@ def second_replica(spec: Json, directory: Path) -> Iterator[Path]:
 def test_what_one_opens_all_serve_and_what_one_revokes_none_does(
     helm: Helm, upstream_tls: UpstreamTls, tmp_path: Path
 ) -> None:
-    """One CA, one set of sessions: a sandbox may be led to either. Redis has the user of docs/fleet.md."""
-    from tests.system.fleet.redis_server import redis_server
+    """One CA, one set of sessions: a sandbox may be led to either. Its user has the runtime role."""
+    from tests.system.fleet.postgres_server import postgres_server
 
     password = secrets.token_hex(16)
     specs: list[Json] = []
@@ -101,10 +93,10 @@ def test_what_one_opens_all_serve_and_what_one_revokes_none_does(
         run_init(spec, directory, "lib")
         return start_here(spec, directory, log)
 
-    with redis_server(tmp_path / "redis", acl=(redis_user(password),)) as redis:
+    with postgres_server(password=password) as database:
 
         def shared(values: Values) -> Values:
-            url = f"redis://coatcheck@127.0.0.1:{redis.port}"
+            url = f"postgresql://coatcheck@127.0.0.1:{database.port}/coatcheck"
             return given(values, gateway={"replicas": 2, "sharedState": {"url": url, "secret": "fleet"}})
 
         with serving(helm, upstream_tls, start, change=shared) as first:
