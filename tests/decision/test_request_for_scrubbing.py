@@ -1,8 +1,8 @@
-"""What a request loses so that its answer can be scrubbed."""
+"""What a request loses so that its answer can be searched."""
 
 import pytest
 
-from coatcheck.decision.message import RequestHead
+from coatcheck.decision.message import Headers, RequestHead
 from coatcheck.decision.response import plan_request_for_scrubbing
 
 
@@ -21,21 +21,29 @@ from coatcheck.decision.response import plan_request_for_scrubbing
 )
 def test_accept_encoding_is_narrowed_to_what_can_be_undone(offered: str, sent: str) -> None:
     """In the client's order; otherwise upstreams would answer what must be refused."""
-    edits = plan_request_for_scrubbing(
-        RequestHead("GET", "/", (("accept-encoding", offered),)), injected=True
-    )
-    assert edits.set_headers == (("accept-encoding", sent),)
+    head = RequestHead("GET", "/", (("accept-encoding", offered),))
+    for secrets, compression in ((True, True), (False, False), (False, True)):
+        edits = plan_request_for_scrubbing(head, secrets=secrets, compression=compression)
+        assert edits.set_headers == (("accept-encoding", sent),)
 
 
 def test_every_accept_encoding_counts() -> None:
     """Several headers are one list (RFC 9110 5.3)."""
     headers = (("accept-encoding", "gzip"), ("accept-encoding", "br"))
-    edits = plan_request_for_scrubbing(RequestHead("GET", "/", headers), injected=False)
+    edits = plan_request_for_scrubbing(RequestHead("GET", "/", headers), secrets=False, compression=False)
     assert edits.set_headers == (("accept-encoding", "gzip, br"),)
 
 
-def test_an_injected_request_asks_for_no_range() -> None:
-    """Range and If-Range go where a credential goes; elsewhere they stay and codings go."""
+@pytest.mark.parametrize("headers", [(), (("accept-encoding", "gzip"),), (("accept-encoding", "*"),)])
+def test_what_could_show_a_secret_is_asked_for_uncompressed(headers: Headers) -> None:
+    """How well a page compresses tells what is in it, so no coding is left to the upstream's choice."""
+    head = RequestHead("GET", "/", headers)
+    edits = plan_request_for_scrubbing(head, secrets=True, compression=False)
+    assert edits.set_headers == (("accept-encoding", "identity"),)
+
+
+def test_what_could_show_a_secret_is_asked_for_whole() -> None:
+    """Range and If-Range go where there are secrets; elsewhere they stay and codings go."""
     headers = (
         ("range", "bytes=5-"),
         ("if-range", '"v1"'),
@@ -45,14 +53,16 @@ def test_an_injected_request_asks_for_no_range() -> None:
         ("accept-encoding", "gzip"),
         ("a-im", "vcdiff"),
     )
-    edits = plan_request_for_scrubbing(RequestHead("GET", "/", headers), injected=True)
+    edits = plan_request_for_scrubbing(RequestHead("GET", "/", headers), secrets=True, compression=True)
     always = ("a-im", "accept-charset", "grpc-accept-encoding")
     assert edits.remove_headers == (*always, "if-range", "range", "te")
     assert edits.set_headers == (("accept-encoding", "gzip"),)
-    edits = plan_request_for_scrubbing(RequestHead("GET", "/", headers, "HTTP/2.0"), injected=False)
+    head = RequestHead("GET", "/", headers, "HTTP/2.0")
+    edits = plan_request_for_scrubbing(head, secrets=False, compression=True)
     assert edits.remove_headers == always
     assert edits.set_headers == (("accept-encoding", "identity"),)
-    assert plan_request_for_scrubbing(RequestHead("GET", "/", ()), injected=True).set_headers == ()
+    free = plan_request_for_scrubbing(RequestHead("GET", "/", ()), secrets=False, compression=False)
+    assert free.set_headers == ()
 
 
 def test_te_stays_where_it_asks_for_what_can_be_sent_on() -> None:
@@ -65,4 +75,5 @@ def test_te_stays_where_it_asks_for_what_can_be_sent_on() -> None:
         ("trailers, deflate;q=0.5", "HTTP/2.0", ("te",)),
     ):
         head = RequestHead("GET", "/", (("te", value),), version)
-        assert plan_request_for_scrubbing(head, injected=True).remove_headers == gone
+        edits = plan_request_for_scrubbing(head, secrets=True, compression=False)
+        assert edits.remove_headers == gone

@@ -25,7 +25,7 @@ def test_each_part_of_the_question_is_needed(missing: int) -> None:
 def test_no_upgrade_is_allowed_unless_somebody_says_so() -> None:
     """A plane that leaves it out gets no WebSocket."""
     answer = plan_response(
-        RequestHead("GET", "/", UPGRADE), ResponseHead(101, ANSWER), injected=False, patterns=None
+        RequestHead("GET", "/", UPGRADE), ResponseHead(101, ANSWER), authenticated=False, patterns=None
     )
     refused(answer)
 

@@ -128,7 +128,7 @@ def test_no_reader_gets_the_secret_out_of_a_header(secret: str, writer: str, bef
     )
     answer = ResponseHead(200, ((name, value), ("content-length", "0")))
     plan = plan_response(
-        RequestHead("GET", "/", ()), answer, injected=True, patterns=Patterns.of([secret], [USER])
+        RequestHead("GET", "/", ()), answer, authenticated=True, patterns=Patterns.of([secret], [USER])
     )
     if isinstance(plan, Deny):
         return

@@ -13,6 +13,7 @@ from coatcheck.decision.head import BODY_DIGESTS, HOP_BY_HOP, RANGES, UNREADABLE
 from coatcheck.decision.injection import EDITED_BY_PLANES, Injector
 from coatcheck.decision.message import Destination, Edits, RequestHead
 from coatcheck.decision.policy import Policy
+from coatcheck.decision.response import plan_request_for_scrubbing
 from coatcheck.decision.search import find, placed
 from coatcheck.decision.verdict import Injection
 from coatcheck.injectors.body import BodyInjection
@@ -296,10 +297,10 @@ class TestPolicy:
         assert message in str(refused_.value)
 
     @pytest.mark.parametrize("version", ["HTTP/1.1", "HTTP/2.0"])
-    @pytest.mark.parametrize("injected", [True, False])
+    @pytest.mark.parametrize("secrets", [True, False])
     @pytest.mark.parametrize("upgrade", [True, False])
     def test_no_header_that_is_removed_or_edited_later_can_be_signed(
-        self, version: str, injected: bool, upgrade: bool
+        self, version: str, secrets: bool, upgrade: bool
     ) -> None:
         """What is signed is what is sent, whichever sets the edits are made from."""
         names = {*HOP_BY_HOP, *UNREADABLE_ANSWERS, *RANGES, *BODY_DIGESTS, *EDITED_BY_PLANES, "x-kept"}
@@ -312,7 +313,8 @@ class TestPolicy:
         put_in = edits(
             core.substitute(request, HERE, body, (Injection(form, HANDLE),), {"form": "f" * 32}, NOW)
         )
-        left = with_connection_edits(request, put_in, injected=injected, scrub=True)
+        scrubbing = plan_request_for_scrubbing(request, secrets=secrets, compression=False)
+        left = with_connection_edits(request, put_in, scrubbing)
         changed = {name for name, _ in left.set_headers} | set(left.remove_headers)
         assert changed > BODY_DIGESTS | UNREADABLE_ANSWERS and "x-kept" not in changed
         for name in changed:

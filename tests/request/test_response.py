@@ -25,7 +25,7 @@ HEAD = RequestHead("GET", "/", ())
 
 def begun(made: Answer, *headers: tuple[str, str]) -> Answer:
     response = ResponseHead(200, headers)
-    plan = made.begin(response, injected=False, keep_set_cookie=True, websocket=False, end_stream=False)
+    plan = made.begin(response, authenticated=False, keep_set_cookie=True, websocket=False, end_stream=False)
     assert isinstance(plan, ResponsePlan)
     return made
 
@@ -112,7 +112,7 @@ async def test_a_rule_that_says_so_is_not_searched(world: World) -> None:
     session = await world.learned(world.open())
     made = Answer(HEAD, session, None)
     response = ResponseHead(200, (("x-echo", OLD), ("content-encoding", "gzip"), ("accept-ranges", "bytes")))
-    plan = made.begin(response, injected=True, keep_set_cookie=True, websocket=False, end_stream=False)
+    plan = made.begin(response, authenticated=True, keep_set_cookie=True, websocket=False, end_stream=False)
     assert isinstance(plan, ResponsePlan)
     assert plan.headers == response.headers
     assert text(made.feed(OLD.encode())) == OLD.encode()

@@ -161,11 +161,6 @@ class Injector(ABC):
         """Whether what `edit` makes with the secret counts for its request as long as the secret does."""
         return False
 
-    def travels(self, secret: str) -> bool:
-        """Whether anything is in the request that an answer could echo and that must not come back. Such an
-        answer counts as authenticated, and no range of it is asked for."""
-        return True
-
     @property
     def basic_username(self) -> str:
         """The user name that is sent with the secret, so that base64 of both is redacted; "" for none."""

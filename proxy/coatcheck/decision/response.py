@@ -11,6 +11,7 @@ from coatcheck.decision.content_coding import DECODABLE, parse_codings
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.head import BODY_DIGESTS, RANGES, UNREADABLE_ANSWERS
 from coatcheck.decision.message import Edits, Headers, RequestHead, ResponseHead
+from coatcheck.decision.ranges import NO_PART, Part, asked_part
 from coatcheck.decision.response_headers import (
     HEAD_ONLY,
     HeaderRefused,
@@ -50,6 +51,10 @@ class ResponsePlan:
     """What to undo before scrubbing, in the order applied."""
     runs: tuple[Run, ...] = ()
     """What was masked in the headers."""
+    status: int | None = None
+    """Instead of the upstream's."""
+    part: Part | None = None
+    """What is sent of the redacted body; None: all of it."""
 
     @property
     def hits(self) -> int:
@@ -60,6 +65,8 @@ class ResponsePlan:
 # echo was masked, and at the head of a stream nobody knows yet whether one will be. ETag and
 # Last-Modified stay: they name the upstream's version, which If-Match and If-None-Match need.
 _ABOUT_BYTES = BODY_DIGESTS | {"accept-ranges"}
+
+_OF_A_REFUSED_RANGE = frozenset({"accept-ranges", "connection", "date", "etag", "last-modified", "server"})
 
 # Charsets in which ASCII stands for itself, so that secrets are found. Servers choose another one when they
 # are asked to (Spring: `Accept: application/json;charset=utf-16`): UTF-16, UTF-7, EBCDIC.
@@ -81,19 +88,19 @@ def plan_response(
     request: RequestHead,
     response: ResponseHead,
     *,
-    injected: bool,
+    authenticated: bool,
     patterns: Patterns | None,
     keep_set_cookie: bool = False,
     websocket: bool = False,
 ) -> ResponsePlan | Deny:
     """The plan for `response`, or UPSTREAM_RESPONSE_REFUSED. Never raises on what an upstream sent.
 
-    `injected`: the request carried a credential. `patterns`: what the answer is searched for. Empty: nothing
-    yet, so what cannot be searched may pass while that is so. None: it is not searched. `keep_set_cookie` is
-    the credential's, `websocket` the rule's.
+    `authenticated`: the request left under a credential, whether its secret is in it or signed it.
+    `patterns`: what the answer is searched for. Empty: nothing yet, so what cannot be searched may pass while
+    that is so. None: it is not searched. `keep_set_cookie` is the credential's, `websocket` the rule's.
     """
     try:
-        return _plan(request, response, injected, patterns, keep_set_cookie, websocket)
+        return _plan(request, response, authenticated, patterns, keep_set_cookie, websocket)
     except HeaderRefused as refused:
         return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, str(refused))
 
@@ -111,16 +118,16 @@ def plan_trailers(trailers: Headers, patterns: Patterns | None) -> tuple[Headers
 def _plan(
     request: RequestHead,
     response: ResponseHead,
-    injected: bool,
+    authenticated: bool,
     patterns: Patterns | None,
     keep_set_cookie: bool,
     websocket: bool,
 ) -> ResponsePlan:
     response = ResponseHead(response.status, checked_headers(response.headers), response.http_version)
     length = content_length(response)
-    _check_status(request, response, injected, websocket)
+    _check_status(request, response, websocket, searched=bool(patterns))
     headers = end_to_end(response.headers, response.status)
-    if injected and not keep_set_cookie:
+    if authenticated and not keep_set_cookie:
         headers = without(headers, frozenset({"set-cookie", "set-cookie2"}))
     runs: tuple[Run, ...] = ()
     if patterns:
@@ -131,6 +138,8 @@ def _plan(
             raise HeaderRefused(f"status {response.status} has no body but a Content-Length")
         headers = without(headers, frozenset({"content-length"}))
     if request.method == "HEAD" or response.status in (101, 204, 304) or length == 0:
+        if patterns is not None and parse_codings(response.get_all("content-encoding")) != ():
+            headers = _decoded(headers)  # the length is that of the compressed body
         return ResponsePlan(headers, Framing.NONE, False, (), runs)
 
     framing = Framing.CHUNKED if length is None else Framing.KEEP
@@ -143,14 +152,41 @@ def _plan(
             raise
         return ResponsePlan(headers, framing, False, (), runs)
     if patterns or codings:
-        headers = without(headers, _ABOUT_BYTES)
+        headers = tuple(
+            header
+            for header in headers
+            if header[0] not in _ABOUT_BYTES or header == ("accept-ranges", "bytes")  # ours: see `ranges`
+        )
     if codings:
         headers = _decoded(headers)
         framing = Framing.CHUNKED
+    elif patterns and length is not None:
+        part = asked_part(request, response, length)
+        if part is not None:
+            return _partial(headers, part, length, runs)
     return ResponsePlan(headers, framing, True, codings, runs)
 
 
-def _check_status(request: RequestHead, response: ResponseHead, injected: bool, websocket: bool) -> None:
+def _partial(headers: Headers, part: Part, length: int, runs: tuple[Run, ...]) -> ResponsePlan:
+    """206, or 416 without a body (RFC 9110 15.3.7, 15.5.17)."""
+    if part is NO_PART:
+        about = (("content-range", f"bytes */{length}"), ("content-length", "0"))
+        kept = tuple(header for header in headers if header[0] in _OF_A_REFUSED_RANGE)
+        return ResponsePlan((*kept, *about), Framing.NONE, True, (), runs, 416, part)
+    about = (
+        ("content-range", f"bytes {part.first}-{part.last}/{length}"),
+        ("content-length", str(len(part))),
+    )
+    kept = tuple(
+        header
+        for header in headers
+        if header[0] not in ("content-length", "content-range")
+        and not header[0].startswith("x-amz-checksum-")  # of the whole, which an SDK compares with the part
+    )
+    return ResponsePlan((*kept, *about), Framing.KEEP, True, (), runs, 206, part)
+
+
+def _check_status(request: RequestHead, response: ResponseHead, websocket: bool, *, searched: bool) -> None:
     status = response.status
     if not 100 <= status <= 599:
         raise HeaderRefused("the status code is not between 100 and 599")
@@ -159,10 +195,10 @@ def _check_status(request: RequestHead, response: ResponseHead, injected: bool, 
     elif status < 200:
         # mitmproxy would take it for the final response, and the two sides would disagree from there.
         raise HeaderRefused(f"interim response {status}")
-    if injected and status in (206, 226):
-        # A range (or a delta, RFC 3229) may begin inside an echo of the secret, which no pattern finds.
-        raise HeaderRefused(f"{status} to a request that carried a credential and asked for no part")
-    if injected and request.method.upper() in _TRACES:
+    if searched and status in (206, 226):
+        # A range (or a delta, RFC 3229) may begin inside an echo of a secret, which no pattern finds.
+        raise HeaderRefused(f"{status} to a request that asked for no part")
+    if searched and request.method.upper() in _TRACES:
         raise HeaderRefused(f"{request.method.upper()} echoes the request, credential included")
 
 
@@ -213,29 +249,32 @@ def readable_charset(response: ResponseHead) -> bool:
 def _decoded(headers: Headers) -> Headers:
     """Headers of a body whose codings are undone. Its ETag becomes weak, as a strong one would claim
     the coded bytes (RFC 9110 8.8.3.3; nginx's gzip filter does the same the other way)."""
-    kept = without(headers, frozenset({"content-encoding", "content-length"}))
+    kept = without(headers, frozenset({"accept-ranges", "content-encoding", "content-length"}))
     return tuple(
         (name, f"W/{value}") if name == "etag" and value.startswith('"') else (name, value)
         for name, value in kept
     )
 
 
-def plan_request_for_scrubbing(request: RequestHead, *, injected: bool) -> Edits:
-    """What a request must lose so that its response can be scrubbed.
+def plan_request_for_scrubbing(request: RequestHead, *, secrets: bool, compression: bool) -> Edits:
+    """What a request must lose so that its response can be searched.
 
-    An injected one loses Range and If-Range, since a range may begin inside an echo. Accept-Encoding is
-    narrowed to what we can undo, in the client's order; if it offered nothing, nothing is added.
+    `secrets`: there are some that the response must not show. Then it is asked for whole, and uncompressed
+    unless the rule allows `compression`: how well a page compresses tells what is in it (BREACH). Otherwise
+    Accept-Encoding is narrowed to what we can undo, in the client's order.
     """
     gone = set(UNREADABLE_ANSWERS)
-    if injected:
+    if secrets:
         gone |= RANGES
     if not request.http_version.startswith("HTTP/2") or tokens(request.get_all("te")) != ("trailers",):
         gone.add("te")  # gRPC servers want `te: trailers`; HTTP/1 trailers cannot be sent on
     offered = request.get_all("accept-encoding")
     accept: Headers = ()
-    if offered:
+    if secrets and not compression:
+        accept = (("accept-encoding", "identity"),)
+    elif offered:
         # A part of a coded body cannot be decoded: a range that stays is asked for without coding.
-        ranged = not injected and request.get("range") is not None
+        ranged = not secrets and request.get("range") is not None
         accept = (("accept-encoding", "identity" if ranged else _narrowed(offered)),)
     present = {name for name, _ in request.headers}
     return Edits(set_headers=accept, remove_headers=tuple(sorted(gone & present)))

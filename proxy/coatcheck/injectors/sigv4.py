@@ -75,10 +75,6 @@ class SigV4Injection(Injector):
         keys = parse_aws_keys(secret)
         return () if isinstance(keys, Deny) else keys.to_scrub
 
-    def travels(self, secret: str) -> bool:
-        """Only a session token is sent. A signature gives nothing away; s3transfer downloads in ranges."""
-        return len(self.private(secret)) > 1
-
     @property
     def place(self) -> str:
         return "an AWS signature"

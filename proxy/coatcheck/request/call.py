@@ -11,7 +11,7 @@ from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import Destination, Edits, Peer, RequestHead, ResponseHead
 from coatcheck.decision.policy import Credential, HandlesInBody, LimitKind, Rule
-from coatcheck.decision.response import ResponsePlan
+from coatcheck.decision.response import ResponsePlan, plan_request_for_scrubbing
 from coatcheck.decision.scrub import Patterns
 from coatcheck.decision.session import Session, alive
 from coatcheck.decision.substitute import body_limit
@@ -21,7 +21,6 @@ from coatcheck.request.handle_use import ancestor_shown, counts_until, foreign, 
 from coatcheck.request.request_edits import (
     credential_edits,
     minted_values,
-    secret_travels,
     texts_to_scrub,
     with_connection_edits,
 )
@@ -87,9 +86,6 @@ class Call:
         """When the first of the handles expires."""
         self._minted: Patterns | None = None
         """Of signatures that were made for this request: its answer is searched for them to its end."""
-        self._travels = True
-        """False where no secret is in the request (`Injector.travels`): ranges are then harmless, and
-        s3transfer downloads in parts."""
         self._ended = False
         self._on_end: Callable[[Call], None] | None = None
 
@@ -105,9 +101,9 @@ class Call:
         return self.need.limit if self.need is not None else self.signs_body
 
     @property
-    def injected(self) -> bool:
-        """Whether a secret stands in the request, so that an answer could echo it."""
-        return isinstance(self.verdict, Inject) and self._travels
+    def authenticated(self) -> bool:
+        """Whether the request leaves under a credential, whose secret is in it or has signed it."""
+        return isinstance(self.verdict, Inject)
 
     def deny(self, denial: Deny) -> None:
         """Refuse; a refusal that stands is never replaced by a milder one."""
@@ -223,14 +219,6 @@ class Call:
         """Whether the answer is searched for secrets: unless the rule says otherwise."""
         return self.rule is None or self.rule.searched
 
-    def _forbids_ranges(self) -> bool:
-        """A range may begin inside an echo, also an earlier one. Signatures echo nothing (s3transfer)."""
-        if not self._searched or self.session is None:
-            return False
-        if isinstance(self.verdict, Inject):
-            return self.injected
-        return self._shared.secrets.patterns(self.session) is not None
-
     def _edits(self, body: bytes) -> Edits | Deny:
         verdict = self.verdict
         if verdict is None:
@@ -248,11 +236,14 @@ class Call:
                 for value in minted_values(verdict, credentials)
             ]
             self._minted = Patterns.together(tuple(minted)) if minted else None
-            self._travels = secret_travels(verdict, self._secrets)
             if self._searched and not self._are_known(verdict):
                 return Deny(Reason.CAPACITY, "a secret of more than answers are searched for")
-        forbidden, searched = self._forbids_ranges(), self._searched
-        return with_connection_edits(self.head, credentials, injected=forbidden, scrub=searched)
+        scrubbing = _UNCHANGED
+        if self._searched:
+            secrets = self._minted is not None or self._shared.secrets.patterns(verdict.session) is not None
+            compression = verdict.rule.compression
+            scrubbing = plan_request_for_scrubbing(self.head, secrets=secrets, compression=compression)
+        return with_connection_edits(self.head, credentials, scrubbing)
 
     def _are_known(self, verdict: Inject) -> bool:
         """Whether the answer is searched for what this request carries."""
@@ -370,15 +361,16 @@ class Call:
         if denial is not None:
             return denial
         assert self.rule is not None  # noqa: S101 - permitted() saw it
-        if response.status == 206 and self._forbids_ranges():
-            return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, "a part of an answer that was not asked for")
-        return self.answer.begin(
+        plan = self.answer.begin(
             response,
-            injected=self.injected,
+            authenticated=self.authenticated,
             keep_set_cookie=self._keeps_cookies(),
             websocket=self.rule.websocket,
             end_stream=end_stream,
         )
+        if not isinstance(plan, Deny):
+            self.status = plan.status or response.status
+        return plan
 
     def _keeps_cookies(self) -> bool:
         if not isinstance(self.verdict, Inject):
@@ -386,11 +378,11 @@ class Call:
         return all(injection.credential.keep_set_cookie for injection in self.verdict.injections)
 
     def download(self, chunk: bytes) -> list[bytes] | Deny:
-        """One chunk of the answer, as the sandbox may see it."""
-        return self.received(len(chunk)) or self.answer.feed(chunk)
+        """One chunk of the answer, as the sandbox may see it. Its bytes are counted once they are decoded."""
+        return self.permitted() or self.answer.feed(chunk, self.received)
 
     def received(self, count: int) -> Deny | None:
-        """So many bytes of the answer came in: whether they, and more, may go on."""
+        """So many bytes of the answer came in, decoded: whether they, and more, may go on."""
         denial = self.permitted() or self._charge(LimitKind.BYTES_DOWN, count)
         if denial is not None:
             return denial

@@ -240,7 +240,7 @@ class Exchange:
             await fetching()
 
     def _secrets(self, call: Call, verdict: Pass | Inject) -> Waiting:
-        if verdict.rule.searched and not self.secrets.ready(verdict.session):
+        if verdict.rule.searched and self.secrets.ready(verdict.session) is not True:
             return partial(self._fetch, call, verdict)
         for injection in _injections(verdict):
             secret = self.store.peek(injection.credential.secret)

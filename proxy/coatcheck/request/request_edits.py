@@ -6,7 +6,6 @@ from coatcheck.decision.denial import Deny
 from coatcheck.decision.head import HOP_BY_HOP
 from coatcheck.decision.message import Destination, Edits, RequestHead
 from coatcheck.decision.policy import Credential
-from coatcheck.decision.response import plan_request_for_scrubbing
 from coatcheck.decision.substitute import substitute
 from coatcheck.decision.verdict import Inject
 from coatcheck.request.known_secrets import Text, texts_of
@@ -25,14 +24,6 @@ def credential_edits(
     `now` is Unix time."""
     values = {name: secret.reveal() for name, secret in secrets.items()}
     return substitute(head, destination, body, verdict.injections, values, now)
-
-
-def secret_travels(verdict: Inject, secrets: Mapping[str, Secret]) -> bool:
-    """Whether a secret is in the request, for an answer to echo."""
-    return any(
-        injection.credential.inject.travels(secrets[injection.credential.name].reveal())
-        for injection in verdict.injections
-    )
 
 
 def texts_to_scrub(verdict: Inject, secrets: Mapping[str, Secret]) -> Iterator[Text]:
@@ -55,10 +46,9 @@ def secret_texts(credential: Credential, secret: Secret) -> tuple[str, ...]:
     return credential.inject.private(secret.reveal())
 
 
-def with_connection_edits(head: RequestHead, edits: Edits, *, injected: bool, scrub: bool) -> Edits:
-    """`edits`, plus what every forwarded request loses: hop-by-hop headers, and codings and ranges that
-    would keep its answer from being scrubbed."""
-    scrubbing = plan_request_for_scrubbing(head, injected=injected) if scrub else Edits()
+def with_connection_edits(head: RequestHead, edits: Edits, scrubbing: Edits) -> Edits:
+    """`edits`, plus what every forwarded request loses: hop-by-hop headers, and with `scrubbing` the codings
+    and ranges that would keep its answer from being searched."""
     changed = scrubbing.set_headers
     gone = tuple(name for name, _ in head.headers if name in HOP_BY_HOP)
     if head.get("upgrade") is not None:

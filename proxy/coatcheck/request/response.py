@@ -1,9 +1,14 @@
 """What comes back for one request: every secret that is known for its tenant is taken out (I1)."""
 
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from coatcheck.decision.blocks import Blocks
 from coatcheck.decision.body_scrubber import BodyScrubber
-from coatcheck.decision.content_coding import CodingRefused
+from coatcheck.decision.content_coding import CodingRefused, Decoder
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Headers, RequestHead, ResponseHead
+from coatcheck.decision.ranges import Cutting
 from coatcheck.decision.response import (
     Framing,
     ResponsePlan,
@@ -16,6 +21,15 @@ from coatcheck.request.known_secrets import KnownSecrets
 
 NOTHING = Patterns(())
 """What answers of a tenant without secrets are searched for: they are decoded, and so could be."""
+
+MOST_CODED: Final = 16
+"""Coded bytes to one decoded one. An encoder that flushes after each byte writes a dozen."""
+SURPLUS: Final = 1_048_576
+"""How many more may have come: a coded body that decodes to nothing must end, too."""
+
+
+def _anything(count: int) -> None:
+    """No limit."""
 
 
 class Answer:
@@ -40,6 +54,10 @@ class Answer:
         """The session's and this request's own together, as long as the session's are `_common`."""
         self._patterns: Patterns | None = None
         self._scrubber: BodyScrubber | None = None
+        self._decoder: Decoder | None = None
+        self._blocks: Blocks | None = None
+        self._surplus = 0
+        self._cutting: Cutting | None = None
         self._bodiless = False
         self._hits = 0
         self._runs: list[Run] = []
@@ -74,7 +92,7 @@ class Answer:
         self,
         response: ResponseHead,
         *,
-        injected: bool,
+        authenticated: bool,
         keep_set_cookie: bool,
         websocket: bool,
         end_stream: bool,
@@ -84,7 +102,7 @@ class Answer:
         plan = plan_response(
             self._head,
             response,
-            injected=injected,
+            authenticated=authenticated,
             patterns=None if self._known is None else self._patterns or NOTHING,
             keep_set_cookie=keep_set_cookie,
             websocket=websocket,
@@ -92,32 +110,72 @@ class Answer:
         if isinstance(plan, Deny):
             return plan
         self.count(plan.runs)
-        self._bodiless = plan.framing is Framing.NONE and response.status != 101
+        self._cutting = Cutting(plan.part) if plan.part is not None else None
+        self._bodiless = plan.framing is Framing.NONE and response.status != 101 and plan.part is None
         if plan.scrub_body and not end_stream:
             media = response.get("content-type") or ""
-            self._scrubber = BodyScrubber(self._patterns or NOTHING, plan.codings, content_type=media)
+            self._scrubber = BodyScrubber(self._patterns or NOTHING, content_type=media)
+            if plan.codings:
+                self._decoder, self._blocks = Decoder(plan.codings), Blocks(media)
         return plan
 
-    def feed(self, chunk: bytes) -> list[bytes] | Deny:
-        """One chunk of body, as the sandbox may see it."""
+    @property
+    def over(self) -> bool:
+        """Whether nothing more of the body is wanted: what was asked for of it has come."""
+        return self._cutting is not None and self._cutting.over
+
+    def feed(self, chunk: bytes, received: Callable[[int], Deny | None] = _anything) -> list[bytes] | Deny:
+        """One chunk of body, as the sandbox may see it. `received` counts its bytes, decoded, and may end it:
+        a limit that counted compressed ones would tell how well they compress."""
         if self._bodiless and chunk:
             return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, "a body where there is none")
         late = self._look_for_new_secrets()
         if late is not None:
             return late
         if self._scrubber is None:
-            return [chunk]
+            return received(len(chunk)) or [chunk]
+        out: list[bytes] = []
         try:
-            return self._scrubber.feed(chunk)
-        except CodingRefused as refused:
-            return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, str(refused))
+            for piece in self._decoded(chunk):
+                refused = received(len(piece))
+                if refused is not None:
+                    return refused
+                out += self._scrubber.feed(piece)
+        except CodingRefused as coding:
+            return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, str(coding))
+        return self._as_asked(out)
 
     def finish(self) -> list[bytes] | Deny:
         """The rest, once the body ended cleanly."""
+        if self._scrubber is None:
+            return []
         try:
-            return [] if self._scrubber is None else self._scrubber.finish()
-        except CodingRefused as refused:
-            return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, str(refused))
+            if self._decoder is not None:
+                self._decoder.finish()
+            rest = self._as_asked(self._scrubber.finish())
+        except CodingRefused as coding:
+            return Deny(Reason.UPSTREAM_RESPONSE_REFUSED, str(coding))
+        return rest + self._blocks.rest() if self._blocks is not None else rest
+
+    def _decoded(self, chunk: bytes) -> Iterator[bytes]:
+        if self._decoder is None:
+            yield chunk
+            return
+        self._surplus += len(chunk)
+        for piece in self._decoder.decode(chunk):
+            self._surplus -= MOST_CODED * len(piece)
+            yield piece
+        self._surplus = max(0, self._surplus)
+        if self._surplus > SURPLUS:
+            raise CodingRefused("the body is much longer than what it decodes to")
+
+    def _as_asked(self, pieces: list[bytes]) -> list[bytes]:
+        """The part that was asked for, in pieces that say nothing of the coding."""
+        if self._cutting is not None:
+            pieces = [part for piece in pieces if (part := self._cutting.cut(piece))]
+        if self._blocks is None:
+            return pieces
+        return [block for piece in pieces for block in self._blocks.put(piece)]
 
     def _look_for_new_secrets(self) -> Deny | None:
         """A stream that was open before the tenant had a secret must not show it either (an upstream may show

@@ -206,7 +206,7 @@ EXCUSES = (
     Excuse("request.call:Call._leave ", ("complete",), OVER),
     Excuse("request.capacity:Capacity.leave ", ("complete",), OVER),
     Excuse(
-        "request.request_edits:values_to_scrub value of call: check_text",
+        "request.known_secrets:texts_of value of call: check_text",
         ("complete",),
         "then it is looked for all the more",
     ),
@@ -216,7 +216,7 @@ EXCUSES = (
         "it is only asked whether there are some; the answer asks again",
     ),
     Excuse(
-        "request.response:Answer.patterns value of call: self._secrets.patterns",
+        "request.response:Answer.patterns value of call: self._known.patterns",
         ("complete",),
         "others than before: they are asked for again",
     ),

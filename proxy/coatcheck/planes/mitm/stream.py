@@ -254,6 +254,10 @@ class EgressStream(mitm_http.HttpStream):
             to_http10=self.flow.request.http_version == "HTTP/1.0",
         )
         self._answer_started = True
+        if self.call.answer.over:  # 416: nothing of the body is in the range
+            yield mitm_http.SendHttp(ResponseHeaders(self.stream_id, response, True), self.context.client)
+            yield from self._finish_early()
+            return
         if response.status_code == 101:
             self.server_state = self.state_switching
         else:
@@ -300,7 +304,9 @@ class EgressStream(mitm_http.HttpStream):
         for chunk in out:
             if chunk:
                 yield mitm_http.SendHttp(ResponseData(self.stream_id, chunk), self.context.client)
-        if isinstance(event, ResponseEndOfMessage):
+        if isinstance(event, ResponseData) and self.call.answer.over:
+            yield from self._finish_early()
+        elif isinstance(event, ResponseEndOfMessage):
             self.server_state = self.state_done
             assert self.flow.response is not None
             if self.flow.response.trailers:
@@ -308,6 +314,13 @@ class EgressStream(mitm_http.HttpStream):
                     ResponseTrailers(self.stream_id, self.flow.response.trailers), self.context.client
                 )
             yield from self._finish()
+
+    def _finish_early(self) -> Generator:
+        """All that was asked for has come: the answer ends cleanly, and the rest of it is not read."""
+        self.server_state = self.state_errored
+        if self.client_state == self.state_done:
+            yield from self._drop_upstream()
+        yield from self._finish()
 
     def _finish(self) -> Generator:
         assert self.call is not None

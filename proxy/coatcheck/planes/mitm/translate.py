@@ -82,6 +82,7 @@ def set_response_headers(
     An HTTP/1.1 client gets chunks wherever the length is unknown: an end of connection is no proof of a
     complete body, a last chunk is (RFC 9112 8).
     """
+    response.status_code = plan.status or response.status_code
     response.headers = http.Headers(
         [(name.encode("latin-1"), value.encode("latin-1")) for name, value in plan.headers]
     )

@@ -1,0 +1,53 @@
+"""Cuts a decoded body into pieces that say nothing of how it was compressed.
+
+An upstream that compresses a page in which a secret stands beside what a sandbox sent tells, by the length
+of what it compressed, how much of the secret the sandbox guessed (BREACH). So what was decoded leaves in
+blocks of one size, whatever came in one chunk, and a page that is shorter leaves at its end. Streams of lines
+leave line by line, as they would wait for ever.
+"""
+
+from typing import Final
+
+BLOCK: Final = 262_144
+"""Bytes. Pages that quote what was sent to them are shorter; as much as may wait for one receiver anyway."""
+
+_LINES: Final = frozenset(
+    {
+        "application/json-seq",
+        "application/jsonl",
+        "application/ndjson",
+        "application/x-ndjson",
+        "text/event-stream",
+    }
+)
+
+
+class Blocks:
+    """`put` what was decoded, in order, then take the `rest`."""
+
+    __slots__ = ("_lines", "_waiting")
+
+    def __init__(self, content_type: str) -> None:
+        self._lines = content_type.partition(";")[0].strip(" \t").lower() in _LINES
+        self._waiting = bytearray()
+
+    def put(self, piece: bytes) -> list[bytes]:
+        """The pieces that are complete with this one."""
+        looked_at = len(self._waiting)
+        self._waiting += piece
+        ready = []
+        if self._lines:
+            while (end := self._waiting.find(b"\n", looked_at)) >= 0:
+                ready += self._take(end + 1)
+                looked_at = 0
+        while len(self._waiting) >= BLOCK:
+            ready += self._take(BLOCK)
+        return ready
+
+    def rest(self) -> list[bytes]:
+        return self._take(len(self._waiting))
+
+    def _take(self, count: int) -> list[bytes]:
+        piece = bytes(self._waiting[:count])
+        del self._waiting[:count]
+        return [piece[at : at + BLOCK] for at in range(0, len(piece), BLOCK)]
