@@ -27,7 +27,7 @@ def test_what_we_ship_has_nothing_to_look_at(file: Path) -> None:
 
 
 EXPECTED = {
-    "answers": {"no-limits": 5},
+    "answers": {"compression": 1, "no-limits": 7, "unsearched": 1},
     "deputies": {"no-limits": 3},
     "empty": {},
     "framing": {"no-limits": 3},
