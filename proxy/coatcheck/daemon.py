@@ -61,7 +61,7 @@ from coatcheck.telemetry.sinks import Telemetry
 from coatcheck.telemetry.usage import UsageLedger
 from coatcheck.telemetry.webhook import webhook
 
-logger = logging.getLogger("coatcheck.serve")
+logger = logging.getLogger(__name__)
 
 GARBAGE_THRESHOLD = 20_000
 """New container objects between two collections (Python's default: 2,000). Connections leave cycles of some

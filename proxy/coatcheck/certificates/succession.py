@@ -19,7 +19,7 @@ from coatcheck.certificates.authority import CERTIFICATE_FILE, Authority, Certif
 from coatcheck.certificates.profile import PROFILE
 from coatcheck.platform.private_files import PrivateFileError, read_public, write_atomically
 
-logger = logging.getLogger("coatcheck.certificates")
+logger = logging.getLogger(__name__)
 
 NEXT: Final = "next"
 """Below the CA's directory: the successor's, of the same form."""

@@ -24,7 +24,7 @@ from coatcheck.sandbox.machine import MachineError
 from coatcheck.sandbox.resources import Size
 from coatcheck.sandbox.sandbox import SandboxProblem, SandboxRefused
 
-logger = logging.getLogger("coatcheck.launcher")
+logger = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 1.0
 """Between two looks at an elastic sandbox. A program takes a quarter of it in about that time."""

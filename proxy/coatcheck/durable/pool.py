@@ -36,7 +36,7 @@ OTHER_SHAPE: Final = "the warm pool has no machine of this size: booting a new o
 
 _DOWN: Final = (SandboxState.SLEEPING, SandboxState.ENDED)
 
-logger = logging.getLogger("coatcheck.launcher")
+logger = logging.getLogger(__name__)
 
 
 class Pool:

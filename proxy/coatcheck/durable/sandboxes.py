@@ -44,7 +44,7 @@ from coatcheck.settings.daemon import Settings
 from coatcheck.state.sessions import OWN_SANDBOX
 from coatcheck.telemetry.events import SandboxChange, SandboxEvent
 
-logger = logging.getLogger("coatcheck.launcher")
+logger = logging.getLogger(__name__)
 
 MAX_REMEMBERED: Final = 256
 """Sandboxes that ended, so that callers can see why."""

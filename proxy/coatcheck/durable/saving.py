@@ -35,7 +35,7 @@ FORKS: Final = "forks"
 FAILURES: Final = (MachineError, AgentError, ChannelBroken, TimeoutError, OSError)
 """What a machine, a guest or a disk can come to while something is done to it."""
 
-logger = logging.getLogger("coatcheck.launcher")
+logger = logging.getLogger(__name__)
 
 type End = Callable[[Ending, str], None]
 

@@ -22,7 +22,7 @@ from coatcheck.sandbox.sandbox import Ending, SandboxProblem, SandboxRefused, Sa
 RETRY_SECONDS: Final = 30.0
 """Until a machine that could not be woken for an answer is tried again: its host may have room then."""
 
-logger = logging.getLogger("coatcheck.launcher")
+logger = logging.getLogger(__name__)
 
 
 class Sleeper:

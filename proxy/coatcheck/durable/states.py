@@ -16,7 +16,7 @@ from coatcheck.durable.sandbox import Sandbox, WantedSandbox
 from coatcheck.sandbox.sandbox import Backend, SandboxState
 from coatcheck.telemetry.events import SandboxChange
 
-logger = logging.getLogger("coatcheck.launcher")
+logger = logging.getLogger(__name__)
 
 
 class State(StrEnum):

@@ -26,7 +26,7 @@ CLAIMED: Final = b"claimed\n"
 """What the daemon hears: it may be claimed; it is somebody's, and its commands may run."""
 PREPARE_SECONDS: Final = 30.0
 
-logger = logging.getLogger("coatcheck.launcher")
+logger = logging.getLogger(__name__)
 
 
 class Unbound:

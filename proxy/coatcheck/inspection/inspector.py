@@ -17,7 +17,7 @@ from coatcheck.telemetry.audit.checkpoint import CheckpointSigner
 from coatcheck.telemetry.audit.log import AuditUnavailable
 from coatcheck.telemetry.events import Event, Inspected
 
-logger = logging.getLogger("coatcheck.inspection")
+logger = logging.getLogger(__name__)
 
 LIMIT_SECONDS: Final = 900.0
 """For one inspection; 4 GiB take about ten. A sandbox must not stand still for ever."""

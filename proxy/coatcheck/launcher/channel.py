@@ -38,7 +38,7 @@ MAX_UNSENT = 4 * 1024 * 1024
 """Bytes that wait for the socket in all. Only a guest that talks and does not listen gets there."""
 ENTROPY_BYTES = 64
 
-_log = logging.getLogger("coatcheck.launcher.channel")
+_log = logging.getLogger(__name__)
 
 
 def fresh() -> dict[str, str]:

@@ -28,7 +28,7 @@ _SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
 _PROXY_V2: Final = 0x21
 """Version 2, command PROXY (PROXY protocol, 2.2)."""
 
-_log = logging.getLogger("coatcheck.launcher.ways_out")
+_log = logging.getLogger(__name__)
 
 type Metadata = Callable[[socket.socket, Identity], Awaitable[None]]
 """Takes one end of a connection."""

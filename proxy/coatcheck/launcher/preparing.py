@@ -11,7 +11,7 @@ from coatcheck.metadata.service import MetadataService
 from coatcheck.sandbox.limits import for_commands
 from coatcheck.sandbox.sandbox import Backend
 
-logger = logging.getLogger("coatcheck.launcher")
+logger = logging.getLogger(__name__)
 
 _AWS_KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 

@@ -63,4 +63,4 @@ async def live(
             signal.signal(number, signal.SIG_IGN)
     async with serving:
         ending, detail = await run()
-    logging.getLogger("coatcheck.launcher").info("sandbox %s ended: %s: %s", sandbox.spec.id, ending, detail)
+    logging.getLogger(__name__).info("sandbox %s ended: %s: %s", sandbox.spec.id, ending, detail)

@@ -10,7 +10,7 @@ from coatcheck.client.control import ControlClient, ControlError
 from coatcheck.launcher.spec import SupervisorSpec
 from coatcheck.sandbox.sandbox import Ending, SandboxState
 
-logger = logging.getLogger("coatcheck.launcher")
+logger = logging.getLogger(__name__)
 
 RENEWALS_A_LEASE: Final = 3
 """Two may fail, by a busy or restarting daemon, before authority is lost."""

@@ -31,7 +31,7 @@ from coatcheck.sandbox.machine import Machine, MachineError
 from coatcheck.sandbox.refusal import of_agent, refusal
 from coatcheck.sandbox.sandbox import Ending, SandboxRefused, SandboxState
 
-logger = logging.getLogger("coatcheck.launcher")
+logger = logging.getLogger(__name__)
 
 STOP_SECONDS: Final = 30.0
 """Seconds for the machine to stop. After that we log it and exit, and the kernel ends the rest with us."""

@@ -24,7 +24,7 @@ WRITER: Final = "root"
 type BrowserTrust = Mapping[str, Mapping[str, bytes]]
 """By identity: the files of Chromium's database of its user's roots, in its home."""
 
-logger = logging.getLogger("coatcheck.launcher")
+logger = logging.getLogger(__name__)
 
 
 async def for_browsers(identities: tuple[Identity, ...], volumes: Collection[PurePosixPath]) -> BrowserTrust:

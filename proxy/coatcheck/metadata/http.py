@@ -39,7 +39,7 @@ STOP_SECONDS: Final = 1.0
 _PASSED_ON: Final = frozenset({"forwarded", "via", "x-real-ip", "origin", "referer"})
 _PASSED_ON_PREFIXES: Final = ("x-forwarded-", "sec-fetch-")
 
-_log = logging.getLogger("coatcheck.metadata")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ RATE: Final = Rate(count=20, period=1.0, burst=100)
 MAX_IDENTITIES: Final = 64
 """Whose rates are kept."""
 
-_log = logging.getLogger("coatcheck.metadata.service")
+_log = logging.getLogger(__name__)
 
 
 type Action = Callable[[Asked, str], Awaitable[Answer]]

@@ -30,7 +30,7 @@ EVERY_SECONDS: Final = 5.0
 MAX_KINDS: Final = 256
 """Kinds that are told apart; beyond, they share one. At one record in five seconds each: some 30 KB/s."""
 
-logger = logging.getLogger("coatcheck.shadow")
+logger = logging.getLogger(__name__)
 
 type Kind = tuple[str, Comparison, str, str]
 

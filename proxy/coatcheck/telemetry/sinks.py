@@ -14,7 +14,7 @@ from coatcheck.telemetry.repeats import Repeats
 from coatcheck.telemetry.usage import UsageLedger
 from coatcheck.telemetry.webhook import Webhook, delivers
 
-_log = logging.getLogger("coatcheck.telemetry")
+_log = logging.getLogger(__name__)
 
 
 class Telemetry:

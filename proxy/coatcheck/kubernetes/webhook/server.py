@@ -15,7 +15,7 @@ from coatcheck.kubernetes.webhook.certificate import ServingCertificate
 from coatcheck.kubernetes.webhook.configuration import Admission, AdmissionConfigurationError, load
 from coatcheck.kubernetes.webhook.review import ReviewError, mutate, validate
 
-logger = logging.getLogger("coatcheck.admission")
+logger = logging.getLogger(__name__)
 
 MAX_REVIEW = 8 * 1024 * 1024
 """Bytes. The API server takes objects of 3 MiB at most (etcd's limit is 1.5), and an update carries two."""

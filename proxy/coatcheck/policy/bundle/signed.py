@@ -17,7 +17,7 @@ from coatcheck.policy.file.problem import PolicyError, Problem
 FILE_NAME: Final = "policy-version.json"
 """In the state directory."""
 
-logger = logging.getLogger("coatcheck.policy")
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

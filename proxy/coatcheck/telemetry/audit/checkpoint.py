@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import (
 from coatcheck.platform.private_files import read_private, write_atomically
 from coatcheck.telemetry.audit.record import number
 
-_log = logging.getLogger("coatcheck.audit")
+_log = logging.getLogger(__name__)
 
 SINK_QUEUE = 64
 """Checkpoints that may wait for a slow second sink. When it is full the new one is dropped and counted:

@@ -23,7 +23,7 @@ from coatcheck.telemetry.events import Event, SessionEvent
 
 __all__ = ["AuditLog", "AuditUnavailable", "Recovery"]
 
-_log = logging.getLogger("coatcheck.audit")
+_log = logging.getLogger(__name__)
 
 CHECKPOINT_RECORDS = 1000
 """A checkpoint at least every so many records: signing costs ~50 µs, so ~0.05 µs a record."""

@@ -12,7 +12,7 @@ from coatcheck import __version__
 from coatcheck.telemetry.audit.record import KINDS
 from coatcheck.telemetry.metrics.table import METRICS
 
-_log = logging.getLogger("coatcheck.metrics")
+_log = logging.getLogger(__name__)
 
 NAMES = 1000
 """Policies and credentials that are exported at most: beyond, a scrape costs more than it tells."""
