@@ -1,5 +1,6 @@
 """What our operator does in the middle of a case: `control: {call: revoke_handle, credential: vendor}`; and
-when: `running: sent` waits for a request to have left, `running: answered` for some of its answer."""
+when: `running: sent` waits for a request to have left, `running: answered` for some of its answer.
+`approve: {remember: 900}` says yes to the next request that is asked about, once, while later steps run."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -8,6 +9,7 @@ from typing import Any, Final
 from unittest import mock
 
 from coatcheck.decision.session import Session
+from coatcheck.request.approvals import Answer
 from tests.corpus.driver import PATIENCE, STEPS, Driver
 from tests.corpus.proxies import Coatcheck
 
@@ -103,5 +105,29 @@ async def _running(driver: Driver, what: str, _: Mapping[str, Any]) -> None:
             await asyncio.sleep(0.01)
 
 
+async def _approve(driver: Driver, asked: Mapping[str, Any], _: Mapping[str, Any]) -> None:
+    """Somebody who says yes to one request of this sandbox, as soon as it is asked about."""
+    assert isinstance(driver.proxy, Coatcheck)
+    approvals = driver.proxy.daemon.exchange.approvals
+
+    async def answer() -> None:
+        async with asyncio.timeout(4 * PATIENCE):
+            while True:
+                for each in approvals.waiting():
+                    if each.session.id == driver.inside.session:
+                        approvals.answer(each.id, Answer(True, "the corpus", float(asked.get("remember", 0))))
+                        return
+                await asyncio.sleep(0.005)
+
+    task = asyncio.create_task(answer())
+
+    async def end() -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    driver.undo.append(("approval", end))
+
+
 STEPS["control"] = _control
 STEPS["running"] = _running
+STEPS["approve"] = _approve

@@ -2,12 +2,16 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from coatcheck.decision.denial import Deny, Reason
+from coatcheck.decision.message import Destination, RequestHead
+from coatcheck.decision.policy import Rule, strictest
 from coatcheck.decision.session import Now, Session
+from coatcheck.decision.verdict import Pass
 from coatcheck.policy import load_policy
 from coatcheck.request.approvals import Answer, Approvals, NotWaiting
 from coatcheck.state.sessions import NewSession
@@ -260,3 +264,54 @@ async def test_a_path_that_is_too_long_to_show_says_so(desk: Desk) -> None:
     assert second.endswith("a … (12 more characters)") and "force" not in second
     whole.cancel()
     cut.cancel()
+
+
+async def test_what_else_a_request_may_be_taken_for_is_shown_and_is_another_question(desk: Desk) -> None:
+    """A yes to what it seems is none to what a header makes of it, and the other way round."""
+    session = desk.open()
+    rule = desk.state.policies["default"].rules[0]
+    here = Destination("https", "api.example.org", 443)
+    handle = ".".join(("cch_eyJ" + "A" * 60, "B" * 160, "C" * 86))
+
+    def asked(*headers: tuple[str, str]) -> "asyncio.Task[str | Deny]":
+        head = RequestHead("PUT", "/merge", headers)
+        return asyncio.ensure_future(desk.approvals.ask("r1", here, head, Pass(session, rule), desk.state))
+
+    plain = asked()
+    desk.approvals.answer(await desk.only(), Answer(True, "alice", 900))
+    assert await plain == "alice" and await asked(("accept", "*/*")) == "alice"
+    for header, shown in (
+        (("x-http-method-override", "DELETE"), "DELETE by an override"),
+        (("x-original-url", f"/other/{handle}"), "/other/"),
+        (("x-amz-copy-source", "/bucket/key"), "GET /bucket/key by x-amz-copy-source"),
+    ):
+        other = asked(header)
+        approval = await desk.only()
+        (reading,) = desk.approvals.waiting()[0].readings
+        assert reading.startswith(shown) and handle not in reading and desk.told[-1].readings == (reading,)
+        desk.approvals.answer(approval, Answer(True, "alice", 900))
+        assert await other == "alice" and await asked(header) == "alice"
+        request = asked(header, ("x-forwarded-uri", "/more"))
+        desk.approvals.answer(await desk.only(), NO)
+        assert why(await request) is Reason.APPROVAL_REFUSED
+
+
+async def test_a_yes_to_a_whole_rule_is_none_to_a_request_with_other_readings(desk: Desk) -> None:
+    """Nor to one under the terms of another rule: whoever said it was shown neither."""
+    desk.use("{wait: 10m, remember: 15m, same: rule}")
+    session = desk.open()
+    rule = desk.state.policies["default"].rules[0]
+    here = Destination("https", "api.example.org", 443)
+
+    def asked(of: Rule, *headers: tuple[str, str]) -> "asyncio.Task[str | Deny]":
+        head = RequestHead("PUT", "/merge", headers)
+        return asyncio.ensure_future(desk.approvals.ask("r1", here, head, Pass(session, of), desk.state))
+
+    first = asked(rule)
+    desk.approvals.answer(await desk.only(), Answer(True, "alice", 900))
+    assert await first == "alice" and await desk.held(session, "/another") == "alice"
+    more = strictest(rule, [replace(rule, name="another rule")])
+    for of, headers in ((rule, (("x-http-method-override", "DELETE"),)), (more, ())):
+        request = asked(of, *headers)
+        desk.approvals.answer(await desk.only(), NO)
+        assert why(await request) is Reason.APPROVAL_REFUSED
