@@ -424,6 +424,6 @@ def test_trailers_are_scrubbed_too() -> None:
     answer = plan_trailers(
         (("grpc-status", "16"), ("grpc-message", f"bad key {SECRET}"), ("set-cookie", "a=b")), PATTERNS
     )
-    assert answer == ((("grpc-status", "16"), ("grpc-message", "bad key " + "*" * 30)), (Run("", 30, True),))
+    assert answer == ((("grpc-status", "16"), ("grpc-message", "bad key " + "*" * 30)), (Run("", 22, True),))
     assert plan_trailers((("grpc-status", "0"),), None) == ((("grpc-status", "0"),), ())
     assert isinstance(plan_trailers((("x", "a\nb"),), None), Deny)

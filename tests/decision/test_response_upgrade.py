@@ -76,5 +76,5 @@ def test_an_upgrade_has_no_body_and_no_length() -> None:
 def test_a_secret_in_its_head_is_masked() -> None:
     """As in any other."""
     secret = "sk-proj-0123456789abcdefABCDEF"
-    assert PATTERNS.occurrences(secret.encode())
+    assert PATTERNS.find(secret.encode())
     assert upgraded(("x-echo", secret)).hits == 1

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coatcheck.decision.encodings import encodings
 from coatcheck.inspection.residue import (
     CHUNK,
     EDGE,
@@ -26,6 +25,7 @@ from coatcheck.inspection.residue import (
     forms_of,
 )
 from tests.known_secrets import known_secret
+from tests.writers import ESCAPES, WRITERS
 
 SECRET = known_secret("residue").encode()
 VALUE = Value("openai", SECRET)
@@ -60,34 +60,19 @@ def at(*placed: tuple[int, bytes], size: int = 4 * PAGE) -> bytes:
     return bytes(data)
 
 
-@settings(deadline=None)
-@given(
-    st.sampled_from(sorted(encodings(SECRET, ["x-access-token"]))),
-    st.integers(0, 3 * PAGE),
-)
-def test_every_encoding_is_found_at_every_offset(form: bytes, offset: int) -> None:
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(sorted(WRITERS)), st.sampled_from(sorted(ESCAPES)), st.integers(0, 3 * PAGE))
+def test_a_secret_is_found_as_whoever_wrote_it(writer: str, around: str, offset: int) -> None:
     """Whatever the scrubber takes out of answers, the inspection finds."""
-    hits = search(at((offset, form)), Value("openai", SECRET, ("x-access-token",)))
-    assert [hit.kind for hit in hits] == [Kind.FULL] * len(hits) and hits
+    form = ESCAPES[around](WRITERS[writer](SECRET))[: 4 * PAGE]
+    hits = search(at((offset, form), size=8 * PAGE))
+    assert Kind.FULL in {hit.kind for hit in hits}
     assert all(offset <= hit.offset < offset + len(form) for hit in hits)
 
 
-@pytest.mark.parametrize(
-    "secret",
-    [b'pa"ss <&> wo/rd+%~ 0123', "pässwörter-überall".encode(), SECRET, PEM],
-    ids=["odd", "umlauts", "key", "pem"],
-)
-def test_no_encoding_is_left_out_where_one_contains_another(secret: bytes) -> None:
-    """A form that is dropped contains one that is kept."""
-    kept = [form.text for form in forms_of(Value("x", secret))]
-    assert kept
-    assert all(any(k in form for k in kept) for form in encodings(secret) if len(form) >= 16)
-
-
-@pytest.mark.parametrize("username", ["!", "x-access-token", "~~~"])
-def test_no_form_contains_another(username: str) -> None:
+def test_no_form_contains_another() -> None:
     """One place is told once, whichever form is made first."""
-    kept = [form.text for form in forms_of(Value("x", b'pa"ss <&> wo/rd+%~ 0123', (username,)))]
+    kept = [form.text for form in forms_of(Value("x", b'pa"ss <&> wo/rd+%~ 0123'))]
     assert not [one for one in kept for other in kept if one is not other and one in other]
 
 
@@ -108,6 +93,9 @@ def test_a_secret_cut_at_a_pages_edge_is_found_wherever_its_halves_went(cut: int
     """Neighbours in a guest's memory are none in its RAM; here the halves stand in the wrong order."""
     data = at((4 * PAGE - cut, SECRET[:cut]), (PAGE, SECRET[cut:]))
     hits = search(data)
+    if cut <= len("sk-test-"):  # what is secret of it is whole
+        assert {hit.kind for hit in hits} == {Kind.FULL, Kind.PAGE_EDGE}
+        return
     assert {hit.kind for hit in hits} == {Kind.PAGE_EDGE}
     sides = {hit.offset for hit in hits}
     assert (4 * PAGE - cut in sides) == (cut >= EDGE)
@@ -169,7 +157,7 @@ def test_each_occurrence_is_told() -> None:
 def test_what_an_earlier_run_held_is_no_finding_of_the_next() -> None:
     """The buffer still has it, behind what was put there since."""
     found = Search(Residues([VALUE]))
-    for placed, hits in (((0, b"a"), []), ((80, SECRET[1:]), []), ((80, SECRET), [80])):
+    for placed, hits in (((0, b"a"), []), ((80, SECRET[:-1]), []), ((80, SECRET), [80])):
         found.begin(0)
         found.room[:] = at((5 * PAGE, SECRET), (9 * PAGE - 20, SECRET[:20]), size=CHUNK)
         assert [hit.offset for hit in found.search(CHUNK)] == [5 * PAGE, 9 * PAGE - 20]

@@ -52,5 +52,5 @@ class BodyScrubber:
         end = self._envelopes.last_end(piece) if self._envelopes is not None else 0
         if not end:
             return self._scrubber.feed(piece)
-        whole = self._scrubber.feed(piece[:end]) + self._scrubber.finish()
+        whole = self._scrubber.feed(piece[:end]) + self._scrubber.flush()
         return whole + self._scrubber.feed(piece[end:])

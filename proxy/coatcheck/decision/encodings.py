@@ -1,99 +1,125 @@
-"""In which forms a secret can come back: every verbatim echo that the scrubber must find (I1).
+"""What of a secret is looked for in a reading: itself, and its encodings that need no escape to be undone.
 
-Plain, base64 (as in Basic), percent-encoded, JSON- and HTML-escaped; base64 also inside the other
-three, because an echoed header ends up in a URL or in a JSON error; hex, as dumps have it. Deeper nesting
-and any other transformation need an upstream that colludes, which the threat model names as out of reach.
+Escapes, and encodings within encodings, are undone by `readings`. Here are the few forms in which a part of a
+secret may stand at any place in a reading: in hex, and in Base64 at each of its three alignments.
+
+Parts that are no secret are left out: a PEM file's first and last line, the keys of a JSON document, the
+scheme and host of a URL, and a prefix that all tokens of a kind share.
 """
 
 import base64
-import json
 import re
-from collections.abc import Iterable, Iterator
-from html import escape
-from urllib.parse import quote
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
 
-_PERCENT_SAFE = (
-    "",  # RFC 3986's unreserved characters alone
-    "/",  # Python's quote
-    "*",  # forms: URLSearchParams, Java's URLEncoder
-    "!'()*",  # encodeURIComponent, node's querystring
-    "*+/@",  # escape()
-    "!$'()*,/:?@",  # yarl, and so aiohttp, for a query's value
-    "!$&'()*+,;=:@",  # a path's segment (sub-delims, RFC 3986 3.3)
-    "!$&'()*+,/:;=@",  # a path
-    "!$&'()*+,/:;=?@",  # a query: urllib3, requests, yarl
-    "!#$&'()*+,/:;=?@",  # encodeURI
-    "!$%&()*+,/:;=?@[\\]^`{|}",  # WHATWG URL: a query of http(s), a path, a fragment
-    "!$%&'()*+,/:;=@[]^|",
-    "!#$%&'()*+,/:;=?@[\\]^{|}",
-    "!$%&'()*+,/:;=?@[\\]^`{|}",  # httpx: a query, a path
-    "!$%&'()*+,/:;=?@[\\]^|",
+_LEAST_BEHIND_A_PREFIX: Final = 16
+_BLANK: Final = bytes(range(0x21)) + b"\x7f"
+
+# `sk-proj-`, `ghp_`, `github_pat_`, `sk-ant-api03-`: short words, and behind them what looks random. The
+# first part of a JSON Web Token says how it is signed.
+_PREFIX: Final = re.compile(
+    rb"(?:(?:[a-z]{1,7}[0-9]{0,2}[_-]){1,3}(?=[^-_]{0,11}[A-Z0-9])|A[KS]IA|AIza|eyJ[A-Za-z0-9_-]{10,200}\.(?=eyJ))"
 )
-"""What the common writers leave unescaped besides letters, digits and `_.-~`. Each was asked."""
-
-# What is written as \uXXXX besides what JSON demands: nothing, Go's encoding/json, .NET's System.Text.Json.
-_JSON_ESCAPED = ("", "<>&", "<>&'\"+`")
-
-_MORE_OF_PAGES: tuple[dict[int, str], ...] = (
-    {},
-    {ord("+"): "&#43;"},  # Go's html/template
-    {ord("+"): "&#x2B;"},  # .NET
-    {ord("/"): "&#x2F;", ord("`"): "&#x60;", ord("="): "&#x3D;"},  # mustache.js
-    {ord("`"): "&#x60;", ord("="): "&#x3D;"},  # handlebars
+_PUBLIC: Final = re.compile(
+    rb"-----(?:BEGIN|END) [A-Z0-9 ]+-----"
+    rb'|"[^"\\]{1,64}"\s*:\s*"?'
+    rb"|\\[nr]"
+    rb"|[a-z][a-z0-9+.-]{1,15}://(?:[A-Za-z0-9.-]+(?::[0-9]+)?(?=[/?#\"\s]|$))?"
+    rb'|(?<=[^/])@[A-Za-z0-9.-]+(?::[0-9]+)?(?=[/?#"\s]|$)'
 )
-"""What some writers of pages escape besides quotes and `&<>`: base64 has all of it."""
-
-_QUOTES = (
-    ('"', "'"),  # outside of attributes
-    ("&quot;", "'"),  # PHP until 8.0
-    ("&quot;", "&#x27;"),  # Python's html, React
-    ("&quot;", "&#39;"),  # .NET, lodash, XML writers
-    ("&quot;", "&#039;"),  # PHP
-    ("&quot;", "&apos;"),  # XML, PHP for HTML 5
-    ("&#34;", "&#39;"),  # Go, MarkupSafe
-)
-"""How pages and XML write the two quotes."""
-
-# Most API keys and their base64: no writer escapes any of it, so it has one form.
-_UNESCAPED = re.compile(rb"[A-Za-z0-9_.-]+")
+_STRUCTURED: Final = (b"-----BEGIN ", b"{", b"://")
+_ANY_CASE: Final = re.compile(rb"[0-9a-fA-F-]+")
 
 
-def encodings(secret: bytes, basic_usernames: Iterable[str] = ()) -> frozenset[bytes]:
-    """All byte strings as which `secret` may stand in a response."""
-    return frozenset(form for _, form in named_encodings(secret, basic_usernames))
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A text that stands for a secret, or for one part of it, in a reading."""
+
+    name: str
+    """`plain`, `hex`, `base64`, `utf-16`"""
+    text: bytes = field(repr=False)
+    """Without blanks, as readings are."""
+    lead: bytes = field(repr=False)
+    """Public text right before it, which is masked along with its beginning."""
+    density: float
+    """Characters of the secret for each one of the text."""
 
 
-def named_encodings(secret: bytes, basic_usernames: Iterable[str] = ()) -> Iterator[tuple[str, bytes]]:
-    """The same, each with its name (`plain`, `base64`, `percent`, `escaped`, …); some more than once."""
-    for raw in {secret, *_other_charset(secret)}:
-        forms = [("plain", raw), *(("base64", form) for form in set(_base64_forms(raw, basic_usernames)))]
-        yield "hex", raw.hex().encode()
-        yield "hex", raw.hex().upper().encode()
-        for name, form in forms:
-            yield name, form
-            if _UNESCAPED.fullmatch(form):
-                continue
-            inside = "" if name == "plain" else f"{name} in "
-            for written in set(_percent_forms(form)):
-                yield f"{inside}percent", written
-            for written in set(_escaped_forms(form)):
-                yield f"{inside}escaped", written
+def forms_of(secret: bytes, run: int) -> Iterator[Form]:
+    """Everything to look for. Parts of fewer than `run` characters cannot be told from other text."""
+    for lead, part in _private_parts(secret, run):
+        for text in _spellings(part):
+            yield Form("plain", text.translate(None, _BLANK), lead.translate(None, _BLANK), 1.0)
+            digits = text.hex().encode()
+            yield Form("hex", digits, lead.hex().encode(), 0.5)
+            yield Form("hex", digits.upper(), lead.hex().upper().encode(), 0.5)
+        for raw in dict.fromkeys((part, *_other_charset(part))):
+            for text in _base64_forms(raw):
+                yield Form("base64", text, b"", 0.75)
+        yield from _wide(part)
 
 
-def _other_charset(secret: bytes) -> Iterator[bytes]:
-    """The secret as latin-1, in which HTTP/1 headers are sometimes read, if it is UTF-8 text."""
+def _private_parts(secret: bytes, run: int) -> list[tuple[bytes, bytes]]:
+    """The parts that are secret, each with the public text before it."""
+    if any(sign in secret[:4096] for sign in _STRUCTURED):
+        in_json = secret.lstrip()[:1] == b"{"
+        parts = [
+            part
+            for part in _PUBLIC.split(secret)
+            if len(part.translate(None, _BLANK)) >= run
+            and not (in_json and re.fullmatch(rb"[a-z_,\"\s{}]+", part))
+        ]
+        return [(b"", part) for part in parts] or [(b"", secret)]
+    prefix = _PREFIX.match(secret)
+    if prefix and len(secret) - prefix.end() >= _LEAST_BEHIND_A_PREFIX:
+        return [(prefix[0], secret[prefix.end() :])]
+    return [(b"", secret)]
+
+
+def _spellings(part: bytes) -> Iterator[bytes]:
+    """As it is; in latin-1, in which HTTP/1 headers are sometimes read; and, where letter case says nothing
+    (a
+    UUID, a number in hex), in either case and without dashes."""
+    yield part
+    if b" " in part:
+        yield part.replace(b" ", b"+")  # a form field
+    yield from _other_charset(part)
+    if _ANY_CASE.fullmatch(part):
+        yield from {part.lower(), part.upper()} - {part}
+        bare = part.replace(b"-", b"")
+        if bare != part:
+            yield from {bare.lower(), bare.upper()}
+
+
+def _other_charset(part: bytes) -> Iterator[bytes]:
+    """The secret as latin-1, if it is UTF-8 text beyond ASCII."""
     try:
-        yield secret.decode("utf-8").encode("latin-1")
+        other = part.decode("utf-8").encode("latin-1")
     except UnicodeError:
         return
+    if other != part:
+        yield other
 
 
-def _base64_forms(raw: bytes, basic_usernames: Iterable[str]) -> Iterator[bytes]:
+def _wide(part: bytes) -> Iterator[Form]:
+    """UTF-16 and UTF-32 of what is not ASCII; the zeros of ASCII are left out of every reading."""
+    if part.isascii():
+        return
+    try:
+        text = part.decode("utf-8")
+    except UnicodeDecodeError:
+        return
+    for charset in ("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"):
+        wide = text.encode(charset).translate(None, _BLANK)
+        yield Form("utf-16", wide, b"", len(text) / len(wide))
+
+
+def _base64_forms(raw: bytes) -> Iterator[bytes]:
     """The characters which do not depend on what surrounds the secret, at each of the three alignments.
 
-    A character that mixes bits of the secret with bits of a neighbour cannot be in a pattern: at most
-    4 bits of the secret remain at either end. Where the neighbours are known (nothing, or
-    `username:`), the whole encoding is a pattern too, and nothing remains.
+    A character that mixes bits of the secret with bits of a neighbour cannot be looked for: at most 4 bits
+    of the secret remain at either end.
     """
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         for alignment in range(3):
@@ -101,46 +127,3 @@ def _base64_forms(raw: bytes, basic_usernames: Iterable[str]) -> Iterator[bytes]
             before = (0, 2, 3)[alignment]
             after = (0, 3, 2)[(alignment + len(raw)) % 3]
             yield encoded[before : len(encoded) - after]
-        for known in (b"", *(name.encode() + b":" for name in basic_usernames)):
-            whole = encode(known + raw)
-            yield whole
-            yield whole.rstrip(b"=")
-
-
-def _percent_forms(form: bytes) -> Iterator[bytes]:
-    """Percent-encoded by the common writers, with upper- and lower-case hex, and as a form field."""
-    specials = {char for char in form.decode("latin-1") if not char.isalnum()}
-    for safe in {"".join(sorted(specials & set(safe))) for safe in _PERCENT_SAFE}:
-        upper = quote(form, safe=safe).encode("ascii")
-        # application/x-www-form-urlencoded: `+` for space; the WHATWG writer escapes `~` as well.
-        plus = upper.replace(b"%20", b"+")
-        for written in {upper, plus, plus.replace(b"~", b"%7E")}:
-            yield written
-            yield re.sub(rb"%[0-9A-F]{2}", lambda found: found[0].lower(), written)
-
-
-def _escaped_forms(form: bytes) -> Iterator[bytes]:
-    """Inside a JSON string or an HTML page, as the common writers put it there."""
-    try:
-        text = form.decode("utf-8")
-    except UnicodeDecodeError:
-        return
-    for ascii_only in (True, False):
-        for wanted in _JSON_ESCAPED:
-            plain = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
-            for character in wanted:
-                # a quote never stands bare in a JSON string, so these two bytes are always one escape
-                written = '\\"' if character == '"' else character
-                plain = plain.replace(written, f"\\u{ord(character):04x}")
-            for slashes in {plain, plain.replace("/", "\\/")}:
-                yield slashes.encode("utf-8")
-                yield re.sub(r"\\u[0-9a-f]{4}", _upper_hex, slashes).encode("utf-8")
-    bare = escape(text, quote=False)
-    for double, single in _QUOTES:
-        quoted = bare.replace('"', double).replace("'", single)
-        for more in _MORE_OF_PAGES:
-            yield quoted.translate(more).encode("utf-8")
-
-
-def _upper_hex(found: re.Match[str]) -> str:
-    return "\\u" + found[0][2:].upper()

@@ -1,10 +1,12 @@
 """Response headers, one rule each: which forms are refused, which headers end here, which are masked."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import accumulate
 
 from coatcheck.decision.message import Headers, ResponseHead
-from coatcheck.decision.scrub import Patterns, Run, scrub_text
+from coatcheck.decision.scrub import Patterns, Run
 
 MAX_HEADERS = 256
 """Lines; real answers have fewer than 60 (Set-Cookie and Link repeat)."""
@@ -119,18 +121,39 @@ def end_to_end(headers: Headers, status: int) -> Headers:
 def masked(headers: Headers, patterns: Patterns) -> tuple[Headers, tuple[Run, ...]]:
     """Without secrets, and what was masked: a header whose very name echoes one is dropped.
 
-    Names come lower-case, so they are compared without case.
+    All values are searched as one text, and so are the names: a secret that is cut in pieces over headers is
+    found. Names come lower-case, so they are compared without case.
     """
-    values = "\n".join([value for _, value in headers])
-    names = "\n".join([name for name, _ in headers])
-    if not scrub_text(patterns, values)[1] and not scrub_text(patterns.lower_case, names)[1]:
-        return headers, ()
-    kept = []
     runs: list[Run] = []
-    for name, value in headers:
-        in_name = scrub_text(patterns.lower_case, name)[1]
-        clean, in_value = scrub_text(patterns, value)
-        runs += (*in_name, *in_value)
-        if not in_name:
-            kept.append((name, clean))
+    in_names = _touched([name for name, _ in headers], patterns.lower_case, runs)
+    in_values = _touched([value for _, value in headers], patterns, runs)
+    if not runs:
+        return headers, ()
+    kept = [
+        (name, _with_mask(value, in_values[index]) if index in in_values else value)
+        for index, (name, value) in enumerate(headers)
+        if index not in in_names
+    ]
     return tuple(kept), tuple(runs)
+
+
+def _touched(texts: list[str], patterns: Patterns, runs: list[Run]) -> dict[int, list[int]]:
+    """Which of `texts` hold something of a secret, and where."""
+    found = patterns.find("\n".join(texts).encode("latin-1"))
+    touched: dict[int, list[int]] = {}
+    if found:
+        starts = list(accumulate((len(text) + 1 for text in texts), initial=0))
+        for one in found:
+            runs.append(one.run)
+            for place in one.places.tolist():
+                index = bisect_right(starts, place) - 1
+                touched.setdefault(index, []).append(place - starts[index])
+    return touched
+
+
+def _with_mask(value: str, places: list[int]) -> str:
+    masked = list(value)
+    for place in places:
+        if place < len(masked):
+            masked[place] = "*"
+    return "".join(masked)

@@ -1,34 +1,56 @@
 """Takes secrets out of what goes to the sandbox, chunk by chunk (I1).
 
-A byte is masked if and only if some occurrence of some pattern covers it. That is a property of the
-whole stream, so every split of it gives the same output, and where occurrences overlap nothing of
-either remains. A mask has the length of what it covers, so that Content-Length framing holds.
+A character is masked if and only if it stands in `RUN` characters of a secret in a row, in some reading of
+the stream (`readings`). A mask has the length of what it covers, so that Content-Length framing holds, and
+blanks and line breaks between masked characters stay, so that the text around keeps its syntax.
 
-What is held back says nothing about a secret: the trailing run of bytes that could stand in a pattern by
-their kind, at most `longest pattern - 1`. Were it the longest suffix that begins a pattern, a sandbox could
-send guesses through any upstream that shows them, look where its chunks are cut, and spell a secret letter by
-letter (docs/adr/0024). A line's end, a brace or a blank ends such a run: events and lines leave at once.
+The search is the same for a part of a secret as for all of it: so nothing depends on where a chunk, a
+message or a quotation was cut. What was released stays known (`CONTEXT`): fewer than `RUN` characters of a
+secret can have left at a message's end, and what follows them is masked, whatever the next message is.
+
+What is held back says nothing about a secret: the trailing run of bytes that could stand in one by their
+kind, at most `HELD`. Were it the longest suffix that begins a secret, a sandbox could send guesses through
+any upstream that shows them, look where its chunks are cut, and spell a secret letter by letter
+(docs/adr/0024). A line's end, a brace or a blank ends such a run: events and lines leave at once.
 """
 
-import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import NoReturn, Self
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Final, NoReturn, Self
 
-from coatcheck.decision.encodings import encodings
+import numpy as np
+from numpy.typing import NDArray
 
-MIN_SECRET_BYTES = 16
+from coatcheck.decision.encodings import Form, forms_of
+from coatcheck.decision.readings import INTRODUCERS, Places, Reading, readings
+
+RUN: Final = 12
+"""Characters of a secret in a row that are masked wherever they stand; fewer may remain at a cut."""
+MIN_SECRET_BYTES: Final = 16
 """Shorter secrets would be found in innocent text; policy must say `scrub: off` for them."""
-
-MOST_RUNS = 64
+CONTEXT: Final = 1024
+"""Bytes before a chunk in which a run may have begun: eleven characters, each up to 90 bytes apart."""
+_FAR: Final = CONTEXT // (RUN - 1)
+"""Bytes behind a part of a secret after which no more of it is expected."""
+HELD: Final = 144
+"""Bytes that may wait: eleven characters that are written with up to thirteen bytes each."""
+MOST_RUNS: Final = 64
 """Runs that a scrubber keeps until they are taken. A stream of echoes must not fill the memory."""
 
 _MASK = b"*"
-_WORD = 4
-_MAX_STRIDE = 16  # words; longer steps save little and make the table larger
-_SMALL_STRIDE = 4
-# Kinds of bytes. Letters, digits and what encodings write may always continue a pattern; of the others a
-# whole kind does as soon as one of it stands in a pattern, so that no cut tells which one it is.
+_WIDTHS: Final = (4, 8)
+"""Bytes of a word: of plain text, and of encodings, whose letters say less and whose runs are longer."""
+_STEP: Final = 8
+"""Bytes between two words that are looked up: one of them lies within any `RUN` bytes."""
+_SPREAD: Final = 0x9E3779B97F4A7C15
+_SPARSE: Final = 32
+"""Entries of the table for each word, so that few others fall on one that is taken."""
+_LONG: Final = 8192
+"""Of a longer text only some runs are kept, so that a secret of a megabyte does not take hundreds of them."""
+_SPARSEST: Final = 8
+# Kinds of bytes. Letters, digits and what encodings write may always continue a secret; of the others a
+# whole kind does as soon as one of it stands in a secret, so that no cut tells which one it is.
 _ALWAYS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=-_.~%\\&#;"
 _KINDS = (
     bytes(code for code in range(0x20, 0x7F) if code not in _ALWAYS),
@@ -46,7 +68,7 @@ class Run:
     length: int
     """Characters of the secret. Public structure (a prefix such as `ghp_`) does not count."""
     whole: bool
-    """All of the secret, not a part that a cut or a quotation left."""
+    """All of the secret, or of one of its parts, and not what a cut or a quotation left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,227 +80,358 @@ class Sought:
     text: str | bytes = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A run, and the indexes of all bytes that it was read from, in order."""
+
+    run: Run
+    encoding: str
+    total: int
+    """Characters of the secret, or of the part of it to which the run belongs."""
+    places: Places
+
+
 class SecretTooShort(ValueError):
     """A secret of fewer than `MIN_SECRET_BYTES` bytes cannot be scrubbed. The message does not hold it."""
 
 
 @dataclass(frozen=True, slots=True)
+class _Owner:
+    """Whose text a run is taken from."""
+
+    secret: str
+    form: Form
+
+    @property
+    def run(self) -> int:
+        """Characters of the text that say as much as `RUN` of the secret."""
+        return math.ceil(RUN / self.form.density) if self.form.density < 1 else RUN
+
+
+type _Words = NDArray[np.uint32 | np.uint64]
+type _Runs = tuple[int, dict[bytes, _Owner]]
+
+
 class _Index:
-    """Which patterns may be near: the words that can stand at each `stride`-th place, and whose they are."""
+    """The runs of some texts, and a table that says quickly where one could be.
 
-    words: frozenset[int]
-    tables: tuple[dict[int, tuple[bytes, ...]], ...]
-    stride: int
+    Every run that stands in the data fully covers one of the words at multiples of `_STEP`. Those words are
+    looked up in the table, all at once; the few that are in it are looked at in full.
+    """
 
-    def near(self, words: memoryview) -> Iterable[bytes]:
-        """Of the patterns, those of which a word stands in the data."""
-        hits = self.words.intersection(words[:: self.stride])
-        return (pattern for table in self.tables for word in hits if word in table for pattern in table[word])
+    __slots__ = ("_shift", "_table", "_type", "runs", "width", "words")
+
+    def __init__(self, width: int, words: "_Words", runs: "tuple[_Runs, ...]") -> None:
+        """`width`: bytes of a word, so that `_STEP + width - 1` is no more than the shortest run."""
+        self.width = width
+        self._type = np.dtype(f"<u{width}")
+        self.words = np.unique(words)
+        self.runs = runs
+        bits = max(10, (len(self.words) * _SPARSE).bit_length())
+        self._shift = 8 * width - bits
+        self._table = np.zeros(1 << bits, bool)
+        self._table[self._entries(self.words)] = True
+
+    def _entries(self, words: "_Words") -> "_Words":
+        """Where words stand in the table: the upper bits of a product, which all bits of the word stir."""
+        spread = words * self._type.type(_SPREAD & (1 << 8 * self.width) - 1)
+        entries: _Words = np.right_shift(spread, self._type.type(self._shift))
+        return entries
+
+    @classmethod
+    def of(cls, width: int, owners: Iterable[_Owner]) -> Self:
+        words: list[_Words] = [np.zeros(0, np.dtype(f"<u{width}"))]
+        runs: dict[int, dict[bytes, _Owner]] = {}
+        seen: set[bytes] = set()
+        for owner in owners:
+            text, run = owner.form.text, owner.run
+            if len(text) < run or text in seen:
+                continue
+            seen.add(text)
+            step = min(_SPARSEST, 1 + len(text) // _LONG)
+            starts = range(0, len(text) - run + 1, step)
+            telling = [at for at in starts if len(set(text[at : at + run])) > 2]
+            table = runs.setdefault(run, {})
+            for at in telling or starts:
+                table.setdefault(text[at : at + run], owner)
+            letters = np.lib.stride_tricks.sliding_window_view(np.frombuffer(text, np.uint8), width)
+            words.append(letters.copy().view(f"<u{width}").ravel())
+        return cls(width, np.concatenate(words), tuple(runs.items()))
+
+    def occurrences(self, data: bytes) -> list[tuple[int, _Owner]]:
+        """Where a run begins in `data`, and whose it is, in order."""
+        words = np.frombuffer(data, self._type, len(data) // self.width)[:: _STEP // self.width]
+        hits = self._table.take(self._entries(words), mode="clip").nonzero()[0]
+        if not len(hits):
+            return []
+        chosen = words[hits]
+        nearest = self.words.searchsorted(chosen)
+        nearest[nearest == len(self.words)] = 0
+        found = {}
+        for place in hits[self.words[nearest] == chosen].tolist():
+            end = place * _STEP + self.width
+            for length, runs in self.runs:
+                for at in range(max(0, end - length), min(place * _STEP, len(data) - length) + 1):
+                    owner = runs.get(data[at : at + length])
+                    if owner is not None:
+                        found[at] = owner
+        return sorted(found.items(), key=lambda item: item[0])
 
 
 class Patterns:
-    """Every form of every secret of one session, compiled. Build it once for a set of secrets and keep it.
+    """Every secret of one session, compiled. Build it once for a set of secrets and keep it."""
 
-    How it searches: if all patterns have 4n+3 bytes or more, every occurrence fully covers n consecutive
-    aligned 4-byte words, of which exactly one has an index that n divides. So one word in n is looked
-    up in a set of all words that can stand there: time does not depend on the number of patterns, and
-    it is bounded whatever bytes an upstream sends. Patterns of which a word was found are searched for as
-    a whole, which costs the same wherever and however often the word stands.
-    """
+    __slots__ = ("_in_ascii", "_indexes", "_inside", "_kinds", "_literal", "_lower_case", "_owners", "_parts")
 
-    __slots__ = ("_indexes", "_inside", "_kinds", "_longest", "_lower_case", "_parts", "_patterns", "_runs")
-
-    def __init__(
-        self,
-        patterns: Iterable[bytes],
-        most_stride: int = _MAX_STRIDE,
-        runs: Mapping[bytes, Run] | None = None,
-    ) -> None:
-        """Compile `patterns` as they are; `of` makes them from secrets. Each has 16 bytes or more. `runs`:
-        what an occurrence of each is told as."""
-        self._runs = dict(runs or {})
-        self._patterns = sorted(set(patterns))
-        lengths = [len(pattern) for pattern in self._patterns] or [MIN_SECRET_BYTES]
-        if min(lengths) < MIN_SECRET_BYTES:
-            raise SecretTooShort(f"a secret has {min(lengths)} bytes; scrubbing needs {MIN_SECRET_BYTES}")
-        stride = min((min(lengths) - _WORD + 1) // _WORD, most_stride)
-        table: dict[int, set[bytes]] = {}
-        for pattern in self._patterns:
-            for offset in range(stride * _WORD):
-                word = int.from_bytes(pattern[offset : offset + _WORD], sys.byteorder)
-                table.setdefault(word, set()).add(pattern)
-        whole = {word: tuple(owners) for word, owners in table.items()}
-        present: set[int] = set().union(*self._patterns)
-        kinds = frozenset(kind for kind in _KINDS if not present.isdisjoint(kind))
-        self._complete((_Index(frozenset(whole), (whole,), stride),), max(lengths), kinds, ())
-
-    def _complete(
-        self,
-        indexes: "tuple[_Index, ...]",
-        longest: int,
-        kinds: frozenset[bytes],
-        parts: "tuple[Patterns, ...]",
-    ) -> None:
-        self._indexes = indexes
-        self._longest = longest
-        self._kinds = kinds
-        self._inside = _ALWAYS + b"".join(kinds)
+    def __init__(self, owners: Iterable[_Owner] = (), parts: "tuple[Patterns, ...]" = ()) -> None:
+        self._owners: tuple[_Owner, ...] = tuple(owners)
         self._parts = parts
         self._lower_case: Patterns | None = None
+        present = frozenset[int]().union(*(owner.form.text for owner in self._owners))
+        kinds = {kind for kind in _KINDS if not present.isdisjoint(kind)}
+        self._kinds: frozenset[bytes] = frozenset(kinds.union(*(part._kinds for part in parts)))
+        self._in_ascii = _KINDS[2] not in self._kinds
+        self._inside = _ALWAYS + b"".join(self._kinds)
+        literal = present.union(*(part._literal for part in parts))
+        self._literal: bytes = bytes(mark for mark in INTRODUCERS if mark in literal)
+        self._indexes = tuple(
+            _Index.of(width, chosen)
+            for width in _WIDTHS
+            if (chosen := [owner for owner in self._owners if (owner.run > RUN) is (width > _WIDTHS[0])])
+        )
 
     @classmethod
-    def small(cls, secret: str, name: str = "") -> Self:
-        """For one of many that are kept a short while: a quarter of the table, looked up more often."""
-        forms = encodings(secret.encode(), ())
-        return cls(forms, _SMALL_STRIDE, dict.fromkeys(forms, Run(name, len(secret), True)))
-
-    @classmethod
-    def together(cls, parts: "tuple[Patterns, ...]") -> Self:
-        """`parts`, which are small, searched in one pass. Nothing is compiled again."""
-        indexes = [index for part in parts for index in part._indexes]
-        words = frozenset[int]().union(*(index.words for index in indexes))
-        tables = tuple(table for index in indexes for table in index.tables)
-        return cls._of_parts((_Index(words, tables, min(index.stride for index in indexes)),), parts)
-
-    def beside(self, other: "Patterns") -> "Patterns":
-        """This and `other`, each searched in a pass of its own. Nothing is compiled again."""
-        return Patterns._of_parts((*self._indexes, *other._indexes), (self, other))
-
-    @classmethod
-    def _of_parts(cls, indexes: "tuple[_Index, ...]", parts: "tuple[Patterns, ...]") -> Self:
-        made = cls.__new__(cls)
-        made._patterns = []
-        made._runs = {pattern: run for part in parts for pattern, run in part._runs.items()}
-        kinds = frozenset[bytes]().union(*(part._kinds for part in parts))
-        made._complete(indexes, max(part._longest for part in parts), kinds, parts)
-        return made
-
-    @classmethod
-    def of(cls, secrets: Iterable[str | bytes | Sought], basic_usernames: Iterable[str] = ()) -> Self:
-        """The patterns for all encodings of `secrets`, given exactly as they are put into requests.
-
-        `basic_usernames` are the user names under which they are sent by Basic. Raises SecretTooShort.
-        """
-        usernames = tuple(basic_usernames)
-        found: dict[bytes, Run] = {}
+    def of(cls, secrets: Iterable[str | bytes | Sought]) -> Self:
+        """`secrets`, given exactly as they are put into requests. Raises SecretTooShort."""
+        owners = []
         for secret in secrets:
             sought = secret if isinstance(secret, Sought) else Sought("", secret)
             raw = sought.text.encode("utf-8") if isinstance(sought.text, str) else sought.text
-            forms = encodings(raw, usernames) if len(raw) >= MIN_SECRET_BYTES else (raw,)
-            found.update(dict.fromkeys(forms, Run(sought.name, len(sought.text), True)))
-        return cls(found, runs=found)
+            if len(raw) < MIN_SECRET_BYTES:
+                raise SecretTooShort(f"a secret has {len(raw)} bytes; scrubbing needs {MIN_SECRET_BYTES}")
+            owners += [_Owner(sought.name, form) for form in forms_of(raw, RUN)]
+        return cls(owners)
+
+    @classmethod
+    def small(cls, secret: str, name: str = "") -> Self:
+        """One of many that are kept a short while."""
+        return cls.of([Sought(name, secret)])
+
+    @classmethod
+    def together(cls, parts: "tuple[Patterns, ...]") -> Self:
+        """`parts`, searched in one pass. Nothing is compiled again."""
+        made = cls(parts=parts)
+        indexes = [index for part in parts for index in part._indexes]
+        for width in _WIDTHS:
+            chosen = [index for index in indexes if index.width == width]
+            if chosen:
+                words = np.concatenate([index.words for index in chosen])
+                runs = tuple(runs for index in chosen for runs in index.runs)
+                made._indexes = (*made._indexes, _Index(width, words, runs))
+        return made
+
+    def beside(self, other: "Patterns") -> "Patterns":
+        """This and `other`, each looked up in tables of its own. Nothing is compiled again."""
+        made = Patterns(parts=(self, other))
+        made._indexes = (*self._indexes, *other._indexes)
+        return made
 
     @property
     def lower_case(self) -> "Patterns":
         """The same forms in lower case, for header names, which planes deliver so."""
         if self._lower_case is None:
-            if len(self._indexes) == 1 and self._parts:
-                self._lower_case = Patterns.together(tuple(part.lower_case for part in self._parts))
-            elif self._parts:
-                one, other = self._parts
-                self._lower_case = one.lower_case.beside(other.lower_case)
-            else:
-                lower = {pattern.lower() for pattern in self._patterns}
-                runs = {pattern.lower(): run for pattern, run in self._runs.items()}
-                self._lower_case = Patterns(lower, self._indexes[0].stride, runs)
+            lower = [_lower_case(owner) for owner in self._owners]
+            parts = tuple(part.lower_case for part in self._parts)
+            self._lower_case = Patterns.together(parts) if parts else Patterns(lower)
         return self._lower_case
 
     def __bool__(self) -> bool:
-        return bool(self._patterns) or any(self._parts)
+        return bool(self._owners) or any(self._parts)
 
     def __len__(self) -> int:
-        return len(self._patterns) + sum(map(len, self._parts))
+        return len(self._owners) + sum(map(len, self._parts))
 
     def __repr__(self) -> str:
-        return f"Patterns({len(self)} patterns)"
+        return f"Patterns({len(self)} forms)"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("Patterns hold secrets and are never serialised")
 
-    def occurrences(self, data: bytes) -> list[tuple[int, int]]:
-        """Start and end of every occurrence of every pattern in `data`, overlapping ones too, by start."""
-        words = memoryview(data)[: len(data) & ~(_WORD - 1)].cast("I")
-        found = []
-        for pattern in {pattern for index in self._indexes for pattern in index.near(words)}:
-            start = data.find(pattern)
-            while start >= 0:
-                found.append((start, start + len(pattern)))
-                start = data.find(pattern, start + 1)
-        found.sort()
-        return found
+    def find(self, data: bytes) -> list[Found]:
+        """Every run of a secret in any reading of `data`, by its first byte. What is read twice is found
+        once."""
+        if not self._indexes or len(data) < RUN:
+            return []
+        texts = readings(data, self._literal, in_ascii=self._in_ascii)
+        found = [one for reading in texts for one in self._in(reading)]
+        return _each_once(found) if found else found
 
-    def run(self, occurrence: bytes) -> Run:
-        """What an occurrence of a pattern is told as."""
-        return self._runs.get(occurrence) or Run("", len(occurrence), True)
+    def _in(self, reading: Reading) -> Iterable[Found]:
+        for index in self._indexes:
+            occurrences = index.occurrences(reading.data)
+            at = 0
+            while at < len(occurrences):
+                start, owner = occurrences[at]
+                end, most = start, _SPARSEST if len(owner.form.text) >= _LONG else 1
+                while (
+                    at < len(occurrences) and occurrences[at][1] is owner and occurrences[at][0] <= end + most
+                ):
+                    end = occurrences[at][0]
+                    at += 1
+                yield _found(reading, start, end + owner.run, owner)
 
     def undecided(self, data: bytes) -> int:
         """How many last bytes of `data` wait for what follows: by their kinds, never by their values."""
         if not self:
             return 0
-        tail = data[1 - self._longest :]
+        tail = data[-HELD:]
         return len(tail) - len(tail.rstrip(self._inside))
 
 
-class Scrubber:
-    """One stream's scrubbing: `feed` every chunk, then `finish`. `hits` counts what was masked so far,
-    overlapping occurrences as one. After an abort do not call `finish`: what is held back must not leave."""
+def _lower_case(owner: _Owner) -> _Owner:
+    form = owner.form
+    return _Owner(owner.secret, Form(form.name, form.text.lower(), form.lead.lower(), form.density))
 
-    __slots__ = ("_covered", "_patterns", "_pending", "_runs", "hits")
+
+def _found(reading: Reading, start: int, end: int, owner: _Owner) -> Found:
+    form = owner.form
+    run = Run(owner.secret, round((end - start) * form.density), end - start >= len(form.text))
+    lead = form.lead
+    if (
+        lead
+        and form.text.startswith(reading.data[start : start + owner.run])
+        and reading.data[:start].endswith(lead)
+    ):
+        start -= len(lead)
+    return Found(run, form.name, round(len(form.text) * form.density), reading.origin(start, end))
+
+
+def _each_once(found: list[Found]) -> list[Found]:
+    """What overlaps is one echo: its longest run says whose, and all of it is masked."""
+    found.sort(key=lambda one: int(one.places[0]))
+    merged = found[:1]
+    for one in found[1:]:
+        last = merged[-1]
+        if one.places[0] > last.places[-1]:
+            merged.append(one)
+            continue
+        longest = max(last, one, key=lambda each: (each.run.whole, each.run.length))
+        merged[-1] = replace(longest, places=np.union1d(last.places, one.places))
+    return merged
+
+
+class Scrubber:
+    """One stream's scrubbing: `feed` every chunk, `flush` where a message ends, then `finish`. `hits`
+    counts what
+    was masked so far. After an abort do not call `finish`: what is held back must not leave."""
+
+    __slots__ = ("_before", "_found", "_open", "_patterns", "_pending", "_released", "_runs", "_told", "hits")
 
     def __init__(self, patterns: Patterns) -> None:
         self.hits = 0
-        self._runs: list[Run] = []
         self._patterns = patterns
+        self._released = 0
+        """Bytes of the stream that have left. All places are counted from its beginning."""
+        self._before = b""
+        """The last of them, as they came."""
         self._pending = b""
-        self._covered = 0  # so many leading bytes of `_pending` belong to an occurrence already counted
+        self._found: list[Found] | None = None
+        """What was found in `_before` and `_pending`; None: they were not searched for all there is."""
+        self._open: tuple[Run, int] | None = None
+        """A part of a secret that may go on, and where it ends so far."""
+        self._told = -1
+        """Where the last run ends that was told."""
+        self._runs: list[Run] = []
 
     def look_for(self, patterns: Patterns) -> None:
         """From here on look for `patterns`, which hold all those from before and more."""
         self._patterns = patterns
+        self._found = None
 
     def take_runs(self) -> tuple[Run, ...]:
-        """What was masked since the last call: the first `MOST_RUNS`; `hits` counts all."""
+        """What was masked since the last call: the first `MOST_RUNS`; `hits` counts all. A part of a secret
+        is
+        told once it is known how long it is: some bytes later, or at the end."""
         runs = tuple(self._runs)
         self._runs.clear()
         return runs
 
     def feed(self, chunk: bytes) -> bytes:
         """What is decided once `chunk` has come; may be empty."""
-        data = self._pending + chunk if self._pending else chunk
-        return self._release(data, len(data) - self._patterns.undecided(data))
+        self._pending = self._pending + chunk if self._pending else chunk
+        self._search()
+        return self._release(len(self._pending) - self._patterns.undecided(self._pending))
+
+    def flush(self) -> bytes:
+        """All that waits, as a message ends here. What follows is searched together with it."""
+        if not self._pending:
+            return b""
+        if self._found is None:
+            self._search()
+        return self._release(len(self._pending))
 
     def finish(self) -> bytes:
         """The rest, at the end of the stream."""
-        return self._release(self._pending, len(self._pending))
+        rest = self.flush()
+        if self._open is not None:
+            self._tell(*self._open)
+            self._open = None
+        return rest
 
-    def _release(self, data: bytes, cut: int) -> bytes:
-        """Mask and return `data[:cut]`. No occurrence that starts before `cut` can end after `data`:
-        all of its bytes would be of the kinds that wait, and it is not longer than what waits."""
-        occurrences = self._patterns.occurrences(data)
-        self._pending = data[cut:]
-        if not occurrences and not self._covered:
-            return data[:cut]
-        end = self._covered
-        released = bytearray(data[:cut])
-        released[: min(end, cut)] = _MASK * min(end, cut)
-        for start, stop in occurrences:
-            if start >= cut:
-                break  # found again, and counted, when its bytes are released
-            if start >= end:
-                self.hits += 1
-                if len(self._runs) < MOST_RUNS:
-                    self._runs.append(self._patterns.run(data[start:stop]))
-            end = max(end, stop)
-            visible = min(stop, cut)
-            released[start:visible] = _MASK * (visible - start)
-        self._covered = max(0, end - cut)
-        return bytes(released)
+    def _search(self) -> None:
+        first = self._released - len(self._before)
+        found = self._patterns.find(self._before + self._pending)
+        self._found = [replace(one, places=one.places + first) for one in found]
+
+    def _tell(self, run: Run, last: int) -> None:
+        self.hits += 1
+        self._told = last
+        if len(self._runs) < MOST_RUNS:
+            self._runs.append(run)
+
+    def _release(self, cut: int) -> bytes:
+        """Mask and return `_pending[:cut]`."""
+        released = self._pending[:cut]
+        found = self._found or []
+        if found or self._open is not None:
+            masked = np.frombuffer(released, np.uint8).copy()
+            for one in found:
+                places = one.places - self._released
+                masked[places[(places >= 0) & (places < cut)]] = ord(_MASK)
+            self._count(found, self._released + cut)
+            released = masked.tobytes()
+        if cut:
+            self._before = (self._before + self._pending[:cut])[-CONTEXT:]
+            self._pending = self._pending[cut:]
+            self._released += cut
+        return released
+
+    def _count(self, found: list[Found], end: int) -> None:
+        """Tell the runs that begin before `end`, which is released. The last one may go on for a while."""
+        over = self._released + len(self._pending) - _FAR
+        was_open, self._open = self._open, None
+        for one in found:
+            first, last, run = int(one.places[0]), int(one.places[-1]), one.run
+            if first <= self._told or first >= end:
+                continue  # told before, or found again when it is released
+            if was_open is not None and first <= was_open[1]:
+                new = int((one.places > was_open[1]).sum())
+                length = was_open[0].length + round(run.length * new / len(one.places))
+                length = min(max(length, run.length), one.total)
+                run = Run(run.secret, length, run.whole or length == one.total)
+                was_open = None
+            if run.whole or one is not found[-1] or last < over:
+                self._tell(run, last)
+            else:
+                self._open = (run, last)
+        if was_open is not None and was_open[1] < over:
+            self._tell(*was_open)
+        elif was_open is not None:
+            self._open = was_open
 
 
 def scrub_bytes(patterns: Patterns, data: bytes) -> tuple[bytes, tuple[Run, ...]]:
-    """A whole message (a binary WebSocket message, a buffered body) without secrets, and what was masked."""
-    if not patterns.occurrences(data):
-        return data, ()
+    """A whole message (a buffered body) without secrets, and what was masked."""
     scrubber = Scrubber(patterns)
     return scrubber.feed(data) + scrubber.finish(), scrubber.take_runs()
 
@@ -286,7 +439,7 @@ def scrub_bytes(patterns: Patterns, data: bytes) -> tuple[bytes, tuple[Run, ...]
 def scrub_text(patterns: Patterns, text: str) -> tuple[str, tuple[Run, ...]]:
     """A header value, a URL or a text WebSocket message without secrets, and what was masked.
 
-    Header values are latin-1 text whose bytes may be UTF-8; both readings of a secret are patterns.
+    Header values are latin-1 text whose bytes may be UTF-8; both readings of a secret are looked for.
     """
     try:
         charset, data = "latin-1", text.encode("latin-1")

@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def _values(said: list[dict[str, Any]]) -> list[Value]:
-    return [Value(each["credential"], each["secret"].encode(), tuple(each["usernames"])) for each in said]
+    return [Value(each["credential"], each["secret"].encode()) for each in said]
 
 
 def _search(scan: Scan, places: list[Place]) -> Iterator[Region]:

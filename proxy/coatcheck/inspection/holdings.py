@@ -45,8 +45,6 @@ async def collect(
     Two policies may have different credentials of one name: both are looked for under it.
     """
     credentials = [c for policy in policies.values() if policy for c in policy.credentials.values()]
-    injectors = [injector for c in credentials for injector in (c.inject, *c.also)]
-    usernames = tuple(sorted({each.basic_username for each in injectors if each.basic_username}))
     fetched = await _fetch({c.secret for c in credentials}, store)
     texts: dict[str, set[str]] = {}
     not_checked = {f"policy {name}": UNAVAILABLE for name, policy in policies.items() if policy is None}
@@ -65,9 +63,7 @@ async def collect(
     earlier = set(served) - known
     if earlier:
         texts[SERVED] = {value for value in earlier if _searchable(value)}
-    values = tuple(
-        Value(name, text.encode(), usernames) for name in sorted(texts) for text in sorted(texts[name])
-    )
+    values = tuple(Value(name, text.encode()) for name in sorted(texts) for text in sorted(texts[name]))
     checked = {name: len(found) for name, found in texts.items() if found}
     return Holdings(values, checked, not_checked)
 

@@ -5,7 +5,8 @@ disk: a secret that crosses a page's edge there stands in two places, of which a
 So a beginning that ends with a page, or an end that begins one, is a finding too, from `EDGE` bytes on. A
 part elsewhere is none: it could be anybody's text.
 
-Out of reach: what was compressed, encrypted or hashed, and encodings that `encodings` does not know.
+A whole secret is found in every reading that answers are searched in (`decision.readings`). Out of reach:
+what was compressed, encrypted or hashed.
 """
 
 import sys
@@ -14,7 +15,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from coatcheck.decision.encodings import named_encodings
+from coatcheck.decision import encodings
+from coatcheck.decision.scrub import RUN, Patterns, Sought
 
 SHORTEST: Final = 16
 """Bytes. A shorter value could stand anywhere by chance, and so could a form of it; it is not looked for."""
@@ -44,8 +46,6 @@ class Value:
 
     credential: str
     secret: bytes = field(repr=False)
-    usernames: tuple[str, ...] = ()
-    """With which it is sent by Basic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Form:
 
     credential: str
     encoding: str
-    """`plain`, `base64`, `percent`, `escaped`, `utf-16`, …"""
+    """`plain`, `base64`, `hex`, `utf-16`, `utf-32`"""
     text: bytes = field(repr=False)
     beginning: int
     """The least bytes of its beginning that count at the end of a page."""
@@ -76,7 +76,8 @@ def forms_of(value: Value) -> tuple[Form, ...]:
     """All forms of a value that a search must know: where one contains another, the shorter one is enough."""
     if len(value.secret) < SHORTEST:
         return ()
-    named = [*named_encodings(value.secret, value.usernames), *_wide(value.secret)]
+    coded = [(form.name, form.text) for form in encodings.forms_of(value.secret, RUN) if form.name != "plain"]
+    named = [("plain", value.secret), *coded, *_wide(value.secret)]
     texts: dict[bytes, str] = {}
     for name, text in sorted(named, key=lambda pair: (len(pair[1]), pair)):
         if SHORTEST <= len(text) <= LONGEST and not any(shorter in text for shorter in texts):
@@ -119,10 +120,14 @@ class Residues:
     there are. The words are taken from the forms' ends: their beginnings (`sk-ant-api03-`) are everybody's.
     """
 
-    __slots__ = ("edge_ends", "edge_starts", "forms", "longest", "stride", "words")
+    __slots__ = ("edge_ends", "edge_starts", "forms", "longest", "patterns", "stride", "words")
 
     def __init__(self, values: Iterable[Value]) -> None:
+        values = tuple(values)
         self.forms = tuple(form for value in values for form in forms_of(value))
+        self.patterns = Patterns.of(
+            Sought(value.credential, value.secret) for value in values if len(value.secret) >= SHORTEST
+        )
         shortest = min((len(form.text) for form in self.forms), default=SHORTEST)
         self.longest = max((len(form.text) for form in self.forms), default=SHORTEST)
         self.stride = min((shortest - _WORD + 1) // _WORD * _WORD, _MAX_STRIDE)
@@ -191,6 +196,7 @@ class Search:
         whole = self._whole(start - self._kept, start, start + padded)
         known = {(id(form), hit.offset) for form, hit in whole}
         hits = [hit for _, hit in whole]
+        hits += self._read(start - self._kept, start, stop, {hit.offset for hit in hits})
         hits += [hit for begins, form, hit in self._held if (id(form), begins) not in known]
         self._held.clear()
         for begins, form, hit in self._edges(start, start + padded):
@@ -226,6 +232,18 @@ class Search:
                 found.append((form, Hit(form.credential, form.encoding, Kind.FULL, offset)))
                 at = self._buffer.find(form.text, at + 1, stop)
         return found
+
+    def _read(self, first: int, start: int, stop: int, known: set[int]) -> Iterator[Hit]:
+        """Whole secrets in other readings, escaped or encoded twice, that end in `start` … `stop`."""
+        for found in self._residues.patterns.find(bytes(self._view[first:stop])):
+            begins, ends = int(found.places[0]) + first, int(found.places[-1]) + first
+            offset = self._offset + begins - start
+            if (
+                found.run.whole
+                and ends >= start
+                and not any(offset <= each <= offset + ends - begins for each in known)
+            ):
+                yield Hit(found.run.secret, f"{found.encoding}, read", Kind.FULL, offset)
 
     def _edges(self, start: int, stop: int) -> Iterator[tuple[int, Form, Hit]]:
         """Where the form would begin, and the finding, for each part at an edge."""

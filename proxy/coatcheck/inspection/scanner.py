@@ -61,10 +61,7 @@ class Scanner:
     """`async with Scanner(values) as scanner: await scanner.scan(places, progress)`."""
 
     def __init__(self, values: Iterable[Value]) -> None:
-        self._values = [
-            {"credential": v.credential, "secret": v.secret.decode(), "usernames": list(v.usernames)}
-            for v in values
-        ]
+        self._values = [{"credential": v.credential, "secret": v.secret.decode()} for v in values]
         self.process: asyncio.subprocess.Process | None = None
         self.forms = 0
         """How many ways of writing are looked for."""

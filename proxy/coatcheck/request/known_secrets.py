@@ -315,8 +315,7 @@ class KnownSecrets:
 
     def _make(self, texts: frozenset[Text]) -> Patterns:
         known = self._compiled.get(texts)
-        usernames = {username for _, _, username in texts if username}
-        return known or Patterns.of([Sought(name, text) for text, name, _ in sorted(texts)], usernames)
+        return known or Patterns.of([Sought(name, text) for text, name, _ in sorted(texts)])
 
 
 def texts_of(credential: Credential, values: Iterable[str]) -> Iterator[Text]:

@@ -18,7 +18,7 @@ from wsproto.events import BytesMessage, CloseConnection, Message, Ping, Pong, T
 from wsproto.utilities import ProtocolError
 
 from coatcheck.decision.denial import Deny, Reason
-from coatcheck.decision.scrub import Scrubber
+from coatcheck.decision.scrub import Patterns, Scrubber
 from coatcheck.planes.mitm.time_slice import Resume, TimeSlice
 from coatcheck.request.call import Call
 
@@ -26,13 +26,15 @@ type Generator = layer.CommandGenerator[None]
 
 
 class MessageFilter:
-    """One WebSocket message, fragment by fragment."""
+    """The messages of one direction, fragment by fragment. What one message says at its end is searched
+    together
+    with the beginning of the next: secrets come in pieces, too."""
 
     def __init__(self, call: Call, *, from_client: bool) -> None:
         self._call = call
         self._from_client = from_client
-        self._patterns = None if from_client else call.answer.patterns
-        self._scrubber = Scrubber(self._patterns) if self._patterns is not None else None
+        self._patterns: Patterns | None = None
+        self._scrubber: Scrubber | None = None
 
     def feed(self, data: bytes) -> bytes | Deny:
         if self._from_client:
@@ -41,10 +43,10 @@ class MessageFilter:
         if denial is not None:
             return denial
         self._update_patterns()
-        return self._scrubber.feed(data) if self._scrubber else data
+        return self._masked(self._scrubber.feed(data)) if self._scrubber else data
 
     def _update_patterns(self) -> None:
-        """The session may have been served another secret since the message began."""
+        """The session may have been served another secret since the last fragment."""
         patterns = self._call.answer.patterns
         if patterns is None or patterns is self._patterns:
             return
@@ -54,23 +56,29 @@ class MessageFilter:
         else:
             self._scrubber.look_for(patterns)
 
-    def finish(self) -> bytes | Deny:
+    def end_message(self) -> bytes | Deny:
         if self._from_client:
             return self._call.upload_end()
-        if self._scrubber is None:
-            return b""
-        rest = self._scrubber.finish()
+        return self._masked(self._scrubber.flush()) if self._scrubber else b""
+
+    def finish(self) -> None:
+        """The direction has ended: tell what only its end makes known."""
+        if self._scrubber is not None:
+            self._masked(self._scrubber.finish())
+
+    def _masked(self, clean: bytes) -> bytes:
+        assert self._scrubber is not None
         self._call.answer.count(self._scrubber.take_runs())
-        return rest
+        return clean
 
 
 class _Side:
     """One direction's receiving end."""
 
-    def __init__(self, kind: wsproto.ConnectionType, conn: Connection) -> None:
+    def __init__(self, kind: wsproto.ConnectionType, conn: Connection, filter_: MessageFilter) -> None:
         self.ws = wsproto.Connection(kind)
         self.conn = conn
-        self.filter: MessageFilter | None = None
+        self.filter = filter_
         self.decoder = codecs.getincrementaldecoder("utf-8")(errors="strict")
 
 
@@ -84,8 +92,12 @@ class EgressWebsocket(layer.Layer):
         """Ends of connections, held back until the frames from before them are handled."""
         self._flow = flow
         self._call = call
-        self._client = _Side(wsproto.ConnectionType.SERVER, context.client)
-        self._server = _Side(wsproto.ConnectionType.CLIENT, context.server)
+        self._client = _Side(
+            wsproto.ConnectionType.SERVER, context.client, MessageFilter(call, from_client=True)
+        )
+        self._server = _Side(
+            wsproto.ConnectionType.CLIENT, context.server, MessageFilter(call, from_client=False)
+        )
 
     @override
     def _handle_event(self, event: events.Event) -> Generator:
@@ -136,7 +148,7 @@ class EgressWebsocket(layer.Layer):
         self, received: wsproto.events.Event, source: _Side, from_client: bool
     ) -> wsproto.events.Event | Deny | None:
         if isinstance(received, Message):
-            return self._fragment(received, source, from_client)
+            return self._fragment(received, source)
         if isinstance(received, Ping | Pong):
             payload = self._call.websocket_control(bytes(received.payload), from_client=from_client)
             if isinstance(payload, Deny):
@@ -149,22 +161,18 @@ class EgressWebsocket(layer.Layer):
             return CloseConnection(code=received.code, reason=reason.decode(errors="replace") or None)
         return None
 
-    def _fragment(
-        self, received: Message[Any], source: _Side, from_client: bool
-    ) -> wsproto.events.Event | Deny | None:
-        """One fragment in, at most one out; a message's filter lives as long as the message."""
-        if source.filter is None:
-            source.filter = MessageFilter(self._call, from_client=from_client)
+    def _fragment(self, received: Message[Any], source: _Side) -> wsproto.events.Event | Deny | None:
+        """One fragment in, at most one out."""
         is_text = isinstance(received.data, str)
         raw = received.data.encode() if isinstance(received.data, str) else bytes(received.data)
         out = source.filter.feed(raw)
         if isinstance(out, Deny):
             return out
         if received.message_finished:
-            rest = source.filter.finish()
+            rest = source.filter.end_message()
             if isinstance(rest, Deny):
                 return rest
-            out, source.filter = out + rest, None
+            out += rest
         elif not out:
             return None
         if is_text:
@@ -173,6 +181,7 @@ class EgressWebsocket(layer.Layer):
         return BytesMessage(data=out, message_finished=received.message_finished)
 
     def _end(self, reason: Reason | None) -> Generator:
+        self._server.filter.finish()
         self._call.complete(reason)
         self._flow.live = False
         self._handle_event = self._done  # type: ignore[method-assign,assignment]

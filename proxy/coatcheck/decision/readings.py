@@ -1,0 +1,567 @@
+"""What bytes say once escapes and encodings are undone, with the positions of what was read.
+
+A secret is looked for in readings of a stream, so that a form which nobody listed is found as well. A reading
+is made from another one by undoing one layer everywhere at once: escapes (percent, backslashes of all kinds,
+entities), the escapes of CSS, quoted-printable, Base64, hex, numbers in decimal, or a hex dump's lines. Each
+layer is undone again in what came out, to the depth of `DEPTH`. Every reading knows of which bytes of the
+stream each of its characters was read, so that exactly those are masked.
+
+Control characters and white space are left out of each reading: so line breaks of MIME, blanks between hex
+digits, the zeros of UTF-16 and UTF-32, and the small lengths between messages of protobuf do not cut a secret
+in two. The work is done by numpy and `bytes.translate`, as it is done for every byte of an answer.
+"""
+
+import binascii
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from html.entities import html5
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+type Places = NDArray[np.int64]
+type Origin = Callable[[Places], Places]
+"""From indexes of what was read to the indexes of all bytes that they were read from, in order."""
+
+SHORTEST: Final = 12
+"""Characters in a row that are looked for at least."""
+DEPTH: Final = 4
+"""Layers that are undone: percent in percent in JSON in HTML."""
+ENCODED: Final = 24
+"""Characters of an alphabet in a row from which they may be an encoding: twelve bytes in hex, 18 in
+Base64."""
+
+_SMALL: Final = 4096
+_SKIPPED: Final = bytes(range(0x21)) + b"\x7f"
+_PAD: Final = bytes(16)
+"""After the bytes, so that an escape that is cut off there can be looked at."""
+
+INTRODUCERS: Final = b"\\%&"
+"""With which an escape begins."""
+
+_INTRODUCER, _BASE64, _HEX, _DECIMAL, _ASCII = 1, 2, 4, 8, 16
+_HEX_DIGITS: Final = b"0123456789abcdefABCDEF"
+_MEMBERS: Final = (
+    (_INTRODUCER, INTRODUCERS),
+    (_BASE64, b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_"),
+    (_HEX, _HEX_DIGITS + b" \t\r\n:-,;xX"),
+    (_DECIMAL, b"0123456789 \t\r\n,;"),
+    (_ASCII, bytes(range(0x80))),
+)
+_CLASSES: Final = bytes(sum(bit for bit, members in _MEMBERS if code in members) for code in range(256))
+_STANDARD: Final = bytes.maketrans(b"-_", b"+/")
+
+
+def _digits(base: int) -> NDArray[np.int64]:
+    table = np.full(256, -1, np.int64)
+    for code in _HEX_DIGITS:
+        if int(chr(code), 16) < base:
+            table[code] = int(chr(code), 16)
+    return table
+
+
+_DIGITS: Final = {base: _digits(base) for base in (8, 10, 16)}
+# What follows a backslash and stands for something else; -1: digits follow. A line's end continues the line.
+_AFTER_BACKSLASH: Final = np.arange(256, dtype=np.int64)
+for _letter, _code in zip(b"abefnrtv\r\n", b"\x07\x08\x1b\x0c\n\r\t\x0b\0\0", strict=True):
+    _AFTER_BACKSLASH[_letter] = _code
+_AFTER_BACKSLASH[list(b"uUx01234567")] = -1
+_CREATES: Final = np.zeros(256, bool)
+_CREATES[list(b"\\%&=#")] = True
+
+
+def _named_entities() -> dict[int, dict[int, int]]:
+    """By length, the names of entities for one character: the name's bytes as one number -> the character."""
+    tables: dict[int, dict[int, int]] = {}
+    for name, text in html5.items():
+        if name.endswith(";") and len(name) <= 8 and len(text) == 1 and ord(text) < 0x100:
+            tables.setdefault(len(name), {})[int.from_bytes(name.encode(), "little")] = ord(text)
+    return tables
+
+
+_NAMED: Final = _named_entities()
+
+
+class Reading:
+    """Text in which secrets are looked for."""
+
+    __slots__ = ("_origin", "data")
+
+    def __init__(self, data: bytes, origin: Origin) -> None:
+        self.data = data
+        self._origin = origin
+
+    def origin(self, start: int, end: int) -> Places:
+        """The indexes of all bytes of the stream that `data[start:end]` was read from, in order."""
+        return self._origin(np.arange(start, end))
+
+
+class _Layer:
+    """Bytes of which more layers may be undone. Zeros in it are no characters."""
+
+    __slots__ = ("css", "data", "depth", "literal", "origin", "printable", "web")
+
+    def __init__(self, data: bytes, origin: Origin, depth: int, literal: bytes) -> None:
+        self.data = data
+        self.origin = origin
+        self.depth = depth
+        self.literal = literal
+        self.web = True
+        """Whether there may be escapes left to undo."""
+        self.css = True
+        """Whether the escapes of CSS were not yet undone. They and those of JavaScript have two readings."""
+        self.printable = True
+        """Whether quoted-printable was not yet undone."""
+
+    def deeper(self, data: bytes, origin: Origin, *, web: bool = True) -> "_Layer":
+        layer = _Layer(data, origin, self.depth - 1, self.literal)
+        layer.web, layer.css, layer.printable = web, self.css, self.printable
+        return layer
+
+
+def readings(stream: bytes, literal: bytes = b"", *, in_ascii: bool = False) -> Iterator[Reading]:
+    """All readings of `stream`. Their number and lengths are bounded, whatever it holds.
+
+    `in_ascii`: only text in ASCII is looked for, which all writers write in ASCII. Of images and archives
+    little is left to read then.
+
+    `literal`: those of `INTRODUCERS` that stand in a secret themselves. A writer may leave them as they are
+    and escape others, so what begins with them is undone in some readings and left alone in others.
+    """
+    layers = [_Layer(*(_ascii_of(stream) if in_ascii else (stream, _identity)), DEPTH, literal)]
+    seen: set[bytes] = set()
+    while layers:
+        layer = layers.pop()
+        if layer.data in seen:
+            continue
+        if literal:
+            seen.add(layer.data)
+        yield Reading(*_without(layer.data, layer.origin, _SKIPPED))
+        if layer.depth:
+            layers += _undone(layer)
+
+
+def _ascii_of(stream: bytes) -> tuple[bytes, Origin]:
+    """All rows of `SHORTEST` characters in ASCII, unless that is most of it; between them a byte that is
+    none."""
+    if len(stream) < _SMALL or stream.isascii():
+        return stream, _identity
+    is_ascii = (np.frombuffer(stream, np.uint8) < 0x80).view(np.uint8)
+    row = is_ascii
+    for step in (1, 2, 4, SHORTEST - 8):
+        row = row[:-step] & row[step:]
+    starts = row.view(bool).nonzero()[0]
+    if len(starts) * 2 > len(stream):
+        return stream, _identity
+    if not len(starts):
+        return b"", _identity
+    new = np.flatnonzero(np.diff(starts) > SHORTEST) + 1
+    first = starts[np.concatenate(([0], new))]
+    size = starts[np.concatenate((new - 1, [-1]))] + SHORTEST - first + 1
+    index = _ranges(first, size)
+    index[np.cumsum(size) - 1] = -1
+    text = np.where(index < 0, 0xFF, np.frombuffer(stream, np.uint8)[index]).astype(np.uint8).tobytes()
+
+    def before(at: Places) -> Places:
+        places = index[at]
+        return places[places >= 0]
+
+    return text, before
+
+
+def _identity(at: Places) -> Places:
+    return at
+
+
+def _without(data: bytes, origin: Origin, gone: bytes) -> tuple[bytes, Origin]:
+    """`data` without the bytes of `gone`."""
+    kept = data.translate(None, gone) if gone != b"\0" or b"\0" in data else data
+    if len(kept) == len(data):
+        return data, origin
+
+    @cache
+    def places() -> Places:
+        stays = np.ones(256, bool)
+        stays[list(gone)] = False
+        return np.flatnonzero(stays[np.frombuffer(data, np.uint8)])
+
+    return kept, lambda at: origin(places()[at])
+
+
+def _undone(layer: _Layer) -> Iterator[_Layer]:
+    """Everything that one more layer undone makes of it."""
+    layer.data, layer.origin = _without(layer.data, layer.origin, b"\0")
+    data = layer.data
+    in_row = _in_a_row(np.frombuffer(data.translate(_CLASSES), np.uint8))
+    if layer.web and (b"\\" in data or b"%" in data or b"&" in data):
+        yield from _unescaped(layer)
+    if layer.printable and b"=" in data and (units := _quoted_printable(data)) is not None:
+        out, origin, _ = _replaced(layer, *units)
+        layer.printable = False
+        yield layer.deeper(out, origin)
+    if in_row is None:
+        return
+    kinds = int(np.bitwise_or.reduce(in_row))
+    if kinds & _BASE64:
+        yield from _from_base64(layer, _region(in_row, _BASE64))
+    if kinds & _HEX:
+        yield from _from_hex(layer, _region(in_row, _HEX))
+        yield from _from_dump(layer)
+    if kinds & _DECIMAL:
+        yield from _from_decimal(layer, _region(in_row, _DECIMAL))
+
+
+# --- escapes ------------------------------------------------------------------------------------------------
+
+
+def _unescaped(layer: _Layer) -> Iterator[_Layer]:
+    bytes_of = np.frombuffer(layer.data + _PAD, np.uint8)
+    backslashes, percents, ampersands = (_places(bytes_of, mark) for mark in INTRODUCERS)
+    backslashes = _not_escaped(backslashes)
+    for kinds in _kinds_to_undo(layer.literal):
+        escaped = bytes_of
+        if len(backslashes) and b"\\"[0] in kinds:
+            escaped = bytes_of.copy()
+            escaped[backslashes + 1] = 0
+        units = [
+            undo(bytes_of, places if mark == b"\\"[0] or escaped is bytes_of else places[escaped[places] > 0])
+            for mark, places, undo in (
+                (b"\\"[0], backslashes, _backslashes),
+                (b"%"[0], percents, _percents),
+                (b"&"[0], ampersands, _entities),
+            )
+            if mark in kinds and len(places)
+        ]
+        yield from _with_escapes(layer, units)
+        if layer.css and len(backslashes) and kinds[:1] == b"\\":
+            if (_DIGITS[16][bytes_of[backslashes + 1]] >= 0).any():
+                layer.css = False
+                yield from _with_escapes(layer, [_css(bytes_of, backslashes), *units[1:]])
+
+
+def _places(bytes_of: NDArray[np.uint8], mark: int) -> Places:
+    return np.flatnonzero(bytes_of == mark)
+
+
+def _kinds_to_undo(literal: bytes) -> list[bytes]:
+    """All at once, which is enough for secrets without an introducer; else also with those left alone, and
+    each kind for itself."""
+    alone = [bytes([mark]) for mark in INTRODUCERS] if literal else []
+    others = [bytes(mark for mark in INTRODUCERS if mark not in left) for left in {literal} if literal]
+    return [INTRODUCERS, *(kinds for kinds in dict.fromkeys(others + alone) if kinds)]
+
+
+def _with_escapes(layer: _Layer, units: "list[_Units]") -> Iterator[_Layer]:
+    if not units:
+        return
+    at, length, code = (
+        units[0] if len(units) == 1 else (np.concatenate(column) for column in zip(*units, strict=True))
+    )
+    if len(at):
+        out, origin, created = _replaced(layer, at, length, code)
+        deeper = layer.deeper(out, origin, web=created or bool(layer.literal))
+        if not (b"=\\" in layer.data or (code == ord("=")).any()):
+            deeper.printable = False  # what there is of it was undone beside this
+        yield deeper
+
+
+def _not_escaped(backslashes: Places) -> Places:
+    """Those backslashes that begin an escape: of several in a row each second one is escaped itself."""
+    if len(backslashes) < 2:
+        return backslashes
+    behind = np.zeros(len(backslashes), bool)
+    behind[1:] = np.diff(backslashes) == 1
+    if not behind.any():
+        return backslashes
+    index = np.arange(len(backslashes))
+    before = index - np.maximum.accumulate(np.where(behind, 0, index))
+    begins: Places = backslashes[np.bitwise_and(before, 1) == 0]
+    return begins
+
+
+type _Units = tuple[Places, Places, Places]
+"""Where escapes begin, how long they are, and what character each stands for."""
+
+
+def _number(bytes_of: NDArray[np.uint8], at: Places, base: int, most: int) -> tuple[Places, Places]:
+    """The numbers written at `at`, and how many digits each has: 0 to `most`."""
+    value = np.zeros(len(at), np.int64)
+    count = np.zeros(len(at), np.int64)
+    table = _DIGITS[base]
+    last = len(bytes_of) - 1
+    for step in range(most):
+        digit = table[bytes_of[np.minimum(at + step, last)]]
+        goes_on = (digit >= 0) & (count == step)
+        if not goes_on.any():
+            break
+        value = np.where(goes_on, value * base + digit, value)
+        count += goes_on
+    return value, count
+
+
+def _backslashes(bytes_of: NDArray[np.uint8], at: Places) -> _Units:
+    following = bytes_of[at + 1]
+    value = _AFTER_BACKSLASH[following]
+    length = np.full(len(at), 2, np.int64)
+    numbers = np.flatnonzero(value < 0)
+    if len(numbers):
+        _numbers_after_backslashes(bytes_of, at, numbers, value, length)
+    length[following == 0] = 1  # cut off at the end
+    value[following == 0] = ord("\\")
+    windows = (following == 13) & (bytes_of[at + 2] == 10)
+    length[windows] = 3
+    return at, length, value
+
+
+def _numbers_after_backslashes(
+    bytes_of: NDArray[np.uint8], at: Places, numbers: Places, value: Places, length: Places
+) -> None:
+    """`\\uXXXX`, `\\u{X}`, `\\UXXXXXXXX`, `\\xXX`, `\\x{X}`, and octal; else the letter stands for itself."""
+    letters = bytes_of[at[numbers] + 1]
+    value[numbers] = letters
+    braced = bytes_of[at[numbers] + 2] == ord("{")
+    for letter, digits in (("u", 4), ("x", 2), ("U", 8)):
+        chosen = numbers[(letters == ord(letter)) & ~braced]
+        code, count = _number(bytes_of, at[chosen] + 2, 16, digits)
+        whole = count == digits
+        value[chosen[whole]], length[chosen[whole]] = code[whole], 2 + digits
+    chosen = numbers[braced & ((letters == ord("u")) | (letters == ord("x")))]
+    code, count = _number(bytes_of, at[chosen] + 3, 16, 6)
+    whole = (count > 0) & (bytes_of[np.minimum(at[chosen] + 3 + count, len(bytes_of) - 1)] == ord("}"))
+    value[chosen[whole]], length[chosen[whole]] = code[whole], 4 + count[whole]
+    chosen = numbers[(letters >= ord("0")) & (letters <= ord("7"))]
+    code, count = _number(bytes_of, at[chosen] + 1, 8, 3)
+    value[chosen], length[chosen] = code & 0xFF, 1 + count
+
+
+def _percents(bytes_of: NDArray[np.uint8], at: Places) -> _Units:
+    first = bytes_of[at + 1]
+    high, low = _DIGITS[16][first], _DIGITS[16][bytes_of[at + 2]]
+    read = (high | low) >= 0
+    wide = at[(first | 0x20) == ord("u")]
+    if not len(wide):
+        return at[read], np.full(int(read.sum()), 3, np.int64), (high << 4 | low)[read]
+    code, count = _number(bytes_of, wide + 2, 16, 4)
+    whole = count == 4
+    return (
+        np.concatenate((at[read], wide[whole])),
+        np.concatenate((np.full(int(read.sum()), 3, np.int64), np.full(int(whole.sum()), 6, np.int64))),
+        np.concatenate(((high << 4 | low)[read], code[whole])),
+    )
+
+
+def _entities(bytes_of: NDArray[np.uint8], at: Places) -> _Units:
+    code = np.zeros(len(at), np.int64)
+    length = np.zeros(len(at), np.int64)
+    numeric = bytes_of[at + 1] == ord("#")
+    in_hex = numeric & ((bytes_of[at + 2] | 0x20) == ord("x"))
+    for base, chosen, before in ((16, np.flatnonzero(in_hex), 3), (10, np.flatnonzero(numeric & ~in_hex), 2)):
+        codes, counts = _number(bytes_of, at[chosen] + before, base, 8)
+        ends = at[chosen] + before + counts
+        closed = bytes_of[np.minimum(ends, len(bytes_of) - 1)] == ord(";")
+        code[chosen] = codes
+        length[chosen] = np.where(counts > 0, before + counts + closed, 0)
+    named = np.flatnonzero(~numeric)
+    if len(named):
+        key = np.zeros(len(named), np.uint64)
+        for size in range(1, 9):
+            key |= bytes_of[at[named] + size].astype(np.uint64) << np.uint64(8 * (size - 1))
+            table = _NAMED.get(size)
+            if table is None:
+                continue
+            for index in np.flatnonzero(bytes_of[at[named] + size] == ord(";")):
+                found = table.get(int(key[index]))
+                if found is not None:
+                    code[named[index]], length[named[index]] = found, 1 + size
+    read = length > 0
+    return at[read], length[read], code[read]
+
+
+def _css(bytes_of: NDArray[np.uint8], at: Places) -> _Units:
+    """A backslash and up to six hex digits, and one blank that ends them; else the character itself."""
+    code, count = _number(bytes_of, at + 1, 16, 6)
+    blank = np.isin(
+        bytes_of[np.minimum(at + 1 + count, len(bytes_of) - 1)], np.frombuffer(b" \t\n", np.uint8)
+    )
+    length = np.where(count > 0, 1 + count + blank, 2)
+    following = bytes_of[at + 1].astype(np.int64)
+    length[following == 0] = 1
+    return at, length, np.where(count > 0, code, np.where(following == 0, ord("\\"), following))
+
+
+def _quoted_printable(data: bytes) -> _Units | None:
+    """`=XX`, and `=` at a line's end, which continues it (RFC 2045 6.7)."""
+    if not _QUOTED_PRINTABLE.search(data):
+        return None
+    bytes_of = np.frombuffer(data + _PAD, np.uint8)
+    at = _places(bytes_of, ord("="))
+    code, count = _number(bytes_of, at + 1, 16, 2)
+    following = bytes_of[at + 1]
+    length = np.where(count == 2, 3, 0)
+    length[following == 10] = 2
+    length[(following == 13) & (bytes_of[at + 2] == 10)] = 3
+    code[count < 2] = 0
+    read = length > 0
+    return at[read], length[read], code[read]
+
+
+_QUOTED_PRINTABLE: Final = re.compile(rb"=(?:[2-7][0-9A-Fa-f]|\r?\n)")
+
+
+def _replaced(layer: _Layer, at: Places, length: Places, code: Places) -> tuple[bytes, Origin, bool]:
+    """`layer` with each escape as the character that it stands for, in UTF-8, and zeros up to its end; and
+    whether characters came out with which another escape begins."""
+    out = np.frombuffer(layer.data, np.uint8).copy()
+    for step in range(1, int(length.max(initial=0))):
+        out[at[length > step] + step] = 0
+    one = (code < 0x80) | (length < 4)
+    out[at[one]] = code[one] & 0xFF
+    extra: list[tuple[Places, Places]] = []
+    if not one.all():
+        wide = np.flatnonzero(~one)
+        for index in wide:
+            start, text = int(at[index]), _utf8(int(code[index]), int(length[index]))
+            out[start : start + len(text)] = np.frombuffer(text, np.uint8)
+        extra = [(at[wide], length[wide])]
+
+    size, origin = len(layer.data), layer.origin
+
+    @cache
+    def units() -> tuple[Places, Places]:
+        first, count = np.arange(size), np.ones(size, np.int64)
+        count[at] = length
+        for starts, lengths in extra:
+            for start, many in zip(starts, lengths, strict=True):
+                first[start : start + many], count[start : start + many] = start, many
+        return first, count
+
+    def before(places: Places) -> Places:
+        first, count = units()
+        return origin(_ranges(first[places], count[places]))
+
+    return out.tobytes(), before, bool(_CREATES[code[code < 0x80]].any())
+
+
+def _utf8(code: int, room: int) -> bytes:
+    return chr(code).encode("utf-8", "surrogatepass")[:room] if code < 0x110000 else b"?"
+
+
+def _ranges(first: Places, count: Places) -> Places:
+    """All indexes of the ranges that begin at `first`, each once."""
+    if (count == 1).all():
+        return first
+    ends = np.cumsum(count)
+    inside = np.arange(int(ends[-1])) - np.repeat(ends - count, count)
+    return np.unique(np.repeat(first, count) + inside)
+
+
+# --- encodings ----------------------------------------------------------------------------------------------
+
+
+def _in_a_row(classes: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
+    """Of which classes all of the next `ENCODED` characters are, for each place; None if of none anywhere."""
+    row = np.bitwise_and(classes, np.uint8(_BASE64 | _HEX | _DECIMAL))
+    for step in (1, 2, 4, 8, 8):
+        if len(row) <= step:
+            return None
+        row = np.bitwise_and(row[:-step], row[step:])
+    return row if row.any() else None
+
+
+def _region(in_row: NDArray[np.uint8], kind: int) -> Places:
+    """The indexes of all characters in rows of that class."""
+    change = np.zeros(len(in_row) + ENCODED + 1, np.int32)
+    starts = (in_row & kind).astype(bool).nonzero()[0]
+    change[starts] += 1
+    change[starts + ENCODED] -= 1
+    return np.flatnonzero(np.cumsum(change) > 0)
+
+
+def _chosen(layer: _Layer, index: Places) -> bytes:
+    return np.frombuffer(layer.data, np.uint8)[index].tobytes()
+
+
+def _from_base64(layer: _Layer, index: Places) -> Iterator[_Layer]:
+    """At each of the four places in a group of four at which it may begin."""
+    bytes_of = np.frombuffer(layer.data + b"\0", np.uint8)
+    padded = np.flatnonzero(bytes_of[index + 1] == ord("=")) + 1
+    index = np.insert(index, np.repeat(padded, 3), -1)
+    text = np.where(index < 0, ord("A"), bytes_of[index]).astype(np.uint8).tobytes().translate(_STANDARD)
+    for skipped in range(4):
+        whole = (len(text) - skipped) // 4 * 4
+        out = binascii.a2b_base64(text[skipped : skipped + whole])
+
+        def before(at: Places, skipped: int = skipped) -> Places:
+            first = skipped + at // 3 * 4 + at % 3
+            read = index[np.unique(np.concatenate((first, first + 1)))]
+            return layer.origin(read[read >= 0])
+
+        yield layer.deeper(out, before)
+
+
+def _from_hex(layer: _Layer, index: Places) -> Iterator[_Layer]:
+    """With whatever stands between the digits: blanks, colons, `0x`."""
+    bytes_of = np.frombuffer(layer.data, np.uint8)
+    chosen = bytes_of[index]
+    digit = _DIGITS[16][chosen] >= 0
+    prefix = (chosen[1:] | 0x20 == ord("x")) & (chosen[:-1] == ord("0"))
+    digit[:-1] &= ~prefix
+    yield from _hex_pairs(layer, index[digit])
+
+
+def _hex_pairs(layer: _Layer, index: Places) -> Iterator[_Layer]:
+    """At both places in a pair at which it may begin."""
+    text = _chosen(layer, index)
+    for skipped in range(2):
+        whole = (len(text) - skipped) // 2 * 2
+        out = binascii.a2b_hex(text[skipped : skipped + whole])
+
+        def before(at: Places, skipped: int = skipped) -> Places:
+            return layer.origin(index[_ranges(skipped + 2 * at, np.full(len(at), 2))])
+
+        yield layer.deeper(out, before)
+
+
+# An address, the bytes in groups, and their text, perhaps between bars: hexdump -C, xxd, and their like.
+_DUMPED: Final = re.compile(
+    rb"(?<![0-9A-Za-z])(?:0x)?[0-9a-fA-F]{4,16}:?[ \t]{1,3}"
+    rb"((?:[0-9a-fA-F]{2,8}(?:[ \t-]{1,3}|(?=[\r\n]|$))){1,16})[ \t]*[|>]?([^\r\n|]{0,16})"
+)
+
+
+def _from_dump(layer: _Layer) -> Iterator[_Layer]:
+    """The columns of a hex dump, each in one piece."""
+    if b"\n0" not in layer.data:
+        return
+    columns: list[list[Places]] = [[], []]
+    for found in _DUMPED.finditer(layer.data):
+        for group, column in enumerate(columns, 1):
+            column.append(np.arange(found.start(group), found.end(group)))
+    if not columns[0]:
+        return
+    groups, text = (np.concatenate(column) for column in columns)
+    bytes_of = np.frombuffer(layer.data, np.uint8)
+    yield from _hex_pairs(layer, groups[_DIGITS[16][bytes_of[groups]] >= 0])
+    yield layer.deeper(_chosen(layer, text), lambda at: layer.origin(text[at]))
+
+
+def _from_decimal(layer: _Layer, index: Places) -> Iterator[_Layer]:
+    """Bytes as numbers, as Node, Java and Go print them."""
+    chosen = np.frombuffer(layer.data, np.uint8)[index]
+    digit = _DIGITS[10][chosen] >= 0
+    bounds = np.diff(np.concatenate(([False], digit, [False])).astype(np.int8))
+    starts, ends = np.flatnonzero(bounds == 1), np.flatnonzero(bounds == -1)
+    short = ends - starts <= 3
+    starts, ends = starts[short], ends[short]
+    if len(starts) < ENCODED // 2:
+        return
+    value, _ = _number(np.concatenate((chosen, np.zeros(4, np.uint8))), starts, 10, 3)
+    byte = value < 0x100
+    starts, ends, value = starts[byte], ends[byte], value[byte]
+
+    def before(at: Places) -> Places:
+        return layer.origin(index[_ranges(starts[at], ends[at] - starts[at])])
+
+    yield layer.deeper(value.astype(np.uint8).tobytes(), before)
