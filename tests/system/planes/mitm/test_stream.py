@@ -50,7 +50,7 @@ async def test_an_echo_of_the_secret_is_masked_in_every_encoding(
     seen = answer.text + str(answer.headers.raw)
     readings = [seen, unquote(seen)]
     if encoding == "base64":
-        readings.append(base64.b64decode(answer.text, validate=False).decode("latin-1"))
+        readings.append(base64.b64decode(answer.text.replace("*", "A"), validate=False).decode("latin-1"))
     assert "*" * 20 in answer.text or encoding == "base64"
     assert not any(real_keys["openai"] in reading for reading in readings)
     assert daemon.records()[-1]["scrubbed"] >= 1
