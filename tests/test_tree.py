@@ -277,6 +277,33 @@ def test_each_room_says_what_the_layers_allow() -> None:
     assert wrong == []
 
 
+PROCESSES = {
+    "In the daemon: ": ("coatcheck.daemon", "coatcheck.control.server"),
+    "In the supervisor: ": ("coatcheck.launcher.__main__", "coatcheck.durable.__main__"),
+}
+"""What a docstring begins with, and the modules that such a process begins with."""
+BOTH = "In daemon and supervisor: "
+
+
+def test_the_files_of_a_sandbox_say_which_process_runs_them() -> None:
+    """The first line says it. The imports show that it is true: no process imports what only another runs."""
+    graph = build_graph("coatcheck", cache_dir=None)
+    reached = {
+        said: set(roots).union(*(graph.find_upstream_modules(root) for root in roots))
+        for said, roots in PROCESSES.items()
+    }
+    wrong = []
+    for module in sorted(graph.modules):
+        path = ROOT / PACKAGE.parent / f"{module.replace('.', '/')}.py"
+        runs = [said for said, modules in reached.items() if module in modules]
+        if not (module.startswith(("coatcheck.durable.", "coatcheck.launcher.")) and path.is_file() and runs):
+            continue
+        doc = ast.get_docstring(ast.parse(path.read_text())) or ""
+        if not doc.startswith(runs[0] if len(runs) == 1 else BOTH):
+            wrong.append(f"{module} runs {' and '.join(runs).lower().replace(': ', '')}")
+    assert wrong == []
+
+
 def has_own_test(module: Path) -> bool:
     """Whether a test file mirrors the module, in any tier."""
     name = module.with_name(f"test_{module.name}")

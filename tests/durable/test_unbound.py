@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from coatcheck.durable.spec import DurableSpec, Saving, dumps
+from coatcheck.durable.spec import CLAIMED, READY, DurableSpec, Saving, dumps
 from coatcheck.durable.supervisor import DurableSupervisor
-from coatcheck.durable.unbound import CLAIMED, READY, Unbound
+from coatcheck.durable.unbound import Unbound
 from coatcheck.metadata.service import MetadataService
 from coatcheck.sandbox.machine import MachineError, MachineSpec
 from coatcheck.sandbox.sandbox import Ending

@@ -1,7 +1,6 @@
-"""`python -m coatcheck.durable`: the supervisor of one sandbox that may outlive its boot; its spec comes on
-standard input.
+"""In the supervisor: runs one sandbox that may outlive its boot (`python -m coatcheck.durable`).
 
-One that is unbound is told there later whose it is.
+Its spec comes on standard input. A warm machine is told there later whose it is.
 """
 
 import asyncio

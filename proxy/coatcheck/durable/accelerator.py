@@ -1,4 +1,5 @@
-"""Whether this machine's KVM is of use: measured, because /dev/kvm can open, run guests, and be useless.
+"""In the daemon: measures whether this host's KVM is usable. /dev/kvm can open and run guests, and still
+be useless.
 
 In a nested or para-virtualised cloud machine every guest instruction may be emulated there, slower than by
 QEMU's own translation, and Linux never comes up (seen: 0.5 µs an instruction). So: open it, time a loop in a

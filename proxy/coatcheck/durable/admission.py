@@ -1,4 +1,5 @@
-"""Whether a host has what a sandbox is to be promised: how far it may ever grow, and what it may have now."""
+"""In the daemon: checks whether the host can give a sandbox what it is promised: its size now, and its
+maximum."""
 
 from collections.abc import Iterable
 from pathlib import Path

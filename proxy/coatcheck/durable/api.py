@@ -1,4 +1,4 @@
-"""What the supervisor of a sandbox that can be saved answers its daemon, beside `launcher.api`."""
+"""In the supervisor: answers the daemon about a sandbox that can be saved, beside `launcher.api`."""
 
 from collections.abc import Mapping
 

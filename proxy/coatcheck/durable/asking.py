@@ -1,4 +1,4 @@
-"""The daemon's questions to one supervisor, over its `api.sock`: short ones. Streams go through `relay`."""
+"""In the daemon: asks one supervisor short questions over its `api.sock`. Streams go through `relay`."""
 
 import contextlib
 import http.client

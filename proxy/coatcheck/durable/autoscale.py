@@ -1,4 +1,5 @@
-"""When a sandbox's memory grows or shrinks by itself: a function of what was in use, and when.
+"""In daemon and supervisor: decides when a sandbox's memory grows or shrinks, from what was in use and
+when.
 
 Up at once, since a program that waits for memory is about to be killed for it; then not again for a while, so
 that one that leaks does not run through a host in a second. Down only after a long time of low use: growing

@@ -1,4 +1,4 @@
-"""What this machine can make a sandbox of: looked for, measured, and said in one line."""
+"""In the daemon: finds and measures what this host can run sandboxes in, and reports it in one line."""
 
 import asyncio
 import os

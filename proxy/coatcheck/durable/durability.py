@@ -1,4 +1,5 @@
-"""A sandbox beyond one life: what was asked for, which lives it has had, what the next one begins from."""
+"""In the daemon: defines what of a sandbox outlives one life: what was asked for, its lives, and where the
+next begins."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How far a sandbox may grow and shrink while it runs."""
+"""In daemon and supervisor: defines how far a sandbox may grow and shrink while it runs."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,4 +1,5 @@
-"""One sandbox's size while it runs: asked for from outside, from inside, by the autoscaler; done in steps.
+"""In the supervisor: resizes one running sandbox in steps, as a caller, a program inside or the autoscaler
+asks.
 
 Growing: the daemon admits it, the balloon lets go, and what the balloon let go its commands may use.
 Shrinking: the balloon takes what is free, and only what it has is taken from the commands and from the

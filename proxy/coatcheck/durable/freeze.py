@@ -1,4 +1,5 @@
-"""A guest that stands still so that it can be saved, and goes on: as it was, or as somebody else (I10)."""
+"""In the supervisor: freezes a guest so that it can be saved, and thaws it: as it was, or with a new
+identity (I10)."""
 
 import secrets
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""A sandbox's incarnations: how each begins, from a boot or from what was saved of a sandbox.
+"""In the daemon: begins each life of a sandbox, from a boot or from what was saved of a sandbox.
 
 Each has sessions of its own, of a new generation (I10), within what its caller's grants and this machine give
 now. What fails takes back what was done before it. Handlers of the control API and the reconcile loop both

@@ -1,4 +1,5 @@
-"""What a lifecycle stands for: when a sandbox ends or sleeps, how long it may run, whether it comes back.
+"""In the daemon: defines what a lifecycle means: when a sandbox ends or sleeps, how long it may run,
+whether it recovers.
 
 Each is a set of defaults of one launcher. What is said beside it holds, unless the two contradict each other.
 """

@@ -1,4 +1,5 @@
-"""From a spec to the machine that it asks for. Imports little: a guest boots while the rest is loaded."""
+"""In the supervisor: builds the machine that a spec describes. Imports little: a guest boots while the
+rest is loaded."""
 
 from coatcheck.durable.microvm import DurableMicroVM
 from coatcheck.durable.spec import DurableSpec

@@ -1,4 +1,4 @@
-"""`/v1/scale` of the metadata service: another size for the sandbox, asked for by a program in it."""
+"""In the supervisor: serves `/v1/scale` of the metadata service: a program inside asks for another size."""
 
 import json
 import time

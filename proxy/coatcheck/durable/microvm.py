@@ -1,4 +1,5 @@
-"""A microVM beyond one QEMU: saved, asleep, gone on with where it stood, of another size."""
+"""In the supervisor: runs a microVM across several QEMU processes: it is saved, put to sleep, resumed and
+resized."""
 
 import asyncio
 import os

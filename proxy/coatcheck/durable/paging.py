@@ -1,4 +1,5 @@
-"""Another process's memory, handed back to the host while that process stands still (process_madvise(2))."""
+"""In the supervisor: hands another process's memory back to the host while that process is stopped
+(process_madvise(2))."""
 
 import contextlib
 import ctypes

@@ -1,4 +1,5 @@
-"""The warm pool: machines that have booted before anybody asked for a sandbox of their shape.
+"""In the daemon: keeps the warm pool: machines that have booted before a sandbox of their shape is asked
+for.
 
 A thread of its own fills it, one machine at a time, and only while no sandbox is starting. A machine is
 handed out once. It is replaced when it is too old, dead, or of another shape than the settings want now.

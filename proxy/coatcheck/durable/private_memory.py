@@ -1,5 +1,6 @@
-"""A guest's memory where QEMU maps a template privately: the template, and the pages that the guest wrote to,
-which are in no file. They are told apart by /proc/<pid>/pagemap, and read while the guest stands still."""
+"""In the supervisor: reads a guest's memory where QEMU maps a template privately: the template, and the
+pages that the guest wrote to, which are in no file. They are told apart by /proc/<pid>/pagemap, and read
+while the guest stands still."""
 
 import array
 import os

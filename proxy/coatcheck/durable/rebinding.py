@@ -1,5 +1,5 @@
-"""A machine that was there before this life becomes a sandbox of its own (I10): restored, forked, or claimed
-from the warm pool."""
+"""In the supervisor: gives a machine from an earlier life its own identity (I10): restored, forked, or
+claimed from the warm pool."""
 
 import asyncio
 import shutil

@@ -1,4 +1,4 @@
-"""The reconcile loop: looks at every sandbox once a second, and does what is due.
+"""In the daemon: looks at every sandbox once a second, and does what is due.
 
 A sandbox whose supervisor is gone is swept up. One that died is recovered, where that was asked for: in its
 maker's name, with no more than that caller's grants allow now; a few times, and then it is given up. One that

@@ -1,4 +1,4 @@
-"""Whether a sandbox that died is brought back by itself: a few times, and not for ever."""
+"""In the daemon: decides whether a sandbox that died is restored automatically: a few times, then no more."""
 
 from collections.abc import Sequence
 from enum import StrEnum

@@ -1,4 +1,5 @@
-"""A sandbox's own directory on the host: what it is, and whether anybody still cares for it.
+"""In the daemon: keeps a sandbox's directory on the host: what the sandbox is, and whether its supervisor
+is alive.
 
 Its supervisor holds a lock for as long as it lives. The daemon takes it first and hands it down, so that
 there is no moment in which a directory that is in use looks like one that was left behind.

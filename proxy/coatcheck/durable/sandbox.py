@@ -1,4 +1,5 @@
-"""A sandbox as its daemon and its callers see it: what was asked for, what was admitted, how it is now."""
+"""In the daemon: defines a sandbox as its daemon and callers see it: what was asked for, what was
+admitted, its state."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields

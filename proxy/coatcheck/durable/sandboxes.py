@@ -1,4 +1,4 @@
-"""The daemon's sandboxes: one entry each, from its admission to what is left when its supervisor is gone.
+"""In the daemon: keeps one entry for each sandbox, from its admission until its supervisor is gone.
 
 Thread-safe. Calls are short, but `choose` may measure for seconds, and `kill` may wait. A supervisor gets all
 that it needs in its spec; afterwards it speaks to the daemon through the control API.

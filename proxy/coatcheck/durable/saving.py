@@ -1,4 +1,4 @@
-"""A running sandbox saved: it stands still for a moment, is copied, and goes on undisturbed."""
+"""In the supervisor: saves a running sandbox: it is frozen for a moment, copied, and continues."""
 
 import asyncio
 import logging

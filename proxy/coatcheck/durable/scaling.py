@@ -1,4 +1,5 @@
-"""Whether a size that somebody asks for may be had: by its range, its maker's word, what is in use."""
+"""In daemon and supervisor: decides whether a requested size is allowed: by its range, its maker's
+settings and what is in use."""
 
 from coatcheck.durable.elastic import (
     Elastic,

@@ -1,4 +1,5 @@
-"""The size of a microVM while it runs: a balloon holds its memory, a control group or affinity its CPUs.
+"""In the supervisor: sets the size of a running microVM: a balloon holds its memory, a control group or
+affinity its CPUs.
 
 A `microvm` machine has no hotplug, so it is built with its ceiling. The balloon is the guest's kernel's own
 doing, and whoever is root in there may let the air out: what holds against him is the control group, where

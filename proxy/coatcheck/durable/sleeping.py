@@ -1,4 +1,4 @@
-"""A sandbox that sleeps: saved to disk, no machine, no memory; and what wakes it.
+"""In the supervisor: puts a sandbox to sleep, saved to disk without a machine or memory, and wakes it.
 
 As long as its supervisor stays it wakes as it was, with its connections: an answer that arrives waits in the
 kernel, bounded by the stream's window, and wakes it. Then the supervisor goes too, and another one wakes it.

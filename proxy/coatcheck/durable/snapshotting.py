@@ -1,4 +1,5 @@
-"""Saving a sandbox from outside it: whether policy lets it be saved, and what a new snapshot replaces."""
+"""In the daemon: saves a sandbox on request: whether policy allows it, and which snapshot the new one
+replaces."""
 
 import asyncio
 from collections.abc import Collection, Iterable

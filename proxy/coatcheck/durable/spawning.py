@@ -1,4 +1,4 @@
-"""A supervisor as a process of its own: what it is told, and what it does not inherit."""
+"""In the daemon: starts a supervisor as a process: what it is told, and what it does not inherit."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""What the supervisor of a sandbox is told that may outlive its boot."""
+"""In daemon and supervisor: defines what the supervisor of a sandbox that may outlive its boot is told."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -9,6 +9,11 @@ from pydantic import TypeAdapter
 
 from coatcheck.durable.elastic import Elastic
 from coatcheck.launcher.spec import SupervisorSpec, dump, load
+
+READY: Final = b"ready\n"
+CLAIMED: Final = b"claimed\n"
+"""What the supervisor of a warm machine tells its daemon: it may be claimed; it is claimed, and its commands
+may run."""
 
 
 class IdleAction(StrEnum):

@@ -1,4 +1,5 @@
-"""One sandbox's life begins: its directory, its record, its supervisor; or nothing of it is left."""
+"""In the daemon: starts one life of a sandbox: directory, record, supervisor. A failure leaves nothing of
+it."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The states of a sandbox, and the one table that says how it gets from one to another.
+"""In the daemon: defines the states of a sandbox, and the one table of changes between them.
 
 `Sandboxes` keeps one `Entry` for each sandbox. Its state changes in `Entry.move` only, which looks the change
 up here: what is not in the table is a mistake of ours, is logged, and does not happen. The diagram in

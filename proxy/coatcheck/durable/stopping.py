@@ -1,4 +1,5 @@
-"""A daemon that stops in order puts to sleep what is to outlive it; the next one wakes it (`reconcile`).
+"""In the daemon: puts to sleep what is to outlive a daemon that stops in order. The next one wakes it
+(`reconcile`).
 
 What cannot be put to sleep in time ends, and says why; what recovers does so from its newest snapshot.
 """

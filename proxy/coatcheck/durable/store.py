@@ -1,4 +1,5 @@
-"""What of a sandbox outlives its supervisor and its daemon: its record, its snapshots, its sleep.
+"""In the daemon: keeps what of a sandbox outlives its supervisor and its daemon: record, snapshots, sleep
+image.
 
 In the state directory, one place a sandbox, 0700. A record says what must be known to bring it back; no
 handle and no secret is in it. Thread-safe; reading a snapshot's manifest blocks for a moment.

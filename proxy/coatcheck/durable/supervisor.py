@@ -1,4 +1,5 @@
-"""The life of one sandbox beyond its boot: saved, forked, asleep, woken, resized.
+"""In the supervisor: runs one sandbox beyond its boot: it is saved, forked, put to sleep, woken and
+resized.
 
 One that is restored, or comes from the warm pool, runs nothing before it is somebody of its own. One that
 sleeps may be left to itself: what was saved of it is all that stays.

@@ -1,4 +1,5 @@
-"""A machine that has booted and is nobody's yet: no session, no handle, no way out; it stands still.
+"""In the supervisor: holds a machine that has booted and belongs to nobody: no session, no handle, no
+egress. It is frozen.
 
 It waits for one line of its daemon, on the socket that is our standard input: the spec of whoever claims it.
 An end of file there is the daemon's end, or its word that nobody will: nothing of it is left then. Nobody
@@ -14,16 +15,13 @@ from typing import Any, Final
 
 from coatcheck.durable.freeze import freeze
 from coatcheck.durable.microvm import DurableMicroVM
-from coatcheck.durable.spec import DurableSpec, loads
+from coatcheck.durable.spec import CLAIMED, READY, DurableSpec, loads
 from coatcheck.launcher.agent import AgentError
 from coatcheck.launcher.channel import Channel, ChannelBroken, Stream, StreamReset
 from coatcheck.launcher.preparing import configure, hello
 from coatcheck.launcher.trust import digest, for_browsers, provide
 from coatcheck.sandbox.machine import Machine, MachineError
 
-READY: Final = b"ready\n"
-CLAIMED: Final = b"claimed\n"
-"""What the daemon hears: it may be claimed; it is somebody's, and its commands may run."""
 PREPARE_SECONDS: Final = 30.0
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,5 @@
-"""One machine of the warm pool as the daemon sees it: its supervisor, and the socket by which it is claimed.
+"""In the daemon: handles one machine of the warm pool: its supervisor, and the socket by which it is
+claimed.
 
 That socket is the supervisor's standard input, and only the daemon has the other end. When it closes, because
 the daemon is gone or wants the machine no longer, the supervisor ends and removes all of it.
@@ -27,8 +28,7 @@ from coatcheck.durable.spawning import (
     is_gone,
     spawn,
 )
-from coatcheck.durable.spec import DurableSpec, dumps
-from coatcheck.durable.unbound import CLAIMED, READY
+from coatcheck.durable.spec import CLAIMED, READY, DurableSpec, dumps
 from coatcheck.launcher.spec import Identity, SupervisorSpec
 from coatcheck.platform.private_files import open_private_directory
 from coatcheck.sandbox.limits import Limits, ceilings

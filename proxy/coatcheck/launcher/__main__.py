@@ -1,4 +1,4 @@
-"""`python -m coatcheck.launcher`: the supervisor of one sandbox; its spec comes on standard input."""
+"""In the supervisor: runs one sandbox (`python -m coatcheck.launcher`). Its spec comes on standard input."""
 
 import asyncio
 import sys

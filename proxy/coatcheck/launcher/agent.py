@@ -1,4 +1,4 @@
-"""What the guest's agent is told to do, and whether it did."""
+"""In the supervisor: gives the guest's agent its commands, and checks that it followed them."""
 
 import asyncio
 from collections.abc import Mapping

@@ -1,4 +1,5 @@
-"""What a supervisor serves to its daemon on `api.sock`, and through it to callers authorised there."""
+"""In the supervisor: serves the daemon on `api.sock`, and through it the callers that the daemon
+authorised."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager

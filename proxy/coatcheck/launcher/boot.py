@@ -1,4 +1,4 @@
-"""How a machine becomes a sandbox that can be used."""
+"""In the supervisor: boots a machine until a sandbox can be used."""
 
 import asyncio
 import socket

@@ -1,4 +1,5 @@
-"""The host's end of a guest's channel, in asyncio: streams with flow control in both directions.
+"""In the supervisor: is the host's end of a guest's channel, in asyncio: streams with flow control in both
+directions.
 
 Nothing here waits for one stream at another's cost: received bytes go to their stream's queue, bounded by the
 credit that we gave; sent bytes take turns, one frame a turn.

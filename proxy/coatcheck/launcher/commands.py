@@ -1,4 +1,4 @@
-"""One command in a sandbox, over a WebSocket: its input, its output, its signals, its end.
+"""In the supervisor: carries one command in a sandbox over a WebSocket: input, output, signals, end.
 
 The client's first message says what to run (`Command`, JSON). Then its binary messages are standard input,
 and its texts `{"signal": N}`, `{"resize": [rows, columns]}` or `{"stdin": "end"}`. Ours: binary, one byte

@@ -1,4 +1,5 @@
-"""The end of what a guest's kernel printed: the first look when it does not come up. Chosen by the guest."""
+"""In the supervisor: keeps the end of what a guest's kernel printed, to show why a boot failed. The guest
+controls it."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Under which numbers QEMU knows what was opened for it, and the hardware that is made of it."""
+"""In the supervisor: numbers the descriptors that QEMU gets, and the hardware that is made of them."""
 
 import socket
 from collections.abc import Sequence

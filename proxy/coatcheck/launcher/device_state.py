@@ -1,5 +1,5 @@
-"""What QEMU knows of its devices, out of one process and into another of the same build, through its control
-socket. Nothing of the guest's memory is in it: that is a file of ours, or a private map of one.
+"""In the supervisor: moves the state of QEMU's devices out of one process and into another of the same build,
+through its control socket. The guest's memory is not part of it: that is a file of ours, or a private map.
 
 The commands are those that Xen's tools use; `migrate` would take memory along that is mapped privately, and
 refuse to be asked twice.

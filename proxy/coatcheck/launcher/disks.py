@@ -1,4 +1,5 @@
-"""What a microVM keeps its bytes in: memory, a disk that is thrown away, named disks that stay.
+"""In the supervisor: makes what a microVM stores bytes in: memory, a temporary disk, named disks that
+persist.
 
 All are files, opened here; nothing is mounted.
 """

@@ -1,4 +1,5 @@
-"""The only ways out of a sandbox: streams that its guest opens, each led to a socket of its own session.
+"""In the supervisor: carries the only egress of a sandbox: streams of its guest, each to a socket of its
+own session.
 
 Which session is decided here, from the identity that the guest's kernel told and that we ourselves named; an
 address or a name that the guest sent is carried as evidence and never dialled.

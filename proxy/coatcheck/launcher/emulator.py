@@ -1,4 +1,5 @@
-"""One QEMU: a process in its jail with its control socket and its console, from its start to its end."""
+"""In the supervisor: runs one QEMU from start to end: a process in its jail, with its control socket and
+console."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Files in and out of a sandbox, streamed: of any size, and never whole in memory."""
+"""In the supervisor: streams files in and out of a sandbox: of any size, never whole in memory."""
 
 import asyncio
 from typing import Final

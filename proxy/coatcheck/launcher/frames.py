@@ -1,4 +1,5 @@
-"""The guest protocol's frames and fields: bytes to values and back, one at a time, without state.
+"""In the supervisor: reads and writes the guest protocol's frames and fields, one at a time, without
+state.
 
 docs/guest-protocol.md says what each means. What comes from a guest is hostile until `mux` has judged it.
 """

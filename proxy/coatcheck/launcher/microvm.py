@@ -1,4 +1,5 @@
-"""A sandbox as a virtual machine without a network device: QEMU's `microvm`, in a jail.
+"""In the supervisor: runs a sandbox as a virtual machine without a network device: QEMU's `microvm`, in a
+jail.
 
 What the guest has beside its CPUs and memory: one port (its channel), a console that it can only write to,
 disks, and a source of chance. Everything that QEMU opens was opened here and is passed on as a descriptor.

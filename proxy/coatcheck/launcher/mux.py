@@ -1,4 +1,4 @@
-"""Many streams in one channel: the state of both sides' streams, without I/O. Bytes in, events out.
+"""In the supervisor: keeps the state of all streams in one channel, without I/O: bytes in, events out.
 
 Symmetric: the host's side judges a guest, and the guest's side lets a test be one. Every rule that the peer
 breaks is a `Violation`; after it the channel is over, so no state needs mending.

@@ -1,4 +1,5 @@
-"""What is done to a machine: one thing at a time; whoever asked may go away, and nothing stays half done."""
+"""In the supervisor: does one thing at a time to a machine, to its end, even if the caller that asked has
+left."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -1,4 +1,5 @@
-"""What waits to be sent to a guest: frames of all streams, one a turn, held back while it stands still."""
+"""In the supervisor: queues what is sent to a guest: frames of all streams, one a turn, held back while it
+is frozen."""
 
 import asyncio
 import contextlib

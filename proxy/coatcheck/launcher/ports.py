@@ -1,4 +1,5 @@
-"""Ports of a sandbox, reached from outside: as bytes in a WebSocket, or by HTTP and WebSocket requests.
+"""In the supervisor: reaches ports of a sandbox from outside: bytes in a WebSocket, or HTTP and WebSocket
+requests.
 
 As bytes: binary messages both ways; a text one says that nothing more follows.
 

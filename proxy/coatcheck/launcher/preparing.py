@@ -1,4 +1,4 @@
-"""A guest that has just booted, made ready: its name, its limits, its disks."""
+"""In the supervisor: prepares a guest that has just booted: its name, its limits, its disks."""
 
 import logging
 from collections.abc import Mapping

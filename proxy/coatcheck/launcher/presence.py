@@ -1,4 +1,4 @@
-"""Who is connected to a sandbox: one that nobody has been connected to for a while is idle."""
+"""In the supervisor: counts who is connected to a sandbox. One without connections for a while is idle."""
 
 import asyncio
 import contextlib

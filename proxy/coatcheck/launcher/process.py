@@ -1,4 +1,4 @@
-"""A supervisor as a process: what it closes at its start, and how long it lives."""
+"""In the supervisor: is the supervisor as a process: what it closes at its start, and how long it lives."""
 
 import asyncio
 import contextlib

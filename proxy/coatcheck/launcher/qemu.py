@@ -1,4 +1,5 @@
-"""QEMU's command line, as a pure function of what a machine is. Files and sockets come as open descriptors.
+"""In the supervisor: writes QEMU's command line, a pure function of what a machine is. Files and sockets
+come as descriptors.
 
 Nothing in it is named by a path of the host: QEMU runs as another user, in a view of its own (`jail`), and
 what it may touch was opened before. No network device is on it, and none can be added: the control socket is

@@ -1,4 +1,5 @@
-"""QEMU's control socket: QEMU's own client library, with a bound on every wait.
+"""In daemon and supervisor: drives QEMU's control socket with QEMU's own client library, with a bound on
+every wait.
 
 QEMU is not trusted here: a guest may have broken out into it. Lines are bounded, answers are matched by id.
 """

@@ -1,4 +1,4 @@
-"""What a daemon is told of one sandbox, and the lease that lives by its answers."""
+"""In the supervisor: reports one sandbox to its daemon, and keeps the lease that the answers renew."""
 
 import asyncio
 import logging

@@ -1,4 +1,5 @@
-"""What a supervisor is told, as JSON on its standard input: it holds handles, so no file has it."""
+"""In daemon and supervisor: defines what a supervisor is told, as JSON on its standard input. It holds
+handles, so it is in no file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,5 @@
-"""One stream of a guest's channel, as its user sees it: bytes and notes in order, under flow control."""
+"""In the supervisor: is one stream of a guest's channel as its user sees it: bytes and notes in order,
+with flow control."""
 
 import asyncio
 from collections import deque

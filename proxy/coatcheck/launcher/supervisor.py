@@ -1,4 +1,5 @@
-"""The life of one sandbox: started, given its trust, kept alive by its lease, and ended with nothing left.
+"""In the supervisor: runs one sandbox: starts it, gives it its trust, keeps its lease, and ends it with
+nothing left.
 
 Whatever happens first ends it: a caller's word, its time, its sessions, its machine, its daemon. The sessions
 are over before anything is torn down.

@@ -1,4 +1,4 @@
-"""Several things at once, and blocking ones, without leaving one of them behind."""
+"""In the supervisor: runs several things at once, blocking ones too, and leaves none of them behind."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -1,4 +1,5 @@
-"""How fast this CPU's time stamp counter runs: a guest without KVM sees the host's, and must be told.
+"""In the supervisor: measures how fast this CPU's time stamp counter runs: a guest without KVM must be
+told.
 
 Left alone it measures the counter against an emulated timer, fails on a host that has other work, and then
 stands still for ever.

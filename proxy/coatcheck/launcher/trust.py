@@ -1,4 +1,4 @@
-"""What a guest must trust, put where its clients look for it."""
+"""In the supervisor: puts what a guest must trust where its clients look for it."""
 
 import asyncio
 import hashlib

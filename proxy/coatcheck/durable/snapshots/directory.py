@@ -1,4 +1,5 @@
-"""One snapshot as a directory: written beside its place, and there at once when all of it is on the disk.
+"""In daemon and supervisor: keeps one snapshot as a directory: written beside its place, and visible once
+all of it is on disk.
 
 Blocking; call it in threads. A crash leaves an `.unfinished-…`, which `store.Store.sweep` removes.
 """

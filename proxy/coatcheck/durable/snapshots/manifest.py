@@ -1,4 +1,5 @@
-"""What a snapshot says of itself, signed: who altered it, or only one of its files, is found out.
+"""In daemon and supervisor: signs what a snapshot is, so that a change of it or of one of its files is
+detected.
 
 The key stays with the state directory. Whoever can write there is trusted with more than this; it is against
 what was copied, cut, mixed up, or came from elsewhere.

@@ -1,4 +1,5 @@
-"""Copies of large files that are mostly holes, and digests by which an altered or shortened one is found.
+"""In daemon and supervisor: copies large sparse files, and computes digests that show changed or truncated
+ones.
 
 A digest covers what is not zero, by its place: it says nothing of where a filesystem has holes, so a copy by
 whatever program has the digests of the original. Blocking, in threads of its own; no event loop.

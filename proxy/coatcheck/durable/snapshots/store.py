@@ -1,4 +1,5 @@
-"""All snapshots of one sandbox: how many there may be, what they are called, what a crash left of one.
+"""In daemon and supervisor: keeps all snapshots of one sandbox: how many, their names, and what a crash
+left of one.
 
 Blocking. None is ever removed to make room for another unless whoever wants another one says which goes.
 """

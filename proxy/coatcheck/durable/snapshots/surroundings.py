@@ -1,4 +1,4 @@
-"""What there is around a machine, and whether a saved one can go on in it."""
+"""In the supervisor: describes a machine's host, and decides whether a saved machine can continue on it."""
 
 import contextlib
 import hashlib
