@@ -8,11 +8,15 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.sdk._logs import ReadableLogRecord
+from opentelemetry.sdk.trace import ReadableSpan
 
 
 @dataclass
@@ -45,6 +49,18 @@ class Collector:
         """Of the first span that came."""
         first = ExportTraceServiceRequest.FromString(self.bodies("/v1/traces")[0]).resource_spans[0]
         return plain(first.resource.attributes)
+
+
+def span_sent(made: ReadableSpan) -> Span:
+    """As the exporter encodes it."""
+    sent: Span = encode_spans([made]).resource_spans[0].scope_spans[0].spans[0]
+    return sent
+
+
+def record_sent(made: ReadableLogRecord) -> LogRecord:
+    """As the exporter encodes it."""
+    sent: LogRecord = encode_logs([made]).resource_logs[0].scope_logs[0].log_records[0]
+    return sent
 
 
 def plain(attributes: Any) -> dict[str, Any]:

@@ -25,9 +25,10 @@ from coatcheck.telemetry.events import (
 )
 from coatcheck.telemetry.log import line, log_event
 from coatcheck.telemetry.metrics.metrics import Metrics
-from coatcheck.telemetry.otel.otlp import log_record
+from coatcheck.telemetry.otel.otlp import Maker
 from coatcheck.telemetry.recent import Recent
 from coatcheck.telemetry.usage import UsageLedger
+from tests.telemetry.collector import record_sent
 from tests.telemetry.samples import (
     ALARM,
     ALL_EVENTS,
@@ -126,7 +127,11 @@ def outputs(event: Event) -> dict[str, Any]:
     ]
     for page in pages:
         page.pop("id")
-    sent = str(log_record(event)) if TABLE[type(event)].otlp_level(event) is not None else "nothing"
+    sent = (
+        str(record_sent(Maker({}).log_record(event)))
+        if TABLE[type(event)].otlp_level(event) is not None
+        else "nothing"
+    )
     return {
         "audit": f"{kind} {fields}",
         "ocsf": _without_version(ocsf.event(said)),

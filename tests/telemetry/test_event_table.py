@@ -17,7 +17,7 @@ from coatcheck.telemetry.events import Event
 from coatcheck.telemetry.metrics.metrics import Metrics
 from coatcheck.telemetry.otel.http import Collector as ToCollector
 from coatcheck.telemetry.otel.otel import OpenTelemetry
-from coatcheck.telemetry.otel.otlp import Encoder
+from coatcheck.telemetry.otel.otlp import Maker
 from coatcheck.telemetry.sinks import Telemetry
 from coatcheck.telemetry.usage import UsageLedger
 from coatcheck.telemetry.webhook import Webhook
@@ -102,7 +102,7 @@ def test_one_row_is_enough_for_an_event_to_reach_every_sink(
     secret.chmod(0o600)
     webhook = Webhook(collector.url, secret)
     webhook.start()
-    otel = OpenTelemetry(ToCollector(collector.url, None, None), Encoder({}), ("traces", "logs"))
+    otel = OpenTelemetry(ToCollector(collector.url, None, None), Maker({}), ("traces", "logs"))
     path, metrics = tmp_path / "audit" / "audit.jsonl", Metrics()
     telemetry = Telemetry(AuditLog(path), metrics, UsageLedger(), otel=otel, webhook=webhook)
     with caplog.at_level(logging.INFO, "coatcheck"):

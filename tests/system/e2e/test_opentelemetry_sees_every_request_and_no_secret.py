@@ -55,7 +55,7 @@ async def test_a_collector_hears_everything_and_learns_nothing(
     assert spans.keys() == decisions.keys() and len(spans) == 4
     for request_id, span in spans.items():
         found, record = plain(span.attributes), decisions[request_id]
-        assert span.trace_id == trace_id(request_id) and span.parent_span_id == b""
+        assert int.from_bytes(span.trace_id) == trace_id(request_id) and span.parent_span_id == b""
         assert span.trace_id.hex() not in TRACEPARENT and span.trace_state == "" and not span.links
         assert found["coatcheck.verdict"] == record["outcome"]
         assert found.get("coatcheck.reason") == record["reason"]

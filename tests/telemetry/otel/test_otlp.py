@@ -4,25 +4,27 @@ import logging
 from dataclasses import replace
 
 import pytest
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
-    ExportLogsPartialSuccess,
-    ExportLogsServiceResponse,
-)
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTracePartialSuccess,
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
-from opentelemetry.proto.logs.v1.logs_pb2 import SeverityNumber
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, SeverityNumber
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from coatcheck.decision.denial import Reason
 from coatcheck.telemetry.events import Event, Outcome, PolicyEvent
 from coatcheck.telemetry.log import LogLine
-from coatcheck.telemetry.otel.otlp import TEXT, Encoder, log_record, rejected, span, trace_id
+from coatcheck.telemetry.otel.otlp import TEXT, Maker, trace_id
 from coatcheck.telemetry.otel.requests import Request
-from tests.telemetry.collector import plain
+from tests.telemetry.collector import plain, record_sent, span_sent
 from tests.telemetry.samples import ALARM, ALL_EVENTS, APPROVAL, COMPLETION, DECISION, DENIED
+
+MAKER = Maker({"service.name": "coatcheck"})
+
+
+def span(request: Request) -> Span:
+    return span_sent(MAKER.span(request))
+
+
+def log_record(told: Event | LogLine) -> LogRecord:
+    return record_sent(MAKER.log_record(told))
 
 
 def test_a_request_is_a_client_span_from_its_head_to_its_last_byte() -> None:
@@ -94,18 +96,10 @@ def test_a_request_whose_end_is_unknown_says_so() -> None:
     assert plain(span(Request(DECISION)).attributes)["coatcheck.unfinished"] is True
 
 
-def test_values_that_come_back_stay_each_others() -> None:
-    """What is made once for many spans is not changed by one of them."""
-    first = span(Request(DECISION, COMPLETION))
-    next(each for each in first.attributes if each.key == "coatcheck.tenant").value.string_value = "changed"
-    second = plain(span(Request(replace(DECISION, rule="other"), COMPLETION)).attributes)
-    assert (second["coatcheck.tenant"], second["coatcheck.rule"]) == ("acme", "other")
-
-
 def test_a_trace_is_found_by_the_request_id_alone() -> None:
     """Which refusals and the audit log show. Another request has another trace."""
     made, other = span(Request(DECISION)), span(Request(replace(DECISION, request_id="x")))
-    assert made.trace_id == trace_id(DECISION.request_id) and len(made.trace_id) == 16
+    assert int.from_bytes(made.trace_id) == trace_id(DECISION.request_id) and len(made.trace_id) == 16
     assert len(made.span_id) == 8 and made.parent_span_id == b""
     assert other.trace_id != made.trace_id and other.span_id != made.span_id
 
@@ -141,7 +135,7 @@ def test_every_text_is_bounded_and_utf_8() -> None:
     found = plain(made.attributes)
     assert found["url.path"].startswith("/\\udce4p") and len(found["coatcheck.credentials"]) == 16
     assert all(len(each) < TEXT + 100 for each in found.values() if isinstance(each, str))
-    assert len(Encoder({}).traces([made])) < 8 * TEXT
+    assert made.ByteSize() < 8 * TEXT
 
 
 @pytest.mark.parametrize("event", ALL_EVENTS[3:], ids=lambda event: type(event).__name__)
@@ -162,7 +156,7 @@ def test_what_somebody_is_woken_for_stands_out() -> None:
     assert plain(alarm.attributes)["coatcheck.reason"] == "handle_stolen"
     bad = log_record(PolicyEvent(1.0, "p", "", loaded=False, detail="line 3"))
     assert (bad.severity_number, bad.severity_text) == (SeverityNumber.SEVERITY_NUMBER_ERROR, "ERROR")
-    assert log_record(APPROVAL).trace_id == trace_id(APPROVAL.request_id)
+    assert int.from_bytes(log_record(APPROVAL).trace_id) == trace_id(APPROVAL.request_id)
 
 
 def test_a_line_of_the_log_keeps_its_level_and_its_exception() -> None:
@@ -178,21 +172,40 @@ def test_a_line_of_the_log_keeps_its_level_and_its_exception() -> None:
 
 def test_a_batch_says_once_where_it_comes_from() -> None:
     """The resource, the scope and the schema of the attributes."""
-    body = Encoder({"service.name": "coatcheck"}).traces([span(Request(DENIED)), span(Request(DECISION))])
-    (whole,) = ExportTraceServiceRequest.FromString(body).resource_spans
+    (whole,) = encode_spans([MAKER.span(Request(each)) for each in (DENIED, DECISION)]).resource_spans
     assert plain(whole.resource.attributes) == {"service.name": "coatcheck"}
     (scope,) = whole.scope_spans
     assert scope.scope.name == "coatcheck" and len(scope.spans) == 2
 
 
-def test_what_a_collector_rejects_is_read_and_nonsense_is_nothing() -> None:
-    """The answer is foreign bytes."""
-    traces = ExportTraceServiceResponse(partial_success=ExportTracePartialSuccess(rejected_spans=3))
-    logs = ExportLogsServiceResponse(partial_success=ExportLogsPartialSuccess(rejected_log_records=4))
-    assert rejected("traces", traces.SerializeToString()) == 3
-    assert rejected("logs", logs.SerializeToString()) == 4
-    for nonsense in (b"", b"<html>", b"\xff" * 1000, b"\x0a\xff\xff\xff\xff\x0f"):
-        assert rejected("traces", nonsense) == 0
+@pytest.mark.parametrize(
+    ("host", "path", "told"),
+    [
+        ("api.openai.com", "/v1/chat/completions", ("openai", "chat", None)),
+        ("api.openai.com", "/v1/embeddings", ("openai", "embeddings", None)),
+        ("api.anthropic.com", "/v1/messages?beta=true", ("anthropic", "chat", None)),
+        (
+            "generativelanguage.googleapis.com",
+            "/v1beta/models/gemini-2.5-pro:streamGenerateContent?alt=sse",
+            ("gcp.gemini", "generate_content", "gemini-2.5-pro"),
+        ),
+        (
+            "bedrock-runtime.eu-west-1.amazonaws.com",
+            "/model/anthropic.claude-v2%3A1/converse",
+            ("aws.bedrock", "chat", "anthropic.claude-v2%3A1"),
+        ),
+        ("api.openai.com", "/v1/models", None),
+        ("api.example.com", "/v1/chat/completions", None),
+        ("api.openai.com.example.com", "/v1/chat/completions", None),
+    ],
+)
+def test_a_call_to_a_model_has_the_genai_conventions_names(
+    host: str, path: str, told: tuple[str, str, str | None] | None
+) -> None:
+    """As far as host and path tell: no body is read for it."""
+    found = plain(span(Request(replace(DECISION, destination=f"https://{host}", path=path))).attributes)
+    names = ("gen_ai.provider.name", "gen_ai.operation.name", "gen_ai.request.model")
+    assert tuple(map(found.get, names)) == (told or (None, None, None))
 
 
 def test_no_outcome_is_forgotten() -> None:

@@ -1,21 +1,40 @@
-"""One batch of OTLP to a collector, over HTTP."""
+"""Batches to a collector, by OpenTelemetry's OTLP/HTTP exporter over our own bounded session."""
 
+import logging
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from coatcheck.platform.http_client import Deadline, HttpClient, HttpFailure, tls_context
+import requests
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from opentelemetry.sdk._logs import ReadableLogRecord
+from opentelemetry.sdk.trace import ReadableSpan
+
+from coatcheck.platform.http_client import (
+    Answer,
+    BoundedSession,
+    Deadline,
+    Failure,
+    HttpClient,
+    HttpFailure,
+    tls_context,
+)
 from coatcheck.platform.private_files import PrivateFileError, read_private
 
-MAX_PAUSE: Final = 30.0
-"""Seconds: the longest `Retry-After` that is heeded. Meanwhile the queue fills, and is bounded itself."""
+TRY_SECONDS: Final = 15.0
+"""For one batch with all of its tries: the exporter waits 1, 2 and 4 seconds between them, or what
+`Retry-After` says, and gives up when that would take longer. Meanwhile the queue fills, and is bounded."""
 MAX_HEADERS: Final = 16
 ANSWER_SECONDS: Final = 10.0
 """From looking the collector up to its answer's last byte."""
 MAX_ANSWER: Final = 64 * 1024
-RETRYABLE: Final = frozenset({429, 502, 503, 504})
-"""OTLP 1.x, "Failures": these may be sent again, others must not."""
 _HEADER: Final = re.compile(r"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,64}):[ \t]*([\x20-\x7e]{0,4096}?)[ \t]*")
 _OURS: Final = frozenset(
     {"connection", "content-encoding", "content-length", "content-type", "host", "transfer-encoding"}
@@ -23,14 +42,13 @@ _OURS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Sent:
     """What became of a batch."""
 
     why: str = ""
     """Why it was not taken, in words without anything of the headers file; empty: it was."""
-    again_after: float | None = None
-    """Seconds until another try is worth it; None: never."""
-    body: bytes = b""
+    rejected: int = 0
+    """Of what was taken, how many items the collector says that it did not keep."""
 
 
 def headers(text: str) -> dict[str, str]:
@@ -55,37 +73,97 @@ class Collector:
 
     def __init__(self, endpoint: str, headers_file: Path | None, ca_file: Path | None) -> None:
         """`endpoint` is the base: `/v1/traces` and `/v1/logs` are added. `headers_file` is read for each
-        batch, so that a token can be rotated; only its owner may read it. OSError for a bad `ca_file`."""
+        try, so that a token can be rotated; only its owner may read it. OSError for a bad `ca_file`."""
         self._base = endpoint.rstrip("/")
         self._headers_file = headers_file
         self._http = HttpClient(tls_context(ca_file, machine=True))
+        self._last: Answer | str = ""
+        self._hurried = False
+        # It logs what the collector answers; and a line about a batch would be in the next batch.
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL + 1)
+        self._exporters = self._make()
 
-    def send(self, signal: str, body: bytes) -> Answer:
-        """POST `body`. Never raises, and takes no longer than ANSWER_SECONDS."""
+    def traces(self, spans: Sequence[ReadableSpan]) -> Sent:
+        """Never raises; see TRY_SECONDS."""
+        return self._sent(lambda: self._exporters[0].export(spans), _rejected_spans)
+
+    def logs(self, records: Sequence[ReadableLogRecord]) -> Sent:
+        """As `traces`."""
+        return self._sent(lambda: self._exporters[1].export(records), _rejected_records)
+
+    def hurry(self) -> None:
+        """From another thread: no try is repeated from now on, nor waited for."""
+        self._hurried, before, self._exporters = True, self._exporters, self._make()
+        for exporter in before:
+            exporter.shutdown()  # type: ignore[no-untyped-call]
+
+    def _make(self) -> tuple[OTLPSpanExporter, OTLPLogExporter]:
+        # The exporter reads certificates and headers from the environment and hands them to the session,
+        # which ignores them.
+        session = BoundedSession(self._exchange)
+        return (
+            OTLPSpanExporter(
+                f"{self._base}/v1/traces",
+                timeout=TRY_SECONDS,
+                compression=Compression.NoCompression,
+                session=session,
+            ),
+            OTLPLogExporter(
+                f"{self._base}/v1/logs",
+                timeout=TRY_SECONDS,
+                compression=Compression.NoCompression,
+                session=session,
+            ),
+        )
+
+    def _sent(self, export: Callable[[], Enum], rejected: Callable[[bytes], int]) -> Sent:
+        self._last = "it could not be encoded"
+        done = export()
+        last = self._outcome()
+        if isinstance(last, str):
+            return Sent(last)
+        if done.name != "SUCCESS":
+            return Sent(f"status {last.status}")
+        return Sent(rejected=max(0, rejected(last.body)))
+
+    def _outcome(self) -> Answer | str:
+        return self._last
+
+    def _exchange(self, method: str, url: str, _: Mapping[str, str], body: bytes) -> Answer:
+        kind = {"Content-Type": "application/x-protobuf"}
         try:
             more = headers(read_private(self._headers_file).decode()) if self._headers_file else {}
-        except (PrivateFileError, ValueError) as error:
-            return Answer(f"otel_headers_file cannot be used: {error}", again_after=1.0)
-        try:
-            kind = {"Content-Type": "application/x-protobuf"}
-            answer = self._http.exchange_once(
-                Deadline(ANSWER_SECONDS, MAX_ANSWER),
-                "POST",
-                f"{self._base}/v1/{signal}",
-                more | kind,
-                body,
-                cut=True,
+            self._last = self._http.exchange_once(
+                Deadline(ANSWER_SECONDS, MAX_ANSWER), method, url, more | kind, body, cut=True
             )
-        except HttpFailure as why:
-            return Answer(str(why), again_after=1.0)
-        if 200 <= answer.status < 300:
-            return Answer(body=answer.body)
-        again = _pause(answer.headers.get("Retry-After")) if answer.status in RETRYABLE else None
-        return Answer(f"status {answer.status}", again)
+        except (PrivateFileError, ValueError) as error:
+            failure = HttpFailure(
+                f"otel_headers_file cannot be used: {error}", Failure.CONNECTION, connected=False
+            )
+        except HttpFailure as error:
+            failure = error
+        else:
+            if self._last.status >= 300 and (self._hurried or self._last.status < 400):
+                # The exporter takes a redirect for success, and repeats what may be repeated.
+                self._last = f"status {self._last.status}"
+                raise requests.RequestException(self._last)
+            return self._last
+        self._last = str(failure)
+        if self._hurried:
+            raise requests.RequestException(self._last)
+        raise failure
 
 
-def _pause(retry_after: str | None) -> float:
-    """Whole seconds only (RFC 9110 10.2.3): what is a date, or nonsense, is a second."""
-    if retry_after is None or not re.fullmatch(r"[0-9]{1,6}", retry_after):
-        return 1.0
-    return min(MAX_PAUSE, max(1.0, float(retry_after)))
+def _rejected_spans(answer: bytes) -> int:
+    """An answer that is none of OTLP's says 0."""
+    try:
+        return int(ExportTraceServiceResponse.FromString(answer).partial_success.rejected_spans)
+    except Exception:  # noqa: BLE001 - protobuf's DecodeError has no stable home, and these are foreign bytes
+        return 0
+
+
+def _rejected_records(answer: bytes) -> int:
+    try:
+        return int(ExportLogsServiceResponse.FromString(answer).partial_success.rejected_log_records)
+    except Exception:  # noqa: BLE001
+        return 0

@@ -26,8 +26,8 @@ from coatcheck.telemetry.log import LogLine, line
 from coatcheck.telemetry.otel.requests import Request, Requests
 
 if TYPE_CHECKING:
-    from coatcheck.telemetry.otel.http import Collector
-    from coatcheck.telemetry.otel.otlp import Encoder
+    from coatcheck.telemetry.otel.http import Collector, Sent
+    from coatcheck.telemetry.otel.otlp import Maker
 
 logger = logging.getLogger("coatcheck.otel")
 
@@ -38,8 +38,6 @@ BATCH: Final = 512
 """Events that are sent together: half a megabyte at most as a rule."""
 EVERY_SECONDS: Final = 1.0
 """How long an event waits for company."""
-PAUSES: Final = (1.0, 4.0)
-"""Seconds between tries. A collector that restarts takes longer, and the queue holds what comes meanwhile."""
 LONGEST_PATH: Final = 2048
 OUTCOMES: Final = ("sent", "no_room", "not_taken", "rejected", "broken")
 """What may become of an item; `broken`: it could not be told, by a fault of ours."""
@@ -61,10 +59,10 @@ def opentelemetry(settings: Settings) -> "OpenTelemetry | None":
     if settings.otel_endpoint is None:
         return None
     try:
-        from coatcheck.telemetry.otel.otlp import Encoder
+        from coatcheck.telemetry.otel.http import Collector
+        from coatcheck.telemetry.otel.otlp import Maker
     except ImportError as missing:
         raise ExtraMissing from missing
-    from coatcheck.telemetry.otel.http import Collector
 
     here = {
         "service.name": "coatcheck",
@@ -76,14 +74,14 @@ def opentelemetry(settings: Settings) -> "OpenTelemetry | None":
         collector = Collector(settings.otel_endpoint, settings.otel_headers_file, settings.otel_ca_file)
     except OSError as error:
         raise ValueError(f"otel_ca_file cannot be used: {error.strerror or error}") from error
-    return OpenTelemetry(collector, Encoder(here | settings.otel_attributes), settings.otel_signals)
+    return OpenTelemetry(collector, Maker(here | settings.otel_attributes), settings.otel_signals)
 
 
 class OpenTelemetry:
     """A sink: `sink(event)`. Thread-safe, and never waits."""
 
-    def __init__(self, collector: "Collector", encoder: "Encoder", signals: tuple[str, ...]) -> None:
-        self._collector, self._encoder, self._signals = collector, encoder, signals
+    def __init__(self, collector: "Collector", maker: "Maker", signals: tuple[str, ...]) -> None:
+        self._collector, self._maker, self._signals = collector, maker, signals
         self._queue: deque[Event | LogLine] = deque()
         self._wake = threading.Event()
         self._ending = threading.Event()
@@ -107,6 +105,7 @@ class OpenTelemetry:
         logging.getLogger().removeHandler(self._handler)
         self._ending.set()
         self._wake.set()
+        self._collector.hurry()
         if self._thread.ident is not None:
             self._thread.join(seconds)
         if self._thread.is_alive():
@@ -167,24 +166,20 @@ class OpenTelemetry:
         self._send_logs(others)
 
     def _send_requests(self, over: list[Request]) -> None:
-        from coatcheck.telemetry.otel.otlp import span
-
         for start in range(0, len(over), BATCH):
-            spans = self._encoded("traces", over[start : start + BATCH], span)
-            self._send("traces", self._encoder.traces(spans), len(spans))
+            spans = self._made("traces", over[start : start + BATCH], self._maker.span)
+            self._send("traces", len(spans), partial(self._collector.traces, spans))
 
     def _send_logs(self, told: list[Event | LogLine]) -> None:
-        from coatcheck.telemetry.otel.otlp import log_record
-
         if told:
-            records = self._encoded("logs", told, log_record)
-            self._send("logs", self._encoder.logs(records), len(records))
+            records = self._made("logs", told, self._maker.log_record)
+            self._send("logs", len(records), partial(self._collector.logs, records))
 
-    def _encoded[T, M](self, signal: str, items: list[T], encode: Callable[[T], M]) -> list[M]:
+    def _made[T, M](self, signal: str, items: list[T], make: Callable[[T], M]) -> list[M]:
         made: list[M] = []
         for item in items:
             try:
-                made.append(encode(item))
+                made.append(make(item))
             except Exception as error:  # noqa: BLE001 - one that cannot be told must not silence the others
                 if not self._counts[signal, "broken"]:  # the rest are counted
                     logger.error("one event of %s could not be sent (%s)", signal, type(error).__name__)
@@ -192,16 +187,10 @@ class OpenTelemetry:
             time.sleep(0)  # the plane may want the interpreter, and else gets it after 5 ms only
         return made
 
-    def _send(self, signal: str, body: bytes, items: int) -> None:
-        from coatcheck.telemetry.otel.otlp import rejected
-
-        answer = self._collector.send(signal, body)
-        for pause in PAUSES:
-            if answer.again_after is None or self._ending.wait(max(pause, answer.again_after)):
-                break
-            answer = self._collector.send(signal, body)
-        if not answer.why:
-            refused = min(items, max(0, rejected(signal, answer.body)))
+    def _send(self, signal: str, items: int, send: "Callable[[], Sent]") -> None:
+        sent = send()
+        if not sent.why:
+            refused = min(items, sent.rejected)
             self._count(signal, "sent", items - refused)
             self._count(signal, "rejected", refused)
             if self._outage.over():
@@ -211,7 +200,7 @@ class OpenTelemetry:
         if self._outage.noticed():
             logger.error(
                 "the OpenTelemetry collector does not take %s: %s. They are lost and counted "
-                "(coatcheck_otel_items_total); the audit log has all of it.", signal, answer.why,
+                "(coatcheck_otel_items_total); the audit log has all of it.", signal, sent.why,
             )  # fmt: skip
 
     def _count(self, signal: str, what: str, items: int) -> None:

@@ -28,6 +28,7 @@ from tests.telemetry.collector import Collector, collecting, plain
 from tests.telemetry.metrics.test_metrics import value
 from tests.telemetry.samples import ALARM, ALL_EVENTS, COMPLETION, DECISION, DENIED, OPENED, numbered
 
+AT_ONCE = {"Retry-After": "0"}
 NOBODY = "http://127.0.0.1:9"
 """The discard port: nobody listens there."""
 
@@ -127,12 +128,16 @@ def test_renewals_are_not_told(collector: Collector) -> None:
 
 
 def test_a_batch_that_is_not_taken_comes_again(
-    collector: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    collector: Collector, caplog: pytest.LogCaptureFixture
 ) -> None:
     """While the collector restarts. What it refuses for good is lost, counted, and said once."""
-    monkeypatch.setattr(module, "PAUSES", (0.01, 0.01))
-    monkeypatch.setattr("coatcheck.telemetry.otel.http._pause", lambda header: 0.01)
-    collector.answers = [(503, {}, b""), (503, {}, b""), (200, {}, b""), (400, {}, b""), (400, {}, b"")]
+    collector.answers = [
+        (503, AT_ONCE, b""),
+        (503, AT_ONCE, b""),
+        (200, {}, b""),
+        (400, {}, b""),
+        (400, {}, b""),
+    ]
     with running(made(settings(collector.url, otel_signals=("traces",)))) as sink:
         for count in (3, 4, 5, 6):
             sink(DENIED)
