@@ -159,3 +159,9 @@ def test_a_signature_without_a_time_is_found() -> None:
         at: Location = ("credentials", "key", "inject", 0, "hmac")
         expected = [(Code.LASTING_SIGNATURE, at)] if found_ else []
         assert found(credential={"inject": {"hmac": hmac}}) == expected
+
+
+def test_asking_about_a_websocket_is_asking_about_its_handshake() -> None:
+    """Nobody is asked about its messages."""
+    assert (Code.HANDSHAKE_ONLY, ("rules", 0, "websocket")) in found({"ask": {}, "websocket": True})
+    assert Code.HANDSHAKE_ONLY not in {code for code, _ in found({"ask": {}})}

@@ -10,6 +10,8 @@ class Code(StrEnum):
     NOT_LOADED = "not-loaded"
     WILDCARD_PUBLIC_SUFFIX = "wildcard-public-suffix"
     RULE_NEVER_REACHED = "rule-never-reached"
+    SLIPS_PAST = "slips-past"
+    HANDSHAKE_ONLY = "handshake-only"
     ALWAYS_REFUSED = "always-refused"
     CREDENTIAL_IN_VAIN = "credential-in-vain"
     CREDENTIALS_SHARE_PLACE = "credentials-share-place"
@@ -55,6 +57,17 @@ EXPLANATIONS: dict[Code, Explanation] = {
         "Earlier rules decide all its requests first, or nothing can match it: whoever reads it believes in "
         "limits or credentials that never apply.",
         "Move the rule up, narrow the earlier one, or remove it.",
+    ),
+    Code.SLIPS_PAST: Explanation(
+        "requests slip past a rule that asks or limits",
+        "An earlier rule that is for other requests as well decides some that this rule fits, without its "
+        "question or its limits: whoever reads this rule believes that they apply.",
+        "Move this rule up, narrow the earlier one, or give it the same ask and limits.",
+    ),
+    Code.HANDSHAKE_ONLY: Explanation(
+        "a person is asked about a WebSocket's handshake only",
+        "The messages that follow pass without a question, in both directions, for as long as it is open.",
+        "Ask in a rule without websocket. Where WebSockets must be allowed, limit bytes_up.",
     ),
     Code.ALWAYS_REFUSED: Explanation(
         "a part of a rule that is always refused",

@@ -51,6 +51,10 @@ def _observe(observe: ObserveSpec, today: date) -> Iterator[Finding]:
 
 
 def _ask(place: Location, rule: RuleSpec) -> Iterator[Finding]:
+    if rule.ask is not None and rule.websocket:
+        message = f'"{rule.name}" asks about the handshake of a WebSocket, and about none of its messages'
+        instead = "allow WebSockets in a rule of their own"
+        yield _finding((*place, "websocket"), message, instead, Code.HANDSHAKE_ONLY)
     remember = rule.ask.remember if rule.ask is not None else None
     if remember is not None and remember > LONGEST_YES:
         message = f'a yes to "{rule.name}" lasts for more than an hour, whatever the agent does in that time'

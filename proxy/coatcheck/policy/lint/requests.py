@@ -14,6 +14,7 @@ from coatcheck.policy.diff.cells import HostCell
 from coatcheck.policy.file.codes import Code
 from coatcheck.policy.file.overlap import path_covers
 from coatcheck.policy.file.problem import Finding, Level, Location
+from coatcheck.policy.lint.slips import Slips
 
 
 @dataclass(slots=True)
@@ -28,11 +29,13 @@ class Decided:
 def lint_requests(policy: Policy) -> Iterator[Finding]:
     """Findings about who decides what. Raises TooComplex."""
     decided = {rule.name: Decided() for rule in policy.rules}
+    slips = Slips(policy)
     for host in hosts_of([policy]):
         for cell in cells_at(host, [policy]):
             found = answer(policy, cell)
             if found is not None:
                 decided[found.rule.name].cells.append((cell, found))
+                slips.see(cell, found.rule)
         for port, rule in tunnels_at(host, policy).items():
             decided[rule.name].ports.add((host, port))
     for index, rule in enumerate(policy.rules):
@@ -48,6 +51,7 @@ def lint_requests(policy: Policy) -> Iterator[Finding]:
             yield from _refused(("rules", index), rule, own)
             yield from _in_vain(("rules", index), rule, own)
             yield from _same_place(("rules", index), rule, own, policy)
+    yield from slips.findings(frozenset(name for name, own in decided.items() if own.cells))
     yield from _opened_wider(policy, decided)
 
 
