@@ -1,5 +1,6 @@
 """What the documents say is so: generated references, commands, paths, policy examples, links."""
 
+import ast
 import json
 import re
 import shlex
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 import typer
+from grimp import build_graph
 from pydantic import BaseModel
 from ruamel.yaml import YAML
 
@@ -240,6 +242,44 @@ def test_the_request_path_names_what_is_there() -> None:
         if word and not re.search(rf"(?m)^ *(?:async )?(?:def|class) {word}\b", (PACKAGE / path).read_text())
     ]
     assert missing == []
+
+
+def threads_of_the_daemon() -> set[str]:
+    """The names of all threads and thread pools that a daemon's modules make, `{…}` for what is filled in."""
+    graph = build_graph("coatcheck", cache_dir=None)
+    modules = {"coatcheck.daemon", "coatcheck.control.server"}
+    for root in tuple(modules):
+        modules |= graph.find_upstream_modules(root)
+    names = set()
+    for module in modules:
+        path = ROOT / "proxy" / f"{module.replace('.', '/')}.py"
+        for node in ast.walk(ast.parse(path.read_text())) if path.is_file() else ():
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func).rpartition(".")[2]
+            given = {each.arg: each.value for each in node.keywords}
+            if called == "Thread":
+                name = given["name"]
+            elif called == "ThreadPoolExecutor" and (len(node.args) > 1 or "thread_name_prefix" in given):
+                name = node.args[1] if len(node.args) > 1 else given["thread_name_prefix"]
+            else:
+                continue  # a pool without a name lasts for one call
+            names.add(re.sub(r"\{.*\}", "{…}", ast.unparse(name).lstrip("f").strip("'\"")))
+    return names
+
+
+def test_the_table_of_threads_is_true() -> None:
+    """Every thread that a daemon makes is in docs/architecture.md, and no other."""
+    table = (
+        (ROOT / "docs/architecture.md").read_text().partition("## Threads and loops")[2].partition("\n## ")[0]
+    )
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("|")]
+    listed = {name for row in rows for name in re.findall(r"`([a-z-]+)`", row)}
+    made = threads_of_the_daemon()
+    whole = {name for name in made if "{…}" not in name}
+    begun = {name.partition("{…}")[0] for name in made - whole}
+    assert whole <= listed
+    assert {name for name in listed - whole if not name.startswith(tuple(begun))} == set()
 
 
 def test_the_parts_of_the_page_have_the_headings_that_the_page_has() -> None:
