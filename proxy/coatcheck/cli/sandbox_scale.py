@@ -38,7 +38,7 @@ def described(elastic: Mapping[str, Any]) -> str:
         f"{elastic['min_cpus']} to {elastic['max_cpus']} CPUs",
     ]
     if elastic["autoscale"] is not None:
-        words.append("by itself")
+        words.append("automatic")
     if elastic["scaling"] == "outside":
         words.append("not from inside")
     return ", ".join(words)

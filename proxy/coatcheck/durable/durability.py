@@ -38,7 +38,7 @@ class Durability:
     rotates: bool = False
     """A snapshot too many takes the place of the oldest periodic one; otherwise it is refused."""
     recovers: bool = False
-    """When it died, its newest snapshot is restored by itself."""
+    """When it died, its newest snapshot is restored automatically."""
     every_seconds: float | None = None
     """A snapshot is taken so often while it runs; None: only when somebody asks."""
 

@@ -38,7 +38,7 @@ def _ranges(pid: int) -> list[_Range]:
     found = []
     for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
         place, rights = line.split()[:2]
-        if "w" in rights:  # what is read-only is a file's, and the host drops that by itself
+        if "w" in rights:  # what is read-only is a file's, and the host drops that anyway
             start, end = (int(number, 16) for number in place.split("-"))
             found.append(_Range(start, end - start))
     return found

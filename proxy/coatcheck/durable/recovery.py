@@ -23,7 +23,7 @@ DIED: Final = frozenset(
     }
 )
 """Ends that nobody wanted. A caller's word, a limit, a revocation or a guest that broke the protocol is one
-that somebody did: nothing undoes it by itself."""
+that somebody decided: nothing undoes it automatically."""
 
 
 class Step(StrEnum):
@@ -35,7 +35,7 @@ class Step(StrEnum):
 
 
 def next_step(sandbox: Sandbox, attempts: Sequence[float], now: float) -> Step:
-    """`attempts`: when it was brought back by itself, in order. Times are Unix seconds."""
+    """`attempts`: when it was restored automatically, in order. Times are Unix seconds."""
     ended = sandbox.state is SandboxState.ENDED and sandbox.recoverable and sandbox.ending in DIED
     if not sandbox.keeping.recovers or not ended or now >= sandbox.expires_at:
         return Step.NOTHING  # its time limit is not begun anew by dying: a guest can die when it likes

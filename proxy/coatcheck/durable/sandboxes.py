@@ -414,7 +414,7 @@ class Sandboxes:
             self._emit_change(sandbox, change, detail)
 
     def give_up(self, sandbox_id: str, detail: str, why: Ending) -> None:
-        """It is not brought back by itself; somebody may restore it."""
+        """It is no longer restored automatically. A caller may restore it."""
         with self._lock:
             entry = self._entries.get(sandbox_id)
             if entry is None or entry.state is not State.RESTORABLE:

@@ -64,7 +64,7 @@ class Record:
     wanted: WantedSandbox
     lives: tuple[Incarnation, ...]
     recoveries: tuple[float, ...] = ()
-    """When it was last brought back by itself, Unix seconds."""
+    """When it was last restored automatically, Unix seconds."""
     interrupted: bool = False
     """It ran when its daemon stopped, and was put to sleep: the next daemon wakes it."""
     discarded: bool = False
@@ -202,14 +202,14 @@ class SandboxStore:
         self._records[record.sandbox.id] = record
 
     def ended(self, sandbox: Sandbox, *, discarded: bool = False) -> None:
-        """How it ended is known to the next daemon, too: what somebody ended must not come back by itself.
-        One that was `discarded` once remains so."""
+        """How it ended is known to the next daemon, too: what somebody ended must not be restored
+        automatically. One that was `discarded` once remains so."""
         with self._lock, contextlib.suppress(OSError):  # a disk that is full is no reason not to end
             if (record := self._records.get(sandbox.id)) is not None:
                 self._write(replace(record, sandbox=sandbox, discarded=record.discarded or discarded))
 
     def recovering(self, sandbox_id: str, now: float) -> None:
-        """It is about to be brought back by itself: on disk first, so that no crash forgets how often.
+        """It is about to be restored automatically: on disk first, so that no crash forgets how often.
         OSError."""
         with self._lock:
             if (record := self._records.get(sandbox_id)) is not None:

@@ -140,7 +140,7 @@ class WarmMachine:
             raise ClaimError(f"a machine of the warm pool could not be claimed: {why}")
 
     def end(self) -> None:
-        """Nobody wants it. It ends by itself; `is_gone` tells when."""
+        """It is not needed. It ends now; `is_gone` tells when it has."""
         self.state = WarmState.GONE
         self.line.close()
         self._told_to_end = time.monotonic()

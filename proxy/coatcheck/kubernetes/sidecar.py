@@ -36,7 +36,7 @@ RECORD = "pod-session.json"
 """In the state directory: which session is the pod's. A container that is started again goes on with it: the
 workload's processes keep the handles that they hold."""
 FINAL = frozenset({"revoked"})
-"""What somebody decided is not undone by a restart of a container; what lapsed by itself is opened anew."""
+"""A restart of the container does not undo a decision; a session that lapsed is opened again."""
 LATER = frozenset({"not_durable", "origin_taken"})
 """What passes: a fleet's shared state that was not read yet, or the session of a pod that had this address
 and died without a word, until its lease lapses."""
@@ -99,7 +99,7 @@ async def serve_pod(settings: Settings, pod: Pod) -> None:
                 task.cancel()
             await asyncio.gather(keeping, stopping, return_exceptions=True)
             if ending.is_set():
-                with suppress(ControlError):  # its lease lapses by itself
+                with suppress(ControlError):  # its lease lapses anyway
                     await asyncio.to_thread(client.end, session)
 
 

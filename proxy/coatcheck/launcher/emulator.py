@@ -108,7 +108,7 @@ class Emulator:
         await self._bubblewrap.wait()
 
     async def wait(self) -> str:
-        """Until it ended by itself: why, in words for a person."""
+        """Waits until it ended without our asking, and says why, in words for a person."""
         return await self._why(await self._bubblewrap.wait())
 
     async def stop(self) -> None:
@@ -163,7 +163,7 @@ class Emulator:
             self._shutdown = str(data.get("reason"))
 
     async def _why(self, code: int) -> str:
-        """Why it ended by itself, from its exit code and its last words."""
+        """Why it ended without our asking, from its exit code and its last words."""
         if self._qmp is not None:
             await self._qmp.gone()  # its last event was written before it ended
         if LimitName.MEMORY in self.hits():

@@ -90,7 +90,7 @@ class Reporter:
             )
 
     async def last(self, state: SandboxState, ending: Ending | None, detail: str) -> None:
-        """The last word. A daemon that does not hear it notices by itself."""
+        """The last report. A daemon that does not get it notices the end anyway."""
         self.state = state
         try:
             async with self._reporting:

@@ -189,7 +189,7 @@ class Call:
         return None if self.told else Deny(Reason.INTERNAL_ERROR, "the verdict was not recorded")
 
     def _handle_revoked(self, session: Session) -> bool:
-        """By itself, or because its credential was taken from the session."""
+        """Revoked alone, or because its credential was taken from the session."""
         state = self._shared.state
         if not session.credentials.issuperset(self.credentials):
             return True

@@ -97,7 +97,7 @@ class Machine(Protocol):
         """
 
     async def wait(self) -> str:
-        """Until it ended by itself or was stopped: why, in words for a person."""
+        """Waits until it ended or was stopped, and says why, in words for a person."""
 
     async def pause(self) -> None:
         """No instruction of the guest runs until `resume`. Idempotent. MachineError when it is gone."""

@@ -62,7 +62,7 @@ class Ending(StrEnum):
     RESTORED = "restored"
     """An earlier state of it takes its place."""
     CRASH_LOOP = "crash_loop"
-    """It died again and again, and is not brought back by itself any more."""
+    """It died repeatedly, and is not restored automatically any more."""
 
 
 class SandboxProblem(StrEnum):

@@ -112,7 +112,7 @@ class CachedStore:
         return {str(ref): now - entry.read_at for ref, entry in entries}
 
     def sweep(self) -> None:
-        """Forget every secret that may not be served any more. Runs by itself."""
+        """Forget every secret that may not be served any more. A task calls it."""
         now = self._clock()
         for ref in [ref for ref, entry in self._entries.items() if now - entry.read_at >= self._keep]:
             del self._entries[ref]

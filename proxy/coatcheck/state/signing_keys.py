@@ -28,7 +28,7 @@ class _Retired:
 
 
 class SigningKeys:
-    """The active key and the retired ones. Not thread-safe by itself: `State` calls it while it writes.
+    """The active key and the retired ones. Not thread-safe: `State` calls it while it holds its lock.
 
     `current` is replaced whole, so that a reader in another thread sees one set of keys.
     """

@@ -121,7 +121,7 @@ class SandboxChange(StrEnum):
     SNAPSHOT_REMOVED = "snapshot_removed"
     """The oldest periodic one: a newer one has its place."""
     RECOVERING = "recovering"
-    """It died, and is brought back by itself."""
+    """It died, and is being restored automatically."""
     GIVEN_UP = "given_up"
     """It died too often for that, or cannot be woken after its daemon stopped."""
     IDENTITY_OVER = "identity_over"

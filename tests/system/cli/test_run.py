@@ -82,7 +82,7 @@ async def test_sigterm_is_passed_on_and_the_session_ends(daemon: Served) -> None
 
 
 async def test_killing_coatcheck_run_kills_the_handle_within_a_lease(daemon: Served, short_dir: Path) -> None:
-    """kill -9 of ours: nobody is left to end the session or renew its lease, so it lapses by itself."""
+    """kill -9 of ours: nobody is left to end the session or renew its lease, so it lapses."""
     running = daemon.start("run", "--lease", "1", "--", *AGENT, "wait")
     pid = 0
     try:

@@ -51,4 +51,4 @@ def test_a_range_is_one_line() -> None:
     }
     assert described(elastic) == "1024 to 16384 MiB, 1 to 4 CPUs"
     told = described(elastic | {"scaling": "outside", "autoscale": {"up_percent": 75}})
-    assert told == "1024 to 16384 MiB, 1 to 4 CPUs, by itself, not from inside"
+    assert told == "1024 to 16384 MiB, 1 to 4 CPUs, automatic, not from inside"

@@ -18,7 +18,7 @@ async def alive(context: Context, ask: Ask) -> Answer:
     health = models.Health(
         status="stalled" if age > STALLED_SECONDS else "ok", plane_age_seconds=round(age, 3)
     )
-    # A stall that ends by itself must not get the daemon killed; one that does not end, must.
+    # A short stall must not get the daemon killed; a long one must.
     return HTTPStatus.SERVICE_UNAVAILABLE if age > DEAD_SECONDS else HTTPStatus.OK, health
 
 

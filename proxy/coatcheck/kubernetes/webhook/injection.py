@@ -60,7 +60,7 @@ def _without_api_token(spec: Json) -> None:
 
 
 def is_api_token(volume: Json) -> bool:
-    """Whether it is the one that Kubernetes adds by itself: ours to take away, nobody's wish."""
+    """Whether it is the one that Kubernetes adds to every pod: nobody asked for it, so it may be removed."""
     return str(volume.get("name", "")).startswith(API_TOKEN) and "projected" in volume
 
 

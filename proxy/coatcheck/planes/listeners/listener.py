@@ -1,6 +1,6 @@
 """Listening sockets, and what each proves about the client that connects (its origins).
 
-A session's own listener proves the session by itself. Shared listeners prove a client certificate, a
+A session's own listener alone proves the session. Shared listeners prove a client certificate, a
 platform token, or a source address on an interface where addresses cannot be spoofed.
 """
 

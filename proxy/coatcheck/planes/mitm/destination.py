@@ -153,7 +153,7 @@ reserves `internal`, as in host.docker.internal)."""
 
 
 def _asked_by_a_page(head: RequestHead, route: Route) -> Deny | None:
-    """A session's own port proves the session by itself, and a browser on that machine reaches it. A page has
+    """A session's own port alone proves the session, and a browser on that machine reaches it. A page has
     no handle, but needs none where policy says so; and after DNS rebinding it could read the answer, too."""
     own_port = any(origin.kind is OriginClass.SOCKET for origin in route.peer.origins)
     if not own_port or route.client.sockname[0] == "unix":

@@ -1,4 +1,4 @@
-"""One client connection as its layers see it: a few objects, each changed by itself alone."""
+"""One client connection as its layers see it: a few objects, each of which changes only itself."""
 
 from collections.abc import Mapping
 
