@@ -11,6 +11,7 @@ REFUSED = [
     "168.63.129.16", "169.254.169.254", "169.254.170.2", "172.16.0.1", "172.31.255.255", "192.168.1.1",
     "192.0.0.192", "198.18.0.1", "224.0.0.1", "239.255.255.255", "255.255.255.255", "240.0.0.1",
     "::", "::1", "::ffff:127.0.0.1", "::ffff:8.8.8.8", "::127.0.0.1", "64:ff9b::7f00:1", "64:ff9b:1::a00:1",
+    "2600::5efe:808:808", "2600::200:5efe:808:808",
     "2002:7f00:1::", "2001:0:1::1", "2001:db8::1", "fc00::1", "fd00:ec2::254", "fe80::1", "fe80::1%eth0",
     "fec0::1", "ff02::1", "100::1", "::ffff:0:127.0.0.1", "3fff::1",
     "", "localhost", "127.1", "0x7f000001", "2130706433", "1.2.3.4.5",
@@ -106,3 +107,13 @@ def test_a_range_with_bits_behind_its_prefix_is_a_mistake() -> None:
     """10.1.2.3/8 may mean one address or sixteen million."""
     with pytest.raises(ValueError, match="host bits"):
         parse_networks(("10.1.2.3/8",))
+
+
+def test_what_isatap_carries_is_looked_at() -> None:
+    """A range that was opened may hold such addresses; what is inside counts, too."""
+    opened = parse_networks(("2600::/32",))
+    assert screen("2600::1", opened) is None
+    assert screen("2600::5efe:10.0.0.5", opened) == "private (RFC 1918)"
+    assert screen("2600::200:5efe:169.254.169.254", opened) == "cloud metadata service"
+    assert screen("2600::5efe:8.8.8.8", opened) is None
+    assert screen("2600::1:5eff:10.0.0.5", opened) is None

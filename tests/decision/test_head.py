@@ -5,8 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coatcheck.decision.denial import Deny, Reason
-from coatcheck.decision.head import MAX_HEADER_BYTES, MAX_HEADERS, check_connect, check_head
+from coatcheck.decision.head import MAX_ESCAPES, MAX_HEADER_BYTES, MAX_HEADERS, check_connect, check_head
 from coatcheck.decision.message import RequestHead
+
+VERSION = ("sec-websocket-version", "13")
+KEY = ("sec-websocket-key", "AAAAAAAAAAAAAAAAAAAAAA==")
 
 
 def head(*headers: tuple[str, str], method: str = "GET", version: str = "HTTP/1.1") -> RequestHead:
@@ -41,6 +44,20 @@ def reason(denial: Deny | None) -> Reason | None:
         ((("upgrade", "websocket, h2c"),), Reason.PROTOCOL_REFUSED),
         ((("upgrade", "websocket"), ("sec-websocket-version", "12")), Reason.PROTOCOL_REFUSED),
         ((("upgrade", "websocket"),), Reason.PROTOCOL_REFUSED),
+        ((("upgrade", "websocket"), VERSION), Reason.PROTOCOL_REFUSED),
+        ((("upgrade", "websocket"), VERSION, ("sec-websocket-key", "")), Reason.PROTOCOL_REFUSED),
+        ((("upgrade", "websocket"), VERSION, ("sec-websocket-key", "eA==")), Reason.PROTOCOL_REFUSED),
+        ((("upgrade", "websocket"), VERSION, (KEY[0], KEY[1] + "A")), Reason.PROTOCOL_REFUSED),
+        ((("upgrade", "websocket"), VERSION, KEY, KEY), Reason.HEADER_FORM_REFUSED),
+        ((("x", "a\x85b"),), Reason.HEADER_FORM_REFUSED),
+        ((("x", "chunked\xa0"),), Reason.HEADER_FORM_REFUSED),
+        ((("x", "a\xc2\x85b"),), Reason.HEADER_FORM_REFUSED),
+        ((("x", "a\xc2\xa0"),), Reason.HEADER_FORM_REFUSED),
+        ((("x", "%25" * (MAX_ESCAPES + 1)),), Reason.HEADER_FORM_REFUSED),
+        (
+            (("x", "%25" * (MAX_ESCAPES // 2)), ("y", "%" * (MAX_ESCAPES // 2 + 1))),
+            Reason.HEADER_FORM_REFUSED,
+        ),
         ((("connection", "close, authorization"),), Reason.HEADER_FORM_REFUSED),
         ((("x y", "1"),), Reason.HEADER_FORM_REFUSED),
         ((("", "1"),), Reason.HEADER_FORM_REFUSED),
@@ -85,7 +102,8 @@ def test_methods_and_versions_with_two_readings_are_refused(
     [
         (("host", "a"), ("content-length", "0"), ("accept", "*/*"), ("x-note", "tabs\tare fine")),
         (("transfer-encoding", "chunked"), ("expect", "100-continue")),
-        (("connection", "keep-alive, Upgrade"), ("upgrade", "WebSocket"), ("sec-websocket-version", "13")),
+        (("connection", "keep-alive, Upgrade"), ("upgrade", "WebSocket"), VERSION, KEY),
+        (("x-name", "caf\u00c3\u00a9"), ("x-more", "d\u00c3\u00a0\t"), ("x-latin", "caf\u00e9")),
         (("cookie", "a=1"), ("cookie", "b=2"), ("x-latin", "caf\xe9")),
     ],
 )

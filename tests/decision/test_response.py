@@ -22,6 +22,7 @@ SECRET = "sk-proj-0123456789abcdefABCDEF"
 PATTERNS = Patterns.of([SECRET])
 NOTHING = Patterns(())
 UPGRADE: Headers = (
+    ("sec-websocket-key", "AAAAAAAAAAAAAAAAAAAAAA=="),
     ("connection", "keep-alive, Upgrade"),
     ("upgrade", "websocket"),
     ("sec-websocket-version", "13"),
@@ -136,11 +137,15 @@ def test_trace_answers_are_refused_where_a_secret_went(method: str) -> None:
 
 def test_a_websocket_upgrade_needs_rule_request_and_answer() -> None:
     """101 only if the rule allows it, the request asked by RFC 6455, and the answer is a WebSocket."""
-    answer = (("connection", "Upgrade"), ("upgrade", "websocket"), ("sec-websocket-accept", "x"))
+    answer = (
+        ("connection", "Upgrade"),
+        ("upgrade", "websocket"),
+        ("sec-websocket-accept", "ICX+Yqv66kxgM0FcWaLWlFLwTAI="),
+    )
     done = accepted(plan(*answer, status=101, asked=UPGRADE, websocket=True))
     assert done.headers == (
         ("upgrade", "websocket"),
-        ("sec-websocket-accept", "x"),
+        ("sec-websocket-accept", "ICX+Yqv66kxgM0FcWaLWlFLwTAI="),
         ("connection", "upgrade"),
     )
     assert (done.framing, done.scrub_body) == (Framing.NONE, False)

@@ -6,7 +6,11 @@ from coatcheck.decision.message import Headers, RequestHead, ResponseHead
 from coatcheck.decision.response import Framing, ResponsePlan, plan_response
 from tests.decision.test_response import PATTERNS, UPGRADE, accepted, plan, refused
 
-ANSWER: Headers = (("connection", "Upgrade"), ("upgrade", "websocket"), ("sec-websocket-accept", "x"))
+ANSWER: Headers = (
+    ("connection", "Upgrade"),
+    ("upgrade", "websocket"),
+    ("sec-websocket-accept", "ICX+Yqv66kxgM0FcWaLWlFLwTAI="),
+)
 
 
 def upgraded(*more: tuple[str, str], asked: Headers = UPGRADE, websocket: bool = True) -> ResponsePlan:

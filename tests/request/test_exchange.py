@@ -553,7 +553,12 @@ async def test_a_websockets_messages_are_bodies_and_its_pings_count(world: World
         b"handles_in_body: refuse", b"handles_in_body: refuse\n    websocket: true\n    max_request: 374B"
     )
     world.state.swap_policies({"default": load_policy("default", policy)})
-    headers = (("upgrade", "websocket"), ("connection", "upgrade"), ("sec-websocket-version", "13"))
+    headers = (
+        ("upgrade", "websocket"),
+        ("connection", "upgrade"),
+        ("sec-websocket-version", "13"),
+        ("sec-websocket-key", "AAAAAAAAAAAAAAAAAAAAAA=="),
+    )
     head = RequestHead("GET", "/strict", headers)
     calls = [world.exchange.receive(world.peer(), API, head, http2=False)[0] for _ in range(2)]
     for call in calls:

@@ -38,6 +38,8 @@ _OURSELVES = IPv4Network("0.0.0.0/32"), IPv6Network("::/128")
 _MAPPED = IPv6Network("::ffff:0:0/96")
 """Dialled as the IPv4 address inside, which none of an allowlist's IPv4 ranges was asked about."""
 _NAT64 = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
+_ISATAP = 0x5EFE
+"""In the interface identifier of an address that carries an IPv4 one, whatever its prefix (RFC 5214)."""
 _NEVER: tuple[tuple[Network, str], ...] = (
     (IPv4Network("0.0.0.0/8"), "this network (RFC 1122)"),
     (IPv4Network("10.0.0.0/8"), "private (RFC 1918)"),
@@ -92,12 +94,15 @@ def screen(address: str, allowed: tuple[Network, ...] = ()) -> str | None:
         return "cloud metadata service"
     means_another = any(ip.version == net.version and ip in net for net in (*_OURSELVES, _MAPPED))
     if not means_another and any(ip.version == net.version and ip in net for net in allowed):
-        if isinstance(ip, IPv6Address) and any(ip in net for net in _NAT64) and embedded is not None:
+        if isinstance(ip, IPv6Address) and (any(ip in net for net in _NAT64) or _isatap(ip)):
+            assert embedded is not None  # noqa: S101 - both carry one
             return screen(str(embedded), allowed)
         return None
     for network, why in _NEVER:
         if ip.version == network.version and ip in network:
             return why
+    if isinstance(ip, IPv6Address) and _isatap(ip):
+        return "ISATAP (RFC 5214)"
     return None if ip.is_global else "not globally reachable"
 
 
@@ -109,9 +114,13 @@ def _embedded_ipv4(ip: Address) -> IPv4Address | None:
         return ip.ipv4_mapped
     if ip.sixtofour is not None:
         return ip.sixtofour
-    if any(ip in net for net in _NAT64) or ip in IPv6Network("::/96"):
+    if any(ip in net for net in _NAT64) or _isatap(ip) or ip in IPv6Network("::/96"):
         return IPv4Address(int(ip) & 0xFFFF_FFFF)
     return None
+
+
+def _isatap(ip: IPv6Address) -> bool:
+    return (int(ip) >> 32) & 0xFDFF_FFFF == _ISATAP
 
 
 def parse_networks(texts: tuple[str, ...]) -> tuple[Network, ...]:

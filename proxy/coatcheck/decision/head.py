@@ -32,6 +32,8 @@ ONCE = frozenset(
         "upgrade",
         "range",
         "if-range",
+        "sec-websocket-key",
+        "sec-websocket-version",
         "te",
         "trailer",
         "x-amz-security-token",
@@ -68,7 +70,8 @@ BODY_DIGESTS = frozenset({"content-digest", "content-md5", "digest", "repr-diges
 """They name the exact bytes of a body (RFC 9530, 1864), so they go when it changes."""
 
 _CONTROL = re.compile("[\0-\x08\x0a-\x1f\x7f]")
-_ODD_SPACE = re.compile("[\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]")
+_ODD_SPACE = re.compile("[\x85\xa0]")
+_WEBSOCKET_KEY = re.compile("[A-Za-z0-9+/]{21}[AQgw]==")
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
 _METHOD = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ-")
 _REFUSED_METHODS = frozenset({"TRACE", "TRACK", "CONNECT", "PRI"})
@@ -137,6 +140,11 @@ def _unreadable(value: str) -> str | None:
     return "white space outside ASCII" if _ODD_SPACE.search(text) else None
 
 
+def is_websocket_key(value: str | None) -> bool:
+    """Whether it is 16 bytes in base64."""
+    return value is not None and _WEBSOCKET_KEY.fullmatch(value) is not None
+
+
 def _check_framing(head: RequestHead, seen: set[str]) -> Deny | None:
     if "content_length" in seen or "transfer_encoding" in seen:
         return Deny(Reason.FRAMING_REFUSED, "a framing field's name with `_`, which CGI and WSGI read as `-`")
@@ -163,6 +171,8 @@ def _check_connection(head: RequestHead) -> Deny | None:
     upgrade = head.get("upgrade")
     if upgrade is not None and upgrade.strip().lower() != "websocket":
         return Deny(Reason.PROTOCOL_REFUSED, "upgrade to something other than websocket")
+    if upgrade is not None and not is_websocket_key(head.get("sec-websocket-key")):
+        return Deny(Reason.PROTOCOL_REFUSED, "a websocket upgrade without a key of 16 bytes (RFC 6455 4.1)")
     if upgrade is not None and (head.method != "GET" or head.get("sec-websocket-version") != "13"):
         # A 101 without version 13 would turn the connection into an unseen byte pipe (notes 1.5).
         return Deny(Reason.PROTOCOL_REFUSED, "malformed websocket upgrade")

@@ -65,13 +65,16 @@ class Destination:
     port: int
 
     @property
-    def url(self) -> str:
-        """`https://host[:port]` for people to read; default ports are left out."""
-        if not self.host:
-            return "-"  # refused before it was known
+    def authority(self) -> str:
+        """`host[:port]`, as Host has it; default ports are left out."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         default = 443 if self.scheme == "https" else 80
-        return f"{self.scheme}://{host}" + ("" if self.port == default else f":{self.port}")
+        return host if self.port == default else f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """`https://host[:port]` for people to read; default ports are left out."""
+        return f"{self.scheme}://{self.authority}" if self.host else "-"  # refused before it was known
 
 
 @dataclass(frozen=True, slots=True)

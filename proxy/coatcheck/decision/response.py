@@ -4,12 +4,14 @@ The rules about single headers are in `response_headers`; here is what decides a
 """
 
 import re
+from base64 import b64encode
 from dataclasses import dataclass
 from enum import StrEnum
+from hashlib import sha1
 
 from coatcheck.decision.content_coding import DECODABLE, parse_codings
 from coatcheck.decision.denial import Deny, Reason
-from coatcheck.decision.head import BODY_DIGESTS, RANGES, UNREADABLE_ANSWERS
+from coatcheck.decision.head import BODY_DIGESTS, RANGES, UNREADABLE_ANSWERS, is_websocket_key
 from coatcheck.decision.message import Edits, Headers, RequestHead, ResponseHead
 from coatcheck.decision.ranges import NO_PART, Part, asked_part
 from coatcheck.decision.response_headers import (
@@ -208,14 +210,24 @@ def _check_upgrade(request: RequestHead, response: ResponseHead, websocket: bool
         tokens(request.get_all("upgrade")) == ("websocket",)
         and "upgrade" in tokens(request.get_all("connection"))
         and request.get_all("sec-websocket-version") == ("13",)
+        and is_websocket_key(request.get("sec-websocket-key"))
     )
     if not websocket or not asked:
         raise HeaderRefused("101 that was not asked for or is not allowed")
     if tokens(response.get_all("upgrade")) != ("websocket",):
         raise HeaderRefused("101 to another protocol than websocket")
+    key = request.get("sec-websocket-key")
+    if key is not None and response.get_all("sec-websocket-accept") != (_accept(key),):
+        raise HeaderRefused("101 whose Sec-WebSocket-Accept is not that of the key")
     for extension in ",".join(response.get_all("sec-websocket-extensions")).split(","):
         if extension.partition(";")[0].strip(" \t").lower() not in ("", "permessage-deflate"):
             raise HeaderRefused("101 with an unknown WebSocket extension")
+
+
+def _accept(key: str) -> str:
+    """RFC 6455 4.2.2: whoever answers so has read the handshake, and is no cache that repeats another one."""
+    digest = sha1((key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11").encode("latin-1"), usedforsecurity=False)
+    return b64encode(digest.digest()).decode()
 
 
 def _readable_codings(response: ResponseHead) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ MAX_HEADERS = 256
 MAX_HEADER_BYTES = 65536
 """Names and values together: what common clients accept at most."""
 
+_CONTROL = re.compile("[\\x01-\\x08\\x0b-\\x1f\\x7f]")
+"""What RFC 9110 5.5 has replaced by a space: escape sequences would reach the terminal that shows them."""
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110 5.6.2
 
 # Fields between two neighbours (RFC 9110 7.6.1) and others that the sandbox must not get: Alt-Svc
@@ -110,7 +112,7 @@ def end_to_end(headers: Headers, status: int) -> Headers:
                 continue
             length_seen = True
             value = value.partition(",")[0].strip(" \t")
-        kept.append((name, value))
+        kept.append((name, value if value.isprintable() else _CONTROL.sub(" ", value)))
     wanted = ("upgrade",) if status == 101 else ("close", "keep-alive")
     connection = [option for option in wanted if option in options]
     if connection:

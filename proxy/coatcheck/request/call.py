@@ -402,6 +402,11 @@ class Call:
 
     # --- the end ------------------------------------------------------------------------------------
 
+    @property
+    def over(self) -> bool:
+        """Whether it was completed: nothing of it may happen any more."""
+        return self._ended
+
     def complete(self, aborted: Reason | None) -> None:
         """Counted once, whatever comes after. Later calls answer Deny. Never raises."""
         if self._ended:

@@ -84,7 +84,7 @@ async def websocket(world: World, arm: Arm, client: Client) -> None:
     upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
     handle = world.sandbox.handles["openai"]
     head = f"GET /v1/live HTTP/1.1\r\nHost: api.openai.com\r\nAuthorization: Bearer {handle}\r\n{upgrade}"
-    await client.ask("request", f"{head}Sec-WebSocket-Key: eA==\r\n\r\n".encode())
+    await client.ask("request", f"{head}Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode())
     if not await client.goes_on(lambda: client.seen.status == 101):
         return
     arm(Phase.UPLOADING)

@@ -233,7 +233,7 @@ class World:
         try:
             await visit.send(
                 b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-                b"Sec-WebSocket-Accept: x\r\n\r\n"
+                b"Sec-WebSocket-Accept: ICX+Yqv66kxgM0FcWaLWlFLwTAI=\r\n\r\n"
             )
             frames = 0
             while frames < 2:  # one of seven bytes, then the client's Close

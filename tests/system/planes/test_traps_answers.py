@@ -241,12 +241,16 @@ async def test_a_websocket_that_breaks_off_is_not_closed_cleanly(
     """An upstream that dies gives the client no Close frame 1000, which would say that all was said."""
     raw_origin.behave = answering(
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        b"Sec-WebSocket-Accept: x\r\n\r\n\x01\x05begin",
+        b"Sec-WebSocket-Accept: ICX+Yqv66kxgM0FcWaLWlFLwTAI=\r\n\r\n\x01\x05begin",
         close=True,
     )
     upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
     async with tunnel(raw_daemon, raw_sandbox) as raw:
-        await raw.send(request(raw_sandbox, path="/ws", extra=upgrade + "Sec-WebSocket-Key: eA==\r\n"))
+        await raw.send(
+            request(
+                raw_sandbox, path="/ws", extra=upgrade + "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+            )
+        )
         assert await raw.status() == 101
         assert b"\x88" not in await raw.rest()
     await nothing_is_left(raw_daemon)
@@ -262,11 +266,15 @@ async def test_frames_that_break_the_rules_end_a_websocket_and_are_recorded(
     """wsproto makes a Close of them: relayed, it would say that the upstream closed, and the record, too."""
     raw_origin.behave = answering(
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        b"Sec-WebSocket-Accept: x\r\n\r\n" + frame
+        b"Sec-WebSocket-Accept: ICX+Yqv66kxgM0FcWaLWlFLwTAI=\r\n\r\n" + frame
     )
     upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
     async with tunnel(raw_daemon, raw_sandbox) as raw:
-        await raw.send(request(raw_sandbox, path="/ws", extra=upgrade + "Sec-WebSocket-Key: eA==\r\n"))
+        await raw.send(
+            request(
+                raw_sandbox, path="/ws", extra=upgrade + "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+            )
+        )
         assert await raw.status() == 101
         assert await raw.rest() == b""
     await nothing_is_left(raw_daemon)
@@ -279,12 +287,16 @@ async def test_flow_messages_do_not_grow(
     """mitmproxy keeps every WebSocket message of a flow; ours keeps none."""
     raw_origin.behave = answering(
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        b"Sec-WebSocket-Accept: x\r\n\r\n" + b"\x81\x02hi" * 1000
+        b"Sec-WebSocket-Accept: ICX+Yqv66kxgM0FcWaLWlFLwTAI=\r\n\r\n" + b"\x81\x02hi" * 1000
     )
     upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
     assert raw_daemon.plane is not None
     async with tunnel(raw_daemon, raw_sandbox) as raw:
-        await raw.send(request(raw_sandbox, path="/ws", extra=upgrade + "Sec-WebSocket-Key: eA==\r\n"))
+        await raw.send(
+            request(
+                raw_sandbox, path="/ws", extra=upgrade + "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+            )
+        )
         assert await raw.status() == 101
         assert await raw.reader.readexactly(4000) == b"\x81\x02hi" * 1000
         flows = [found for found in gc.get_objects() if isinstance(found, EgressFlow) and found.websocket]

@@ -338,12 +338,17 @@ async def test_a_websocket_relay_that_raises_ends_both_sides(
     """A failing message filter ends the switch without a Close frame; no later frame passes."""
     raw_origin.behave = answering(
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        b"Sec-WebSocket-Accept: x\r\n\r\n" + (b"\x81\x02hi" if side == "server" else b"")
+        b"Sec-WebSocket-Accept: ICX+Yqv66kxgM0FcWaLWlFLwTAI=\r\n\r\n"
+        + (b"\x81\x02hi" if side == "server" else b"")
     )
     monkeypatch.setattr("coatcheck.planes.mitm.websocket.MessageFilter.feed", boom)
     upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
     async with tunnel(raw_daemon, raw_sandbox) as raw:
-        await raw.send(request(raw_sandbox, path="/ws", extra=upgrade + "Sec-WebSocket-Key: eA==\r\n"))
+        await raw.send(
+            request(
+                raw_sandbox, path="/ws", extra=upgrade + "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+            )
+        )
         assert await raw.status() in (101, 0)
         if side == "client":
             await raw.send(b"\x81\x82\0\0\0\0hi")

@@ -96,7 +96,7 @@ REFUSED = {
     "1_5_h2c_beside_websocket": get(extra=b"Upgrade: websocket\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n"),
     "1_5_h2c_prior_knowledge": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "1_5_websocket_without_version": get(
-        extra=b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: eA==\r\n"
+        extra=b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
     ),
     "1_5_websocket_of_another_version": get(
         extra=b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 8\r\n"
@@ -108,7 +108,7 @@ REFUSED = {
     ),
     "1_5_websocket_with_a_body": get(
         extra=b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-        b"Sec-WebSocket-Key: eA==\r\nContent-Length: 5\r\n"
+        b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nContent-Length: 5\r\n"
     ),
     "1_5_tls_upgrade": get(extra=b"Upgrade: TLS/1.0\r\nConnection: Upgrade\r\n"),
     "4_2_tls_in_tls": b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00",

@@ -12,7 +12,7 @@ from coatcheck.decision.message import Destination, Origin, Peer, RequestHead
 from coatcheck.decision.policy import Policy, rules_for_host
 from coatcheck.decision.session import Session
 from coatcheck.planes.mitm.deadlines import Deadlines
-from coatcheck.planes.mitm.destination import Route, destination_of, tunnel_target
+from coatcheck.planes.mitm.destination import Route, destination_of, tunnel_target, with_one_host
 from coatcheck.planes.mitm.flow import EgressFlow
 from coatcheck.planes.mitm.shared import Shared
 from coatcheck.planes.mitm.translate import request_head
@@ -101,7 +101,7 @@ class Admission:
         if isinstance(found, Deny):
             flow.call = self._exchange.refused(self.peer, self._asked_for(), head, found)
             return None
-        destination, head = found
+        destination, head = found[0], with_one_host(*found)
         http2 = self._client.alpn == b"h2"
         call, waiting = self._exchange.receive(self.peer, destination, head, http2=http2)
         flow.call = call
@@ -113,8 +113,10 @@ class Admission:
         request.data.host, request.data.port = destination.host, destination.port
         request.data.scheme = destination.scheme.encode()
         request.data.path = head.target.encode("latin-1")
-        if route.tunnel is None and request.headers.get("host") != head.get("host"):
-            request.headers["host"] = destination.host  # reverse mode: the name that the client never saw
+        if request.data.authority:
+            request.data.authority = destination.authority.encode()
+        if not http2 or "host" in request.headers:
+            request.headers["host"] = destination.authority
         return waiting
 
     def _present(self, request: http.Request) -> None:

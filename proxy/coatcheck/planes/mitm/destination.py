@@ -69,6 +69,16 @@ def destination_of(
         return Deny(Reason.HOST_FORM_REFUSED, str(refused))
 
 
+def with_one_host(destination: Destination, head: RequestHead) -> RequestHead:
+    """`head` with Host as `destination` is written, not as the client typed it: to servers that compare text,
+    `API.example.org` and `api.example.org:443` are other names."""
+    host = destination.authority
+    if all(value == host for value in head.get_all("host")):
+        return head
+    headers = tuple((name, host if name == "host" else value) for name, value in head.headers)
+    return replace(head, headers=headers)
+
+
 def _enter_plain(head: RequestHead, route: Route) -> None:
     """The first Host on a transparent connection without TLS is where all of it goes."""
     named = head.get("host")

@@ -49,7 +49,7 @@ from coatcheck.request.call import Call
 logger = logging.getLogger(__name__)
 
 type Generator = layer.CommandGenerator[None]
-DISCARD_BYTES = 67_108_864
+DISCARD_BYTES = 4_194_304
 """How much of a refused upload is thrown away: closing at once would show a reset, not the reason."""
 
 RETRIED_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -157,6 +157,11 @@ class EgressStream(mitm_http.HttpStream):
             yield from self._refuse(self.link.upstreams.denial(), request_done=request_done)
             return False
         self.context.server = self.flow.server_conn = connection
+        if self.call.over:  # the connection was refused meanwhile: a body that began could not be read
+            self.client_state = self.server_state = self.state_errored
+            yield from self._drop_upstream()
+            yield mitm_http.DropStream(self.stream_id)
+            return False
         # The last check: no await and no yield lies between it and the first upstream byte (I5).
         committed = self.call.commit(body)
         if isinstance(committed, Deny):
