@@ -118,6 +118,8 @@ class Daemon:
         )
         self.exchange = Exchange(self.state, self.store, self.telemetry.emit)
         self.exchange.revoke_for_theft = self._revoke_for_theft
+        self.exchange.shared.probing.end_grant = self._end_probed_grant
+        self.exchange.shared.probing.end_session = self._end_probed_session
         self.policies = PoliciesInForce(
             settings, self.directory, self.state, self.metrics, self.exchange.tell
         )
@@ -304,14 +306,33 @@ class Daemon:
             logger.error("session %s could not be ended (%s): %s", session_id, why, error)
 
     def _revoke_for_theft(self, session_id: str, why: str) -> None:
-        def revoke() -> None:
+        self._take_beside(lambda: self.state.revoke(session_id, "policy:revoke_on_theft", why))
+
+    def _end_probed_session(self, session_id: str, why: str) -> None:
+        self._take_beside(lambda: self.state.revoke(session_id, "secret_probed", why))
+
+    def _end_probed_grant(self, session_id: str, credential: str, why: str) -> None:
+        """Of the session and of those that were forked from it, which hold its strings."""
+        self._take_beside(
+            lambda: self.state.revoke_where(
+                lambda each: each.id == session_id or session_id in each.ancestors,
+                credential,
+                "secret_probed",
+                why,
+            )
+        )
+
+    def _take_beside(self, take: Callable[[], object]) -> None:
+        """In a thread: it waits for the disk."""
+
+        def taking() -> None:
             try:
-                self.state.revoke(session_id, "policy:revoke_on_theft", why)
+                take()
             except StateError as error:
-                logger.error("a stolen session could not be revoked: %s", error)
+                logger.error("a session could not be restricted: %s", error)
 
         if self.loop is not None:
-            self.loop.run_in_executor(None, revoke)
+            self.loop.run_in_executor(None, taking)
 
     # --- ending --------------------------------------------------------------------------------------
 

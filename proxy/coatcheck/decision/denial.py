@@ -43,6 +43,7 @@ class Reason(StrEnum):
     HANDLE_OUT_OF_SCOPE = "handle_out_of_scope"
     HANDLE_WRONG_HOST = "handle_wrong_host"
     HANDLE_MISPLACED = "handle_misplaced"
+    SECRET_PROBED = "secret_probed"
     SIGNATURE_REFUSED = "signature_refused"
     # whoever was asked
     APPROVAL_REFUSED = "approval_refused"
@@ -116,6 +117,7 @@ EXPLANATIONS: dict[Reason, Explanation] = {
     _R.HANDLE_OUT_OF_SCOPE: Explanation(403, "this session was not granted this credential", _OPERATOR),
     _R.HANDLE_WRONG_HOST: Explanation(403, "this credential may not be sent to this host, method or path", "This attempt was recorded. " + _OPERATOR),
     _R.HANDLE_MISPLACED: Explanation(403, "a credential handle is in a place where the policy does not expect it", "Send the handle only where the API expects its credential. This attempt was recorded."),
+    _R.SECRET_PROBED: Explanation(403, "parts of this credential's secret were redacted from this session's responses too often", "This session may no longer use it. " + _OPERATOR),
     _R.SIGNATURE_REFUSED: Explanation(401, "the request's AWS signature is not valid", "Sign with the key pair and session token from your environment variables, with a correct clock, and send the request unchanged."),
     _R.APPROVAL_REFUSED: Explanation(403, "a person denied this request", "Do not repeat it. Do something else, or talk to the operator of this sandbox."),
     _R.APPROVAL_TIMEOUT: Explanation(403, "this request needs a person's approval, and no one answered in time", "No answer means denial. Tell the operator of this sandbox what you need. Sending the same request again asks again."),

@@ -110,6 +110,7 @@ NOT_BY_POLICY = frozenset(
         Reason.HANDLE_REVOKED,
         Reason.HANDLE_STOLEN,
         Reason.HANDLE_STALE,
+        Reason.SECRET_PROBED,
         Reason.SIGNATURE_REFUSED,
         Reason.UPSTREAM_UNREACHABLE,
         Reason.UPSTREAM_TLS,

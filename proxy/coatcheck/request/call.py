@@ -9,7 +9,7 @@ from coatcheck.decision.body_search import MAX_REPORTED, BodySearch
 from coatcheck.decision.decide import DecisionContext, NeedBody
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.handle import Claims
-from coatcheck.decision.message import Destination, Edits, Peer, RequestHead, ResponseHead
+from coatcheck.decision.message import Destination, Edits, Headers, Peer, RequestHead, ResponseHead
 from coatcheck.decision.policy import Credential, HandlesInBody, LimitKind, Rule
 from coatcheck.decision.response import ResponsePlan, plan_request_for_scrubbing
 from coatcheck.decision.scrub import Patterns
@@ -160,6 +160,9 @@ class Call:
             return Deny(Reason.HANDLE_STALE, "the session was rebound while the request ran")
         if now.wall >= self._handle_until:
             return Deny(Reason.HANDLE_EXPIRED, "while the request ran")
+        probed = self._shared.probing.refuses(current, self.verdict)
+        if probed is not None:
+            return probed
         if sessions.epoch == self._epoch:
             return None
         if self._handle_revoked(current):
@@ -370,7 +373,7 @@ class Call:
         )
         if not isinstance(plan, Deny):
             self.status = plan.status or response.status
-        return plan
+        return self._probed() or plan
 
     def _keeps_cookies(self) -> bool:
         if not isinstance(self.verdict, Inject):
@@ -379,7 +382,18 @@ class Call:
 
     def download(self, chunk: bytes) -> list[bytes] | Deny:
         """One chunk of the answer, as the sandbox may see it. Its bytes are counted once they are decoded."""
-        return self.permitted() or self.answer.feed(chunk, self.received)
+        denial = self.permitted()
+        if denial is not None:
+            return denial
+        out = self.answer.feed(chunk, self.received)
+        return self._probed() or out
+
+    def _probed(self) -> Deny | None:
+        """A Deny when what was just masked is one part of a secret too many: then it is not shown, either."""
+        runs = self._answer.take_runs() if self._answer is not None else ()
+        if not runs or self.session is None:
+            return None
+        return self._shared.probing.masked(self.session, runs, self.destination.url)
 
     def received(self, count: int) -> Deny | None:
         """So many bytes of the answer came in, decoded: whether they, and more, may go on."""
@@ -391,14 +405,30 @@ class Call:
         return Deny(Reason.BODY_TOO_LARGE, "the answer") if limit and self._received > limit else None
 
     def download_end(self) -> list[bytes] | Deny:
-        return self.permitted() or self.answer.finish()
+        denial = self.permitted()
+        if denial is not None:
+            return denial
+        out = self.answer.finish()
+        return self._probed() or out
+
+    def trailers(self, trailers: Headers) -> Headers | Deny:
+        """The answer's trailers, as the sandbox may see them."""
+        clean = self.answer.trailers(trailers)
+        return self._probed() or clean
 
     def websocket_control(self, payload: bytes, *, from_client: bool) -> bytes | Deny:
         """A ping's payload or a close reason: at most 125 bytes (RFC 6455 5.5), scrubbed like the rest."""
         denial = self.sent(len(payload)) if from_client else self.received(len(payload))
         if denial is not None:
             return denial
-        return payload if from_client else self.answer.whole(payload)
+        if from_client:
+            return payload
+        clean = self.answer.whole(payload)
+        return self._probed() or clean
+
+    def message(self, clean: bytes) -> bytes | Deny:
+        """What of a WebSocket's message goes to the sandbox, once what was masked in it was counted."""
+        return self._probed() or clean
 
     # --- the end ------------------------------------------------------------------------------------
 

@@ -162,7 +162,9 @@ class Exchange:
     def _proceed(self, call: Call, verdict: Deny | Identified | Pass | Inject | NeedBody) -> Waiting:
         if isinstance(verdict, Deny | Identified):
             if isinstance(verdict, Identified):
-                call.session, verdict = verdict.session, verdict.denial
+                call.session, denial = verdict.session, verdict.denial
+                policy = self.state.policies.get(call.session.policy)
+                verdict = self.shared.probing.named(call.session, denial, policy)
             call.deny(verdict)
             self._tell(call)
             return None
@@ -322,6 +324,7 @@ class Exchange:
         """Forget what was kept for a session."""
         self.secrets.forget(session_id)
         self.approvals.forget_session(session_id)
+        self.shared.probing.forget(session_id)
 
     # --- small things -------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from coatcheck.request.approvals import Approvals
 from coatcheck.request.known_secrets import KnownSecrets
+from coatcheck.request.probing import Probing
 from coatcheck.secrets.cache import CachedStore
 from coatcheck.state.buckets import Buckets
 from coatcheck.state.state import State
@@ -25,6 +26,7 @@ class Shared:
         self.buckets = Buckets()
         self.secrets = KnownSecrets(state, store)
         self.approvals = Approvals(lambda event: self.emit(event), state.clock.now)
+        self.probing = Probing(state, self.tell)
         self._reported: set[tuple[str, str]] = set()
 
     def tell(self, event: Event) -> None:

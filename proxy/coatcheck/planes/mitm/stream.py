@@ -295,7 +295,7 @@ class EgressStream(mitm_http.HttpStream):
             out = self.call.download_end()
         else:
             assert isinstance(event, ResponseTrailers)
-            trailers = self.call.answer.trailers(tuple(event.trailers.items(multi=True)))
+            trailers = self.call.trailers(tuple(event.trailers.items(multi=True)))
             if isinstance(trailers, Deny) or self.context.client.alpn != b"h2":
                 return  # HTTP/1 trailers are not forwarded
             assert self.flow.response is not None

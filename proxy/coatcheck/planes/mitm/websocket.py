@@ -66,10 +66,10 @@ class MessageFilter:
         if self._scrubber is not None:
             self._masked(self._scrubber.finish())
 
-    def _masked(self, clean: bytes) -> bytes:
+    def _masked(self, clean: bytes) -> bytes | Deny:
         assert self._scrubber is not None
         self._call.answer.count(self._scrubber.take_runs())
-        return clean
+        return self._call.message(clean)
 
 
 class _Side:
