@@ -24,9 +24,8 @@ from coatcheck.state.state import State
 
 logger = logging.getLogger(__name__)
 
-type Text = tuple[str, str, str]
-"""A text that must not come back, the reference of its secret, and Basic's user name with which it is sent,
-or ""."""
+type Text = tuple[str, str]
+"""A text that must not come back, and the reference of its secret."""
 
 READ_AT_ONCE: Final = 32
 """References that one tenant's learning reads side by side: an eighth of what the store takes."""
@@ -34,7 +33,7 @@ RETRY_SECONDS: Final = 1.0
 """Between two attempts to read what could not be read, however many requests ask."""
 _LATE: Final = 8
 """Texts that are searched for beside the compiled ones until those are compiled anew, which takes a thread
-1.6 ms a text."""
+3.4 ms a text."""
 
 
 class TooManySecrets(SecretUnavailable):
@@ -83,8 +82,8 @@ class _Tenant:
 class KnownSecrets:
     """Belongs to the plane's event loop. `heard` of the cache tells it every value that is read."""
 
-    KEPT = 2048
-    """Texts that answers are searched for, a tenant: earlier values and several user names included. A tenant
+    KEPT = 1024
+    """Texts that answers are searched for, a tenant: earlier values included. A tenant
     with more is refused, as one that is not looked for would come back."""
     TENANTS = 10_000
     """As many as sessions may live. Of more, those that have none are forgotten first."""
@@ -187,7 +186,7 @@ class KnownSecrets:
     def texts(self, tenant: str) -> frozenset[str]:
         """All that the tenant's answers are searched for now, for inspections."""
         known = self._tenants.get(tenant)
-        return frozenset(text for text, _, _ in self._texts(known)) if known is not None else frozenset()
+        return frozenset(text for text, _ in self._texts(known)) if known is not None else frozenset()
 
     # --- learning -----------------------------------------------------------------------------------
 
@@ -295,13 +294,13 @@ class KnownSecrets:
         if len(late) > _LATE:
             self._take(tenant, texts, self._make(texts))
         elif late:
-            recent = Patterns.together(tuple(Patterns.small(text, name) for text, name, _ in late))
+            recent = Patterns.together(tuple(Patterns.small(text, name) for text, name in late))
             tenant.patterns = tenant.base.beside(recent) if tenant.base is not None else recent
             tenant.look_at = self._clock()  # compiled with the others, beside the requests
         return tenant.patterns
 
     async def _compile(self, tenant: _Tenant, texts: frozenset[Text]) -> None:
-        """In a thread: a hundred secrets take 0.2 s, in which others' requests go on."""
+        """In a thread: a hundred secrets take 0.3 s, in which others' requests go on."""
         if texts != tenant.compiled:
             self._take(tenant, texts, await asyncio.to_thread(self._make, texts))
 
@@ -315,7 +314,7 @@ class KnownSecrets:
 
     def _make(self, texts: frozenset[Text]) -> Patterns:
         known = self._compiled.get(texts)
-        return known or Patterns.of([Sought(name, text) for text, name, _ in sorted(texts)])
+        return known or Patterns.of([Sought(name, text) for text, name in sorted(texts)])
 
 
 def texts_of(credential: Credential, values: Iterable[str]) -> Iterator[Text]:
@@ -324,7 +323,7 @@ def texts_of(credential: Credential, values: Iterable[str]) -> Iterator[Text]:
         for value in values:
             for text in injector.private(value):
                 if not isinstance(check_text(text, scrub=True), Deny):
-                    yield text, str(credential.secret), injector.basic_username
+                    yield text, str(credential.secret)
 
 
 def _policies_of(tenant: str, state: State) -> set[str]:
