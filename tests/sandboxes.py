@@ -48,7 +48,7 @@ CALLERS: Mapping[str, Mapping[str, Any]] = {
         "role": "launcher",
         "tenants": ["acme"],
         "policies": ["default"],
-        "isolation": ["namespace"],
+        "isolation": ["namespace", "gvisor"],
     },
     "other": {"role": "launcher", "tenants": ["acme"], "policies": ["default"], "isolation": ["namespace"]},
     "hardware-only": {

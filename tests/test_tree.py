@@ -101,6 +101,7 @@ COVERED_BY = {
     "metadata/http.py": "system/metadata/test_service.py",
     "metadata/tokens.py": "system/metadata/test_service.py",
     "containers/layout.py": "system/containers/test_namespace.py",
+    "containers/container.py": "system/containers/test_namespace.py",
     "containers/child.py": "system/containers/test_namespace.py",
     "containers/oci.py": "system/containers/test_namespace.py",
     "containers/runtime.py": "system/containers/test_namespace.py",

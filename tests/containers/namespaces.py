@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from coatcheck.containers.namespace import NamespaceMachine
+from coatcheck.containers.container import ContainerMachine
 from coatcheck.decision.session import Isolation
 from coatcheck.launcher.channel import Channel, Chunk, Stream
 from coatcheck.sandbox.machine import MachineSpec
@@ -19,11 +19,16 @@ SECONDS = 60.0
 
 
 def spec(
-    *, memory_mib: int = 64, disk_mib: int = 16, processes: int = 50, image: Path | None = None
+    *,
+    memory_mib: int = 64,
+    disk_mib: int = 16,
+    processes: int = 50,
+    image: Path | None = None,
+    isolation: Isolation = Isolation.NAMESPACE,
 ) -> MachineSpec:
     """Small: the machine is shared, and some of these go wild."""
     return MachineSpec(
-        isolation=Isolation.NAMESPACE,
+        isolation=isolation,
         image=image,
         resources=Resources(memory_mib=memory_mib, cpus=1, disk_mib=disk_mib, processes=processes),
     )
@@ -43,7 +48,7 @@ class Inside:
     """A sandbox that runs."""
 
     def __init__(
-        self, directory: Path, machine: NamespaceMachine, channel: Channel, opened: list[Stream]
+        self, directory: Path, machine: ContainerMachine, channel: Channel, opened: list[Stream]
     ) -> None:
         self.machine = machine
         self.group = f"coatcheck-{directory.name}"
@@ -101,7 +106,7 @@ async def sandbox(
     """Until the block ends; nothing that it tries to send gets anywhere."""
     # A name that no other test, in whatever process, has for its group at the same time.
     directory = scratch / secrets.token_hex(8)
-    machine = NamespaceMachine(wanted or spec(), directory, agent=agent, nests=nests)
+    machine = ContainerMachine(wanted or spec(), directory, agent=agent, nests=nests)
     opened: list[Stream] = []
 
     async def refuse(stream: Stream) -> None:

@@ -44,8 +44,9 @@ def test_a_session_ends_by_lease_age_or_revocation(now: Now, revoked: bool, why:
 
 
 def test_isolation_is_a_ladder() -> None:
-    """Hardware satisfies every demand, none satisfies only none."""
-    ladder = (Isolation.NONE, Isolation.NAMESPACE, Isolation.EMULATED, Isolation.HARDWARE)
+    """Hardware satisfies every demand, none satisfies only none; gVisor stands above namespaces."""
+    assert isolation_at_least(Isolation.GVISOR, Isolation.NAMESPACE)
+    ladder = tuple(reversed(Isolation))
     for i, have in enumerate(ladder):
         for j, want in enumerate(ladder):
             assert isolation_at_least(have, want) is (i >= j)

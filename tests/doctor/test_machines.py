@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from coatcheck.doctor.finding import Level
-from coatcheck.doctor.machines import microvms, namespaces
+from coatcheck.doctor.machines import containers, microvms, namespaces
 from tests.doctor.subject import only, subject
 
 
@@ -25,6 +25,20 @@ def test_closed_user_namespaces_are_warned_about(tmp_path: Path, name: str, clos
     assert found.level is Level.WARNING and name.replace("/", ".") in found.message
     (tmp_path / name).write_text(f"{opened}\n")
     assert only(namespaces(subject(tmp_path), tmp_path)).level is Level.OK
+
+
+def test_what_makes_sandboxes_without_a_virtual_machine_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By kind of isolation, with what to install for the others."""
+    program = tmp_path / "runsc"
+    program.write_text("")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    namespace, gvisor = containers(subject(tmp_path))
+    assert (namespace.level, gvisor.level) == (Level.OK, Level.OK)
+    assert "apt-get install" in namespace.message and "missing" in namespace.message
+    assert gvisor.message == f"sandboxes with `isolation: gvisor` can be had: {program}"
 
 
 def test_a_machine_without_qemu_is_told_how_to_have_it(

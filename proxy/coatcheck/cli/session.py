@@ -42,7 +42,7 @@ def create(
     ] = None,
     max_age: Annotated[float | None, typer.Option(min=1, help="Maximum age in seconds.")] = None,
     isolation: Annotated[
-        str, typer.Option(help="Isolation of the sandbox: hardware, emulated, namespace or none.")
+        str, typer.Option(help="Isolation of the sandbox: hardware, emulated, gvisor, namespace or none.")
     ] = "none",
     listen: Annotated[
         str,

@@ -103,7 +103,8 @@ def config(container: Container) -> dict[str, Any]:
 def _mounts(container: Container) -> list[dict[str, Any]]:
     mounts = [
         _mount("proc", "/proc", "nosuid", "noexec", "nodev"),
-        _mount("tmpfs", "/dev", "nosuid", "strictatime", "mode=0755", "size=64k", "ro"),
+        # gVisor takes a device on a read-only filesystem for one that cannot be written.
+        _mount("tmpfs", "/dev", "nosuid", "strictatime", "mode=0755", "size=64k", *_read_only(container)),
         _mount("devpts", "/dev/pts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"),
     ]
     if container.layout.root is None:
@@ -114,6 +115,10 @@ def _mounts(container: Container) -> list[dict[str, Any]]:
         size = (f"mode={place.mode}", f"size={place.mib * MIB}")
         mounts.append(_mount("tmpfs", place.path, "nosuid", "nodev", *size))
     return [*mounts, *(_bind(path, source) for path, source in container.binds.items())]
+
+
+def _read_only(container: Container) -> tuple[str, ...]:
+    return ("ro",) if container.user is not None else ()
 
 
 def _mount(kind: str, path: str, *options: str) -> dict[str, Any]:
@@ -129,17 +134,19 @@ def _etc() -> list[str]:
     return [name for name in ETC if (Path("/etc") / name).exists()]
 
 
-def host_root(files: Sequence[File]) -> Path:
-    """The root directory of sandboxes with the host's programs; made if it is not there."""
+def host_root(files: Sequence[File], own: Path | None = None) -> Path:
+    """The root directory of sandboxes with the host's programs; made if it is not there. `own`: in which to
+    make it, where we are not root; None: for all."""
     directories, links = host_directories()
     places = {name: (Path("/etc") / name).is_dir() for name in _etc()}
     written = [(file.path, file.content.decode()) for file in files]
     made_of = json.dumps([directories, links, places, written]).encode()
-    root = ROOTS / hashlib.sha256(made_of).hexdigest()[:32]
+    roots = own or ROOTS
+    root = roots / hashlib.sha256(made_of).hexdigest()[:32]
     if root.is_dir():
         return root
-    ROOTS.mkdir(mode=0o755, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=ROOTS, prefix=".new-") as place:
+    roots.mkdir(mode=0o755, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=roots, prefix=".new-") as place:
         new = Path(place) / "root"
         for path in (*directories, "/proc", "/dev", "/run", "/tmp", "/home", "/var", TRUST_STORE):  # noqa: S108
             (new / path[1:]).mkdir(parents=True, exist_ok=True)

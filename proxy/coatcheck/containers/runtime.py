@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from coatcheck.containers.cgroup import Cgroup
 from coatcheck.containers.child import Child, found
 from coatcheck.sandbox.machine import MachineError
 
@@ -18,6 +19,10 @@ SETUP_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 10.0
 """Until the kernel has taken back the memory of everything that was killed."""
 _POLL_SECONDS: Final = 0.005
+_GO: Final = 9
+_HELD: Final = ("/bin/sh", "-c", f'umask 022; read -r _ <&{_GO} || exit; exec {_GO}<&-; exec "$@"', "sh")
+"""Waits until it is in its group. Directories that the runtime makes in there are for all users of the
+sandbox, whatever our umask is."""
 _MESSAGE: Final = re.compile(r'msg="((?:[^"\\]|\\.)*)"')
 
 
@@ -37,16 +42,29 @@ class Runtime:
         """Its process 1, as the host numbers it; 0 before `start`."""
 
     async def start(
-        self, config: Mapping[str, Any], descriptors: Mapping[int, int], run: Sequence[str] = ()
+        self,
+        config: Mapping[str, Any],
+        descriptors: Mapping[int, int],
+        run: Sequence[str] = (),
+        group: Cgroup | None = None,
     ) -> None:
-        """Run what `config` says, with `descriptors` (number there -> ours). `run`: options. MachineError
-        when the runtime ends before."""
+        """Run what `config` says, with `descriptors` (number there -> ours). `run`: options. `group`: of the
+        runtime, too. MachineError when the runtime ends before."""
         self._place.mkdir(mode=0o700, parents=True)
         (self._place / "config.json").write_text(json.dumps(config))
         pid_file = self._place / "pid"
         words = [*self._words(), "run", "--bundle", str(self._place), "--pid-file", str(pid_file), *run]
-        # Directories that it makes in there are for all users of the sandbox, whatever our umask is.
-        self._child.spawn(["/bin/sh", "-c", 'umask 022; exec "$@"', "sh", *words, self._name], descriptors)
+        held, go = os.pipe2(os.O_CLOEXEC)
+        try:
+            try:
+                self._child.spawn([*_HELD, *words, self._name], {**descriptors, _GO: held})
+            finally:
+                os.close(held)
+            if group is not None:
+                await asyncio.to_thread(group.add, self._child.pid)
+            os.write(go, b"\n")
+        finally:
+            os.close(go)
         try:
             async with asyncio.timeout(SETUP_SECONDS):
                 while not pid_file.exists():

@@ -18,6 +18,7 @@ class Isolation(StrEnum):
 
     HARDWARE = "hardware"
     EMULATED = "emulated"
+    GVISOR = "gvisor"
     NAMESPACE = "namespace"
     NONE = "none"
 
@@ -93,7 +94,13 @@ def identify(peer: Peer, by_origin: Mapping[Origin, Session], now: Now) -> Sessi
 
 
 def isolation_at_least(have: Isolation, want: Isolation) -> bool:
-    order = (Isolation.NONE, Isolation.NAMESPACE, Isolation.EMULATED, Isolation.HARDWARE)
+    order = (
+        Isolation.NONE,
+        Isolation.NAMESPACE,
+        Isolation.GVISOR,
+        Isolation.EMULATED,
+        Isolation.HARDWARE,
+    )
     return order.index(have) >= order.index(want)
 
 

@@ -25,6 +25,7 @@ CHECKS: tuple[Check, ...] = (
     secrets.stores,
     clients.trust,
     machines.namespaces,
+    machines.containers,
     machines.microvms,
 )
 

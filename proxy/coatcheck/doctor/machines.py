@@ -3,7 +3,9 @@
 import asyncio
 from pathlib import Path
 
+from coatcheck.containers.container import find_program
 from coatcheck.containers.jail import find_qemu
+from coatcheck.decision.session import Isolation
 from coatcheck.doctor.finding import Finding, Subject, ok, warning
 from coatcheck.durable import accelerator
 from coatcheck.images.cache import find
@@ -34,6 +36,20 @@ def namespaces(subject: Subject, settings: Path = Path("/proc/sys")) -> list[Fin
             where = name.replace("/", ".")
             found += warning(check, f"users may make no namespaces ({where} is {value}): no sandboxes", hint)
     return found or ok(check, "users may make namespaces, which sandboxes need")
+
+
+def containers(subject: Subject) -> list[Finding]:
+    """What makes sandboxes without a virtual machine here, and whether gVisor is among it."""
+    found = []
+    for isolation in (Isolation.NAMESPACE, Isolation.GVISOR):
+        try:
+            found += ok(
+                str(isolation),
+                f"sandboxes with `isolation: {isolation}` can be had: {find_program(isolation)}",
+            )
+        except MachineError as error:
+            found += ok(str(isolation), f"none here: {error}; {error.hint}")
+    return found
 
 
 def microvms(subject: Subject) -> list[Finding]:

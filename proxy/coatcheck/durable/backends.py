@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from coatcheck.containers.container import find_program
 from coatcheck.containers.jail import find_qemu
-from coatcheck.containers.namespace import find_program
 from coatcheck.decision.session import Isolation
 from coatcheck.durable import accelerator
 from coatcheck.images.cache import find
@@ -56,20 +56,24 @@ class Backends:
     def choose(self, backend: Backend | None, image: str | None) -> Choice:
         """SandboxRefused when this machine cannot run what is asked for."""
         with self._lock:  # what several ask for at once is built and measured by the first
-            if backend is Backend.NAMESPACE:
+            if backend in (Backend.NAMESPACE, Backend.GVISOR):
                 if image is not None:
                     raise SandboxRefused(
                         SandboxProblem.UNKNOWN_IMAGE,
-                        "a namespace sandbox runs this machine's own programs, and no image",
+                        f"a {backend} sandbox runs this machine's own programs, and no image",
                         "Leave the image out, or ask for a microVM.",
                     )
-                return self._namespace("as asked for, the host's kernel is shared")
+                if backend is Backend.GVISOR:
+                    return self._container(Isolation.GVISOR, "as asked for, gVisor's kernel on the host's")
+                return self._container(Isolation.NAMESPACE, "as asked for, the host's kernel is shared")
             try:
                 return self._microvm(image)
             except SandboxRefused as refused:
                 if backend is Backend.MICROVM or image is not None:
                     raise
-                return self._namespace(f"no microVM here: {refused.message} ({refused.hint})")
+                return self._container(
+                    Isolation.NAMESPACE, f"no microVM here: {refused.message} ({refused.hint})"
+                )
 
     def _microvm(self, name: str | None) -> Choice:
         try:
@@ -87,14 +91,16 @@ class Backends:
         why = f"{_MEANS[found.isolation]}: {found.why.removeprefix('emulated, because ')}"
         return Choice(Backend.MICROVM, found.isolation, why, str(image))
 
-    def _namespace(self, why: str) -> Choice:
+    def _container(self, isolation: Isolation, why: str) -> Choice:
         try:
-            find_program()
+            find_program(isolation)
         except MachineError as error:
             raise SandboxRefused(SandboxProblem.NO_BACKEND, str(error), error.hint) from None
         # Without root only one user can be mapped (user_namespaces(7)), so nobody could be told from another.
-        identities = IDENTITIES if os.geteuid() == 0 else (AGENT,)
-        return Choice(Backend.NAMESPACE, Isolation.NAMESPACE, why, None, str(self._program()), identities)
+        # gVisor has no firewall for it.
+        several = isolation is Isolation.NAMESPACE and os.geteuid() == 0
+        identities = IDENTITIES if several else (AGENT,)
+        return Choice(Backend(isolation), isolation, why, None, str(self._program()), identities)
 
     def _program(self) -> Path:
         if self._agent is None or not self._agent.exists():

@@ -1,7 +1,7 @@
 """In the supervisor: builds the machine that a spec describes. Imports little: a guest boots while the
 rest is loaded."""
 
-from coatcheck.containers.namespace import NamespaceMachine
+from coatcheck.containers.container import ContainerMachine
 from coatcheck.launcher.microvm import MicroVM
 from coatcheck.launcher.spec import SupervisorSpec
 from coatcheck.sandbox.machine import Machine, MachineError
@@ -14,4 +14,4 @@ def make_machine(spec: SupervisorSpec) -> Machine:
         return MicroVM(spec.machine, spec.directory)
     if spec.agent is None:
         raise MachineError("a namespace sandbox was asked for without an agent")
-    return NamespaceMachine(spec.machine, spec.directory, agent=spec.agent, nests=spec.filesystem is not None)
+    return ContainerMachine(spec.machine, spec.directory, agent=spec.agent, nests=spec.filesystem is not None)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from coatcheck.client.control import ControlClient
-from coatcheck.containers.namespace import NamespaceMachine
+from coatcheck.containers.container import ContainerMachine
 from coatcheck.launcher.agent import AgentError, set_clock
 from coatcheck.launcher.boot import Beginning, Boot
 from coatcheck.launcher.channel import Channel, ChannelBroken, StreamReset
@@ -121,7 +121,7 @@ class Supervisor:
 
     def hits(self) -> frozenset[LimitName]:
         """Which limits the host's kernel saw it run into since the last call, where that counts them."""
-        return self.machine.hits() if isinstance(self.machine, NamespaceMachine) else frozenset()
+        return self.machine.hits() if isinstance(self.machine, ContainerMachine) else frozenset()
 
     def end(self, ending: Ending, detail: str) -> None:
         """End the sandbox. The first word counts."""
@@ -288,7 +288,7 @@ class Supervisor:
             self.end(Ending.IDLE, f"it had no connection for {self.spec.idle_seconds:g} s")
 
     def _unenforced(self) -> str:
-        return "; ".join(self.machine.unenforced) if isinstance(self.machine, NamespaceMachine) else ""
+        return "; ".join(self.machine.unenforced) if isinstance(self.machine, ContainerMachine) else ""
 
     def _tell(self, notice: Notice) -> None:
         for listener in tuple(self.listeners):

@@ -1,6 +1,6 @@
 """What a sandbox runs in, whatever isolates it: the values that describe one, the protocol that drives it.
 
-Implementations: `microvm.MicroVM` (QEMU) and `namespace.NamespaceMachine` (bubblewrap).
+Implementations: `microvm.MicroVM` (QEMU) and `container.ContainerMachine` (bubblewrap).
 """
 
 import socket

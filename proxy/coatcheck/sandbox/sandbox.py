@@ -24,6 +24,7 @@ class Backend(StrEnum):
     """What a sandbox is made of."""
 
     MICROVM = "microvm"
+    GVISOR = "gvisor"
     NAMESPACE = "namespace"
 
 

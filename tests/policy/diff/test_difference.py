@@ -324,7 +324,7 @@ def test_other_kinds_of_sessions() -> None:
     (narrowed,) = said(strict)
     assert narrowed == (
         "narrows: sessions of policy `web` proven by socket, mtls, token or address and with isolation "
-        "emulated, namespace or none may no longer send credential `github` to 1 host"
+        "emulated, gvisor, namespace or none may no longer send credential `github` to 1 host"
     )
 
 

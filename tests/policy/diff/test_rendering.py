@@ -56,7 +56,7 @@ def test_json_holds_every_set() -> None:
     change = replace(CHANGE, direction=Direction.NARROWS, sessions=mtls)
     (found,) = json.loads(json.dumps(as_json([change])))
     assert found["direction"] == "narrows" and found["credential"] == "key"
-    assert found["sessions"]["origins"] == ["mtls"] and len(found["sessions"]["isolations"]) == 4
+    assert found["sessions"]["origins"] == ["mtls"] and len(found["sessions"]["isolations"]) == 5
     assert found["requests"] == [
         {
             "hosts": [{"host": "*.x", "except": ["a.x"]}, {"host": "y", "except": []}],

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from coatcheck.containers import cgroup, processes
-from coatcheck.containers.namespace import FIRST_HOST_UID, NamespaceMachine
+from coatcheck.containers.container import FIRST_HOST_UID, ContainerMachine
 from coatcheck.decision.session import Isolation
 from coatcheck.launcher.channel import StreamReset
 from coatcheck.sandbox.machine import MachineError, RemainKind, Volume
@@ -187,7 +187,7 @@ async def test_a_sandbox_that_does_not_come_up_says_why_and_leaves_nothing(
     (tmp_path / "agent").write_text(content)
     wanted = replace(spec(), boot_seconds=0.5 if "sleep" in content else 60)
     name = secrets.token_hex(8)
-    machine = NamespaceMachine(wanted, tmp_path / name, agent=tmp_path / "agent")
+    machine = ContainerMachine(wanted, tmp_path / name, agent=tmp_path / "agent")
     with pytest.raises(MachineError, match=message):
         await machine.start()
     assert of_group(f"coatcheck-{name}") == []
@@ -203,10 +203,10 @@ async def test_what_it_cannot_be_it_refuses_with_a_way_out(agent_program: Path, 
         (spec(image=tmp_path / "image"), "no directory `root`"),
     ):
         with pytest.raises(MachineError, match=words) as refused:
-            await NamespaceMachine(wanted, tmp_path / "x", agent=agent_program).start()
+            await ContainerMachine(wanted, tmp_path / "x", agent=agent_program).start()
         assert refused.value.hint
     with pytest.raises(MachineError, match="cannot be read"):
-        await NamespaceMachine(spec(), tmp_path / "x", agent=tmp_path / "none").start()
+        await ContainerMachine(spec(), tmp_path / "x", agent=tmp_path / "none").start()
 
 
 async def test_an_images_root_directory_takes_the_place_of_the_hosts_programs(

@@ -54,6 +54,20 @@ def test_where_there_is_no_image_it_is_namespaces_and_why_is_said(backends: Back
         assert refused.value.problem is SandboxProblem.UNKNOWN_IMAGE and refused.value.hint
 
 
+@pytest.mark.needs_debian("runsc")
+def test_gvisor_is_chosen_only_by_name_and_refused_where_it_is_not(
+    backends: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never something weaker in its place."""
+    choice = backends.choose(Backend.GVISOR, None)
+    assert (choice.backend, choice.isolation) == (Backend.GVISOR, Isolation.GVISOR)
+    assert choice.identities == ("agent",)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SandboxRefused) as refused:
+        backends.choose(Backend.GVISOR, None)
+    assert refused.value.problem is SandboxProblem.NO_BACKEND and "install runsc" in refused.value.hint
+
+
 def test_a_machine_without_either_says_what_to_install(
     backends: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,29 @@ async def test_a_supervisor_that_is_killed_while_bubblewrap_begins_leaves_nothin
         assert (await sandbox.refresh())["ending"] in ("supervisor_gone", "start_failed")
 
 
+@pytest.mark.needs_debian("runsc")
+async def test_a_sandbox_of_gvisor_is_asked_for_by_name(where: Place) -> None:
+    """With the isolation that policy sees, the proxy in its variables, a pause, and nothing left."""
+    async with sandbox_in(where, backend="gvisor") as sandbox:
+        assert (sandbox.shown["backend"], sandbox.shown["isolation"]) == ("gvisor", "gvisor")
+        (session,) = sandbox.shown["sessions"].values()
+        assert where.control().show(session)["session"]["isolation"] == "gvisor"
+        ran = await sandbox.run(["sh", "-c", "dmesg | head -1; echo $HTTPS_PROXY"])
+        assert b"Starting gVisor" in ran.stdout and b"3128" in ran.stdout
+        await sandbox.pause()
+        await sandbox.resume()
+        await sandbox.write_file("/home/agent/file", b"written")
+        assert (await sandbox.run(["cat", "/home/agent/file"])).stdout == b"written"
+        pid, directory = supervisor_of(where, sandbox), where.directory(sandbox.id)
+
+        def killed() -> None:
+            with nothing_left(directory) as processes:
+                processes |= family(pid)
+                os.kill(pid, signal.SIGKILL)
+
+        await asyncio.to_thread(killed)
+
+
 async def test_a_machine_that_is_killed_ends_its_sandbox(where: Place) -> None:
     """As a crash of QEMU would: the supervisor sees it, says so, and cleans up."""
     async with where.client() as client:

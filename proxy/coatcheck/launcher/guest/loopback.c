@@ -1,6 +1,7 @@
 #include "loopback.h"
 
 #include <arpa/inet.h>
+#include <linux/if_addr.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <net/if.h>
@@ -14,20 +15,16 @@
 
 #define LOOPBACK 1 /* interface number: the kernel's, in every network namespace */
 
-static bool configure(const char *name, unsigned long request, struct ifreq *wanted)
-{
-    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    strcpy(wanted->ifr_name, name);
-    bool done = fd >= 0 && !ioctl(fd, request, wanted);
-    if (fd >= 0)
-        close(fd);
-    return done;
-}
-
 bool loopback_up(void)
 {
-    struct ifreq wanted = {.ifr_flags = IFF_UP | IFF_RUNNING};
-    return configure("lo", SIOCSIFFLAGS, &wanted);
+    struct ifreq lo = {.ifr_name = "lo"};
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool up = fd >= 0 && !ioctl(fd, SIOCGIFFLAGS, &lo) && lo.ifr_flags & IFF_UP; /* gVisor's always is */
+    lo.ifr_flags = IFF_UP | IFF_RUNNING;
+    up = up || (fd >= 0 && !ioctl(fd, SIOCSIFFLAGS, &lo));
+    if (fd >= 0)
+        close(fd);
+    return up;
 }
 
 static bool route(unsigned char family, const void *source, size_t length)
@@ -49,19 +46,20 @@ bool loopback_routes(void)
     return route(AF_INET, &source, sizeof source);
 }
 
-static bool address(const char *alias, const char *number)
+static bool address(const char *number)
 {
-    struct ifreq wanted = {0};
-    struct sockaddr_in *where = (struct sockaddr_in *)&wanted.ifr_addr;
-    where->sin_family = AF_INET;
-    inet_pton(AF_INET, number, &where->sin_addr);
-    if (!configure(alias, SIOCSIFADDR, &wanted))
-        return false;
-    inet_pton(AF_INET, "255.255.255.255", &where->sin_addr);
-    return configure(alias, SIOCSIFNETMASK, &wanted);
+    static struct netlink netlink;
+    struct ifaddrmsg one = {.ifa_family = AF_INET, .ifa_prefixlen = 32, .ifa_index = LOOPBACK};
+    struct in_addr where;
+    inet_pton(AF_INET, number, &where);
+    netlink.length = 0;
+    netlink_message(&netlink, RTM_NEWADDR, NLM_F_CREATE | NLM_F_REPLACE | NLM_F_ACK, &one, sizeof one);
+    netlink_put(&netlink, IFA_LOCAL, &where, sizeof where);
+    netlink_put(&netlink, IFA_ADDRESS, &where, sizeof where);
+    return netlink_send(&netlink, NETLINK_ROUTE);
 }
 
 bool loopback_metadata_addresses(void)
 {
-    return address("lo:0", "169.254.169.254") && address("lo:1", "169.254.170.2");
+    return address("169.254.169.254") && address("169.254.170.2");
 }

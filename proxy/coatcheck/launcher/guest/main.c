@@ -3,6 +3,7 @@
  *
  *   coatcheck-agent              in a microVM, exec'ed by init: the channel is the virtio port `coatcheck.0`
  *   coatcheck-agent --namespace  in a namespace: the channel is descriptor 3, a Unix stream socket
+ *   coatcheck-agent --input      in gVisor, which passes on nothing but standard streams: it is descriptor 0
  */
 #include <dirent.h>
 #include <errno.h>
@@ -31,6 +32,7 @@
 #include "relay.h"
 
 #define VERSION "1"
+#define CHANNEL 3 /* its descriptor in a namespace */
 #define PORT_NAME "coatcheck.0\n"
 #define PORT_MILLISECONDS 5000 /* the port is there when its driver is; a slow host's probing gets this long */
 #define FILES 65536 /* descriptors: streams and what commands inherit as their hard limit */
@@ -147,7 +149,7 @@ static int find_port(void)
 static int open_channel(void)
 {
     struct timespec pause = {0, 1000000};
-    int fd = 3;
+    int fd = CHANNEL;
     if (!machine) {
         if (fcntl(fd, F_SETFD, FD_CLOEXEC) || fcntl(fd, F_SETFL, O_NONBLOCK))
             die("descriptor 3 is not the channel: %s", strerror(errno));
@@ -209,9 +211,13 @@ static void watch_children(void)
 
 int main(int count, char **arguments)
 {
-    machine = !(count == 2 && !strcmp(arguments[1], "--namespace"));
+    const char *how = count == 2 ? arguments[1] : "";
+    bool given_input = !strcmp(how, "--input");
+    machine = !given_input && strcmp(how, "--namespace");
     /* Commands of the same uid must not read our memory or take our descriptors. */
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+    if (given_input && (dup2(STDIN_FILENO, CHANNEL) < 0 || close(STDIN_FILENO)))
+        die("standard input is not the channel: %s", strerror(errno));
     for (int number; (number = open("/dev/null", O_RDWR | O_CLOEXEC)) >= 0;)
         if (number > 2) {
             close(number);

@@ -79,7 +79,9 @@ __attribute__((noreturn)) static void become(const struct spawn *spawn, const in
     restore_defaults(spawn);
     if (!identity_become(spawn->who))
         fail(failure, "cannot become `%s`", spawn->who->name);
-    syscall(SYS_close_range, 3, ~0U, 0);
+    if (syscall(SYS_close_range, 3, ~0U, 0)) /* older gVisors have none */
+        for (long fd = 3, most = sysconf(_SC_OPEN_MAX); fd < most; fd++)
+            close((int)fd);
     if (spawn->work)
         spawn->work(spawn->fields, failure);
 

@@ -1,11 +1,13 @@
-"""A sandbox without a virtual machine: Linux namespaces, for laptops and for fast tests.
+"""A sandbox without a virtual machine: Linux namespaces, for laptops and for fast tests, or gVisor.
 
-The kernel is the host's, so this is `isolation: namespace`, and a credential may ask for more. What holds: no
-network device but loopback, no process, file, socket or user of the host, no privilege, a list of system
-calls, limits. Where we are root runc makes it, with users of its own; else bubblewrap, with one. The agent is
-process 1 in there and speaks over a socket that we made before it ran.
+With namespaces the kernel is the host's, so this is `isolation: namespace`, and a credential may ask for
+more. What holds: no network device but loopback, no process, file, socket or user of the host, no privilege,
+a list of system calls, limits. Where we are root runc makes it, with users of its own; else bubblewrap, with
+one. With gVisor (`isolation: gvisor`) runsc runs a kernel of its own as a process of the host, which itself
+is confined to a few dozen system calls. It has one identity: gVisor has no firewall to tell several apart.
 
-Files are in memory, so the host's exposure to one sandbox is its memory and its disk together.
+The agent is process 1 in there and speaks over a socket that we made before it ran. Files are in memory, so
+the host's exposure to one sandbox is its memory and its disk together.
 """
 
 import asyncio
@@ -43,15 +45,22 @@ what `useradd` writes into /etc/subuid."""
 _BLOCKS, _USERS_A_BLOCK = 1 << 24, 4
 LOW_PRIORITY = 10
 """`nice`, where no cgroup holds the CPU: the neighbours go first."""
-_CHANNEL, _FILTER, _FIRST_FILE = 3, 6, 7
+GVISOR_MIB = 192
+"""gVisor's own kernel and its file server beside what its sandbox uses."""
+GVISOR_THREADS = 4096
+"""Of the host: a process in there takes several. When there are no more, gVisor ends with its sandbox."""
+_GVISOR = ("--network=none", "--ignore-cgroups", "--host-uds=none")
+_INPUT, _CHANNEL, _FILTER, _FIRST_FILE = 0, 3, 6, 7
 
 
-def find_program() -> str:
-    """runc where we are root, else bubblewrap. MachineError when it is not installed."""
+def find_program(isolation: Isolation) -> str:
+    """runsc for gVisor; else runc where we are root, bubblewrap where not. MachineError: it is missing."""
+    if isolation is Isolation.GVISOR:
+        return found("runsc")
     return found("runc" if os.geteuid() == 0 else "bwrap")
 
 
-class NamespaceMachine:
+class ContainerMachine:
     """One sandbox; see `machine.Machine`.
 
     `agent`: the guest's agent, a static program. `nests`: its commands are wrapped by `filesystem.wrap`,
@@ -66,21 +75,25 @@ class NamespaceMachine:
         self._agent = agent
         self._nests = nests
         self._root = os.geteuid() == 0
-        self._process: Bubblewrap | Runtime = (
-            Runtime("runc", self._name, directory) if self._root else Bubblewrap()
-        )
+        self._gvisor = spec.isolation is Isolation.GVISOR
+        self._process: Bubblewrap | Runtime
+        if self._gvisor:
+            options = _GVISOR if self._root else (*_GVISOR, "--rootless")
+            self._process = Runtime("runsc", self._name, directory, options)
+        else:
+            self._process = Runtime("runc", self._name, directory) if self._root else Bubblewrap()
         self._group: Cgroup | None = None
         self._paused = self._signalled = False
         self._stopped = False
 
     @property
     def isolation(self) -> Isolation:
-        return Isolation.NAMESPACE
+        return self._spec.isolation
 
     @property
     def identities(self) -> tuple[str, ...]:
         """Who can be told apart in there: an ordinary user may map only himself (user_namespaces(7))."""
-        return IDENTITIES if self._root else IDENTITIES[:1]
+        return IDENTITIES if self._root and not self._gvisor else IDENTITIES[:1]
 
     @property
     def unenforced(self) -> tuple[str, ...]:
@@ -91,7 +104,11 @@ class NamespaceMachine:
             LimitName.PROCESSES: "processes are counted for each user of the sandbox, not for all together",
             LimitName.CPUS: f"CPUs are not limited, and all of it runs at nice {LOW_PRIORITY}",
         }
-        return tuple(f"{says}: {why}" for name, says in missing.items() if name not in self._enforced())
+        if self._gvisor:
+            missing[LimitName.PROCESSES] = f"gVisor ends with its sandbox at {GVISOR_THREADS} threads"
+            missing[LimitName.MEMORY] = "memory is not limited"
+        enforced = self._enforced() - ({LimitName.PROCESSES} if self._gvisor else set())
+        return tuple(f"{says}: {why}" for name, says in missing.items() if name not in enforced)
 
     def hits(self) -> frozenset[LimitName]:
         """Which limits anything in it ran into since the last call, as the host's kernel counted them."""
@@ -122,6 +139,11 @@ class NamespaceMachine:
         if self._process.first == 0 or self._process.ended():
             raise MachineError("this sandbox is not running")
         self._paused = True  # may be, from here on: `resume` and `stop` must see to it
+        if self._gvisor and isinstance(self._process, Runtime):
+            if not self._signalled:
+                await self._process.pause()
+                self._signalled = True
+            return
         # Also when it was paused before: that may have failed half-way, which nobody may be told is a pause.
         frozen: bool = await asyncio.to_thread(self._group.freeze) if self._group else False
         if frozen:
@@ -135,6 +157,10 @@ class NamespaceMachine:
     async def resume(self) -> None:
         if not self._paused:
             return
+        if self._gvisor and isinstance(self._process, Runtime):
+            await self._process.resume()
+            self._paused = self._signalled = False
+            return
         if self._group:
             await asyncio.to_thread(self._group.thaw)
         if self._signalled:
@@ -147,6 +173,8 @@ class NamespaceMachine:
         if first == 0 or self._process.ended():
             raise MachineError("this sandbox has ended, and nothing of it is left to search")
         remains = [Remain(f"process {pid}", RemainKind.PROCESS, pid=pid) for pid in processes.tree(first)]
+        if self._gvisor:  # its memory, in which its files are, is a file that it has open
+            return [*remains, *await asyncio.to_thread(_memory_of, first)]
         for place in WRITABLE:
             path = Path(f"/proc/{first}/root{place}")
             remains.append(Remain(f"files in {place}", RemainKind.FILE, path=path))
@@ -162,10 +190,15 @@ class NamespaceMachine:
             await asyncio.to_thread(group.close)
 
     def _check(self) -> None:
-        if self._spec.isolation is not Isolation.NAMESPACE:
+        if self._spec.isolation not in (Isolation.NAMESPACE, Isolation.GVISOR):
             raise MachineError(
                 f"namespaces are not isolation of class {self._spec.isolation}",
-                "ask for `isolation: namespace`, or for a microVM",
+                "ask for `isolation: namespace` or `gvisor`, or for a microVM",
+            )
+        if self._gvisor and self._nests:
+            raise MachineError(
+                "the policy's filesystem needs bubblewrap around each command, which gVisor cannot run",
+                "use the namespace backend or a microVM, or a policy without `filesystem`",
             )
         if self._spec.volumes:
             raise MachineError(
@@ -192,8 +225,13 @@ class NamespaceMachine:
         self._group = await asyncio.to_thread(self._make_group)
         if isinstance(self._process, Runtime):
             container = await asyncio.to_thread(self._container, layout)
-            given = {_CHANNEL: channel.fileno()}
-            await self._process.start(oci.config(container), given, ("--preserve-fds", "1"))
+            if self._gvisor:  # of descriptors it passes on the standard ones alone
+                await self._process.start(
+                    oci.config(container), {_INPUT: channel.fileno()}, group=self._group
+                )
+            else:
+                given = {_CHANNEL: channel.fileno()}
+                await self._process.start(oci.config(container), given, ("--preserve-fds", "1"))
             return
         files = (
             File(AGENT, self._agent.read_bytes(), 0o555),
@@ -224,21 +262,21 @@ class NamespaceMachine:
             binds[file.path].chmod(file.mode)
         return oci.Container(
             layout=layout,
-            root=layout.root or oci.host_root(files),
+            root=layout.root or oci.host_root(files, None if self._root else self._directory),
             binds=binds,
-            cgroup=self._name,
+            cgroup=None if self._gvisor else self._name,
             rlimits={f"RLIMIT_{name.upper()}": most for name, most in self._limits().items()},
-            user=_host_user(self._directory),
+            user=None if self._gvisor else _host_user(self._directory),
             nests=self._nests,
-            arguments=(AGENT, "--namespace"),
+            arguments=(AGENT, "--input" if self._gvisor else "--namespace"),
         )
 
     def _make_group(self) -> Cgroup | None:
         try:
             return Cgroup.create(
                 self._name,
-                memory_mib=self._has.memory_mib + self._has.disk_mib,
-                processes=self._has.processes,
+                memory_mib=self._has.memory_mib + self._has.disk_mib + (GVISOR_MIB if self._gvisor else 0),
+                processes=GVISOR_THREADS if self._gvisor else self._has.processes,
                 cpus=self._has.cpus,
             )
         except FileExistsError as error:
@@ -295,6 +333,15 @@ class NamespaceMachine:
             code = await self._process.wait()
             why = self._process.said() or f"exit code {code}"
             raise MachineError(f"the sandbox ended before its agent spoke: {why}")
+
+
+def _memory_of(first: int) -> list[Remain]:
+    found = []
+    for file in Path(f"/proc/{first}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if os.readlink(file).startswith("/memfd:"):
+                found.append(Remain("gVisor's memory", RemainKind.MEMORY, path=file))
+    return found
 
 
 def _map_user(first: int) -> None:
