@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +75,8 @@ class PostgresServer:
     """PEM, with its key. Without one there is no TLS."""
     client_ca: bytes = b""
     """PEM: of the CA that a client's certificate must come from."""
+    command: tuple[str, ...] = ()
+    """What runs it elsewhere, in another network namespace say."""
     password: str = field(default=PASSWORD, repr=False)
     """Of the daemon's user."""
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
@@ -131,7 +133,7 @@ class PostgresServer:
         give_away(self.data)
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                (*as_postgres(), program("postgres"), "-D", str(self.data)),
+                (*self.command, *as_postgres(), program("postgres"), "-D", str(self.data)),
                 stdout=log, stderr=log, env={"PATH": os.environ["PATH"]}, start_new_session=True,
             )  # fmt: skip
         import psycopg  # not by every worker that collects tests
@@ -260,7 +262,7 @@ def postgres_server(directory: Path | None = None, **wanted: Any) -> Iterator[Po
 @contextmanager
 def standby_of(primary: PostgresServer, directory: Path, *, synchronous: bool) -> Iterator[PostgresServer]:
     """A standby that follows; nothing is answered by the primary before a synchronous one has it."""
-    server = PostgresServer(directory)
+    server = replace(primary, directory=directory, port=0, process=None)
     directory.mkdir(parents=True, exist_ok=True)
     directory.chmod(0o755)
     give_away(directory)
@@ -270,7 +272,11 @@ def standby_of(primary: PostgresServer, directory: Path, *, synchronous: bool) -
         check=True, env={"PATH": os.environ["PATH"], "PGPASSWORD": ADMIN_PASSWORD},
     )  # fmt: skip
     follows = f"host={primary.directory} port={primary.port} user={ADMIN} password={ADMIN_PASSWORD}"
-    server.options = {"primary_conninfo": follows + " application_name=standby", "hot_standby": "on"}
+    server.options = {
+        **primary.options,
+        "primary_conninfo": follows + " application_name=standby",
+        "hot_standby": "on",
+    }
     try:
         server.start()
         if synchronous:
