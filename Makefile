@@ -34,6 +34,7 @@ bench: setup  ## side by side with stock mitmdump, a bare embedded Master, and a
 	@.venv/bin/python -m tests.bench $(ARGS)
 	@.venv/bin/python -m tests.bench.sandbox
 	@.venv/bin/python -m tests.bench.durable
+	@.venv/bin/python -m tests.bench.database
 
 hard: setup  ## the long searches: fuzzing, mutants, kills, soak; results in docs/hard (ARGS="fuzz --minutes 30")
 	@.venv/bin/python -m tests.hard $(ARGS)

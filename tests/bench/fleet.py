@@ -3,7 +3,7 @@
 import asyncio
 import os
 import ssl
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -198,8 +198,10 @@ async def upstream(directory: Path) -> AsyncIterator[tuple[UpstreamTls, int]]:
 
 
 @asynccontextmanager
-async def running_fleet(directory: Path, max_sessions: int = 20_000) -> AsyncIterator[Fleet]:
-    """A daemon whose shared listener trusts source addresses; without sessions yet."""
+async def running_fleet(
+    directory: Path, max_sessions: int = 20_000, settings: Mapping[str, Any] | None = None
+) -> AsyncIterator[Fleet]:
+    """A daemon whose shared listener trusts source addresses; without sessions yet. `settings`: more."""
     directory.mkdir(exist_ok=True)
     async with AsyncExitStack() as stack:
         files, port = await stack.enter_async_context(upstream(directory))
@@ -215,6 +217,7 @@ async def running_fleet(directory: Path, max_sessions: int = 20_000) -> AsyncIte
                 proxy_trust_addresses="true",
                 session_lease="43200",
                 max_sessions=str(max_sessions),
+                **(settings or {}),
             )
         )
         yield Fleet(daemon, ControlClient(directory / "d/run/control.sock"))
