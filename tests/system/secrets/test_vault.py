@@ -84,6 +84,36 @@ async def test_a_rotated_secret_is_picked_up_within_its_ttl(
     await cached.close()
 
 
+async def test_what_kv_still_has_of_a_secret_is_read_with_the_right_to_read_it(
+    bao: EmbeddedVault, make_store: MakeStore
+) -> None:
+    """Its versions, newest first, without those that were deleted or destroyed, or that KV has dropped."""
+    values = [known_secret(f"version {number}") for number in range(1, 15)]
+    for number, value in enumerate(values, 1):
+        await bao.put("versions", {"api_key" if number != 12 else "other": value})
+    await bao.call(lambda c: c.secrets.kv.v2.delete_secret_versions("versions", [9]))
+    await bao.call(lambda c: c.secrets.kv.v2.destroy_secret_versions("versions", [10]))
+    store = make_store()
+    found = await store.history(ref("versions"), ())
+    assert [(each.version, each.reveal()) for each in found] == [
+        (str(number), values[number - 1]) for number in (14, 13, 11, 8, 7, 6, 5)
+    ]
+    assert [each.version for each in await store.history(ref("versions"), {"11"})] == ["14", "13"]
+    await bao.call(lambda c: c.secrets.kv.v2.delete_latest_version_of_secret("versions"))
+    assert [each.version for each in await store.history(ref("versions"), {"11"})] == ["13"]
+    assert await store.history(ref("nothing-here"), ()) == ()
+
+
+async def test_a_history_that_cannot_be_read_is_not_an_empty_one(bao: EmbeddedVault, tmp_path: Path) -> None:
+    """Whoever takes it for one would not look for what was served."""
+    login = TokenLogin(token="s.not-a-token-of-this-server")
+    store = VaultStore(VaultConfig(url=bao.url, login=login, timeout_seconds=2))
+    with pytest.raises(SecretUnavailable) as caught:
+        await store.history(ref("versions"), ())
+    assert not isinstance(caught.value, SecretMissing)
+    await store.close()
+
+
 async def test_a_cancelled_waiter_leaves_the_read_to_the_others(
     bao: EmbeddedVault, make_store: MakeStore
 ) -> None:
