@@ -25,6 +25,7 @@ from coatcheck.telemetry.events import (
     SessionChange,
     SessionEvent,
     ShadowDifference,
+    SlowDecision,
     Usage,
 )
 
@@ -73,6 +74,7 @@ ALL_EVENTS: tuple[Event, ...] = (
     POLICY,
     SHADOW,
     DaemonEvent(DECISION.at, "ready", "after 0.2 s"),
+    SlowDecision(DECISION.at, "req-1", "s-1", "acme", 0.0123, 7),
     Usage(DECISION.at, "s-1", "acme", "agent-7", 15.0, 2, 10, 2000),
     Inspected(
         DECISION.at,

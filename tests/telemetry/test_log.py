@@ -157,13 +157,13 @@ def test_each_event_has_its_level() -> None:
     for event in ALL_EVENTS:
         log_event(event)
     levels = [json.loads(line)["level"] for line in out.getvalue().splitlines()]
-    assert levels == ["warning", "info", "info", "info", "info", "info"]
+    assert levels == ["warning", "info", "info", "info", "info", "warning", "info"]
     log_event(ALARM)
     assert "handle_stolen" in out.getvalue().splitlines()[-1]
     verbose = stream(LogFormat.JSON, "debug")
     for event in ALL_EVENTS:
         log_event(event)
-    assert len(verbose.getvalue().splitlines()) == 10
+    assert len(verbose.getvalue().splitlines()) == 11
 
 
 @pytest.mark.usefixtures("restored")

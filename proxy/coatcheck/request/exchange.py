@@ -36,6 +36,7 @@ from coatcheck.request.handle_use import counts
 from coatcheck.request.known_secrets import TooManySecrets
 from coatcheck.request.revalidate import denial_of
 from coatcheck.request.shared import Shared
+from coatcheck.request.slow_decisions import SlowDecisions
 from coatcheck.secrets import SecretMissing, SecretUnavailable
 from coatcheck.secrets.cache import CachedStore
 from coatcheck.state.buckets import ShareAwaited
@@ -76,6 +77,7 @@ class Exchange:
         self.state, self.buckets, self.secrets = state, shared.buckets, shared.secrets
         self.approvals, self.tell = shared.approvals, shared.tell
         self.capacity: Capacity[Call] = Capacity()
+        self._slow = SlowDecisions(self.tell)
         self.draining = False
         self.shadow: Shadow | None = None
         self.revoke_for_theft: Callable[[str, str], None] = lambda session_id, why: None
@@ -93,27 +95,37 @@ class Exchange:
         """Judge a request's head. The Call says `denial` or may go on; what is returned beside it must be
         awaited first (the store has to be asked)."""
         call = self._call(peer, destination, head)
+        with self._slow.judging(call):
+            return call, self._judge(call, peer, destination, head, http2)
+
+    def _judge(
+        self, call: Call, peer: Peer, destination: Destination, head: RequestHead, http2: bool
+    ) -> Waiting:
         try:
             context = self.context()
             refused = self._shut(peer, context) or self._identified(peer, check_head(head, http2=http2))
             if refused is not None:
-                return call, self._proceed(call, refused)
+                return self._proceed(call, refused)
             verdict = decide(peer, destination, head, context)
             if self.shadow is not None:
                 self.shadow.request(peer, destination, head, context, verdict)
-            return call, self._proceed(call, verdict)
+            return self._proceed(call, verdict)
         except Exception:
             logger.exception("request %s: no verdict", call.request_id)
             self._failed(call)
-            return call, None
+            return None
 
     def receive_body(self, call: Call, body: bytes) -> Waiting:
         """The second half of the verdict, for a call whose `need` asked for the body."""
         assert call.need is not None  # noqa: S101 - a plane's bug, not the context's
+        with self._slow.judging(call):
+            return self._judge_body(call, call.need, body)
+
+    def _judge_body(self, call: Call, need: NeedBody, body: bytes) -> Waiting:
         try:
-            verdict = decide_body(call.need, body, self.context())
+            verdict = decide_body(need, body, self.context())
             return self._proceed(
-                call, Identified(call.need.session, verdict) if isinstance(verdict, Deny) else verdict
+                call, Identified(need.session, verdict) if isinstance(verdict, Deny) else verdict
             )
         except Exception:
             logger.exception("request %s: no verdict on its body", call.request_id)

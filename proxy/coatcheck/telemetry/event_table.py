@@ -28,6 +28,7 @@ from coatcheck.telemetry.events import (
     SessionChange,
     SessionEvent,
     ShadowDifference,
+    SlowDecision,
     Usage,
 )
 
@@ -59,6 +60,7 @@ type Metric = Literal[
     "bytes_total",
     "scrubbed_total",
     "added_latency_seconds",
+    "slow_decisions_total",
 ]
 """What events move; `metrics/table.py` says what each is. Other metrics are read at a scrape, or counted by
 a method of `Metrics`."""
@@ -246,6 +248,16 @@ def _repeated_line(event: Repeated) -> Line | None:
 def _repeated_shown(event: Repeated, _: Own) -> Shown:
     words = f"{event.count} more times: {EXPLANATIONS[event.reason].message}"
     return _note(words, event.session, event.tenant, "repeated")
+
+
+def _slow_line(event: SlowDecision) -> Line:
+    said = (event.request_id, 1000 * event.seconds, _whose(event.tenant, event.session), event.count)
+    return Line(logging.WARNING, "request %s took %.1f ms to judge: %s; %d slow since the last word", said)
+
+
+def _slow_shown(event: SlowDecision, _: Own) -> Shown:
+    words = f"judging a request took {1000 * event.seconds:.1f} ms"
+    return _note(words, event.session, event.tenant, "slow")
 
 
 def _approval_line(event: ApprovalEvent) -> Line:
@@ -483,6 +495,19 @@ TABLE: Final[Mapping[type, Row[Any]]] = table(
             metrics=None,
             usage=None,
             webhook=lambda event: Delivered(event.change.value, event.sandbox or "nothing"),
+        ),
+        Row(
+            of=SlowDecision,
+            kind="slow_decision",
+            log=Logged(logging.WARNING, _slow_line),
+            ocsf=ocsf_classes.slow_decision,
+            page=_slow_shown,
+            kept_for_page=_always,
+            otlp_level=lambda _: logging.WARNING,
+            subject="request_id",
+            metrics=lambda count, event: count("slow_decisions_total", (), event.count),
+            usage=None,
+            webhook=None,
         ),
         Row(
             of=Inspected,

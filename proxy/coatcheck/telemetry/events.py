@@ -219,6 +219,20 @@ class Alarm:
 
 
 @dataclass(frozen=True, slots=True)
+class SlowDecision:
+    """Judging a request took more than 5 ms, which others wait for. One a second, and the rest are counted"""
+
+    at: float
+    request_id: str
+    session: str
+    tenant: str
+    seconds: float
+    """The slowest since the last event."""
+    count: int
+    """Slow decisions since the last event, this one included."""
+
+
+@dataclass(frozen=True, slots=True)
 class Repeated:
     """More refusals or alarms of a session for one reason, counted instead of recorded one by one."""
 
@@ -305,6 +319,7 @@ type Event = (
     | Usage
     | Alarm
     | Repeated
+    | SlowDecision
     | PolicyEvent
     | ShadowDifference
     | DaemonEvent

@@ -217,6 +217,11 @@ def daemon(record: Record) -> Event:
     return _lifecycle(record, "daemon", _PRODUCT, record["what"], set())
 
 
+def slow_decision(record: Record) -> Event:
+    title = f"judging a request took {1000 * record['seconds']:.1f} ms"
+    return _finding(record, title, _LOW)
+
+
 def _finding(record: Record, title: str, severity: int) -> Event:
     info = {"title": title, "uid": f"{record['seq']}:{record['prev'][:16]}", "types": [record["type"]]}
     if record.get("detail"):

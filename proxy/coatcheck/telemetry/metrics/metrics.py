@@ -116,6 +116,7 @@ class Metrics:
         self._alarms = _Labelled(self._counter("alarms_total"), Reason)
         self._changes = _Labelled(self._counter("session_changes_total"), SessionChange)
         self._approvals = _Labelled(self._counter("approvals_total"), ApprovalChange)
+        self._slow = self._counter("slow_decisions_total")
         self._loads = _Labelled(self._counter("policy_loads_total"), ("loaded", "refused"))
         self._failures = _Labelled(self._counter("telemetry_failures_total"), Sink)
         self._questions = _Labelled(self._counter("dns_questions_total"), DNS_TYPES, DnsOutcome)
@@ -198,6 +199,8 @@ class Metrics:
                 return self._changes.child(*labels).inc
             case "approvals_total":
                 return self._approvals.child(*labels).inc
+            case "slow_decisions_total":
+                return self._slow.inc
             case "policy_loads_total":
                 return self._loads.child(*labels).inc
             case "bytes_total":

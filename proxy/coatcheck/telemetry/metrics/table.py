@@ -77,6 +77,7 @@ METRICS: dict[str, MetricDoc] = {
             "Loads of policies: accepted, or refused with the old one kept.",
             "result",
         ),
+        _row(_C, "slow_decisions_total", "Requests that took more than 5 ms to judge."),
         _row(_C, "shadow_requests_total", "Requests judged by candidate policies, by result.", "result"),
         _row(_C, "audit_records_total", "Records that this process wrote to the audit log.", "type"),
         _row(_C, "audit_failures_total", "Audit records that could not be written; each refused a request."),
