@@ -178,6 +178,7 @@ def every(text: str, write: str) -> str:
         "entity": lambda code: f"&#{code};",
         "hex": lambda code: f"{code:02x}",
         "spaced": lambda code: f"{code:02X} ",
+        "wide": lambda code: f"{chr(code)}\0",
     }
     return "".join(formats[write](ord(each)) for each in text).strip()
 
@@ -200,6 +201,11 @@ def frame(text: str, how: str) -> str:
         length = bytes([mask | 126]) + size.to_bytes(2, "big")
     head = bytes([int(first, 16)]) + length + (bytes(4) if masked else b"")
     return head.decode("latin-1") + text
+
+
+def enveloped(text: str, flag: str) -> str:
+    """A message of gRPC or Connect: its flag, its length, itself."""
+    return bytes([int(flag), *len(text).to_bytes(4, "big")]).decode("latin-1") + text
 
 
 def compressed(text: str, how: str) -> str:
@@ -245,6 +251,7 @@ FILTERS.update(
         "charset": lambda text, name: text.encode(name).decode("latin-1"),
         "chunked": chunked,
         "frame": frame,
+        "enveloped": enveloped,
         "compressed": compressed,
         "hmac_sha256": lambda key, message: hmac.new(
             key.encode(), message.encode("latin-1"), hashlib.sha256

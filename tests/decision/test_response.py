@@ -313,7 +313,9 @@ def test_what_hides_a_body_from_the_scrubber_is_refused() -> None:
         (("content-encoding", "compress"),),
         (("content-encoding", "gzip"), ("content-encoding", "dcz")),
         (("content-encoding", "gzip, gzip, gzip"),),
-        (("content-type", "application/grpc+proto"), ("grpc-encoding", "gzip")),
+        (("content-type", "application/grpc+proto"), ("grpc-encoding", "snappy")),
+        (("content-type", "application/connect+proto"), ("connect-content-encoding", "lz4")),
+        (("content-type", "application/grpc-web-text"), ("grpc-encoding", "gzip")),
     ):
         refused(plan(*headers))
         refused(plan(*headers, authenticated=False))

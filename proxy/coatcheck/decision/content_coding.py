@@ -33,6 +33,11 @@ _SLICE = 16384
 class CodingRefused(Exception):
     """This body cannot be read safely: abort the message without a clean end. Holds no body bytes."""
 
+    def __init__(self, why: str, *, too_much: bool = False) -> None:
+        super().__init__(why)
+        self.too_much = too_much
+        """It expands more than it may, and is not merely damaged."""
+
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
@@ -111,7 +116,7 @@ class _Budget:
         self._whole -= size
         self._chunk -= size
         if self._whole < 0 or self._chunk < 0:
-            raise CodingRefused("the body expands too much")
+            raise CodingRefused("the body expands too much", too_much=True)
 
 
 class _Engine(Protocol):

@@ -1,66 +1,119 @@
-"""Where messages end in a body that is a row of them, each after its length: gRPC, Connect, AWS streams.
+"""Bodies that are a row of messages, each after its length: gRPC, Connect, AWS event streams.
 
 The scrubber holds a body's last bytes back until it is known what follows. A stream of lines does not
 notice, as a line's end lets all before it go; a message in an envelope ends with any byte, and would wait
 for the next one. Its receiver waits for the whole message, so at an envelope's end everything leaves.
+
+gRPC and Connect compress messages one by one, with a bit in the envelope. Such a message is undone, and
+leaves in an envelope that says so: secrets could not be found in it otherwise.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final, Self
+
+from coatcheck.decision.content_coding import CodingRefused, Decoder
 
 _EVENT_STREAM: Final = "application/vnd.amazon.eventstream"
 _SHORTEST_EVENT: Final = 16
 """Bytes: two lengths, a checksum of them, and one of the whole message."""
+LONGEST_COMPRESSED: Final = 4 * 1024 * 1024
+"""Bytes of one compressed message: what receivers of gRPC take by default. It is kept until it is whole."""
+_COMPRESSED: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What comes next: the envelope, which leaves as it is, some of the message in it, and whether it
+    ends."""
+
+    envelope: bytes
+    message: bytes
+    ends: bool
 
 
 class Envelopes:
     """Follows the envelopes through a body's chunks."""
 
-    __slots__ = ("_event_stream", "_header", "_left", "_size")
+    __slots__ = ("_coding", "_compressed", "_event_stream", "_header", "_kept", "_left", "_size")
 
-    def __init__(self, *, event_stream: bool) -> None:
+    def __init__(self, *, event_stream: bool, coding: tuple[str, ...] = ()) -> None:
         self._event_stream = event_stream
         self._size = 4 if event_stream else 5  # gRPC's: a flag, then four bytes of length
+        self._coding = coding
         self._header = b""
         self._left: int | None = 0
         """Bytes of the message that are still to come; None: not envelopes after all."""
+        self._compressed = False
+        self._kept = bytearray()
 
     @classmethod
-    def of(cls, content_type: str) -> Self | None:
-        """None for bodies that are no such rows."""
+    def of(cls, content_type: str, coding: tuple[str, ...] = ()) -> Self | None:
+        """None for bodies that are no such rows. `coding`: of messages that are compressed."""
         media = content_type.partition(";")[0].strip(" \t").lower()
         if media == _EVENT_STREAM:
             return cls(event_stream=True)
         if media.startswith("application/grpc-web-text"):
             return None  # base64 of the envelopes
         if media.startswith(("application/grpc", "application/connect+")):
-            return cls(event_stream=False)
+            return cls(event_stream=False, coding=coding)
         return None
 
-    def last_end(self, chunk: bytes) -> int:
-        """After how many bytes of `chunk` the last message ends that ends in it; 0: none does."""
-        at = end = 0
-        while self._left is not None:
-            step = min(self._left, len(chunk) - at)
-            at, self._left = at + step, self._left - step
-            if self._left:
-                break
-            if step:
-                end = at
-            if at == len(chunk):
-                break
-            header = chunk[at : at + self._size - len(self._header)]
-            self._header += header
-            at += len(header)
-            if len(self._header) == self._size:
-                self._left = self._length()
-                self._header = b""
-                if self._left == 0:
-                    end = at
-        return end
+    def pieces(self, chunk: bytes) -> Iterator[Piece]:
+        """`chunk` in pieces. Raises CodingRefused for a compressed message that cannot be undone."""
+        at = 0
+        while at < len(chunk):
+            if self._left is None:
+                yield Piece(b"", chunk[at:], ends=False)
+                return
+            envelope = b""
+            if not self._left:
+                header = chunk[at : at + self._size - len(self._header)]
+                self._header += header
+                at += len(header)
+                if len(self._header) < self._size:
+                    return
+                envelope = self._opened()
+            left: int | None = self._left  # None once the envelope was read: it is none
+            message = b"" if left is None else chunk[at : at + left]
+            at += len(message)
+            if left is not None:
+                self._left = left - len(message)
+            if self._compressed:
+                yield from self._keep(message)
+            elif envelope or message:
+                yield Piece(envelope, message, ends=self._left == 0)
 
-    def _length(self) -> int | None:
-        """How many bytes follow this header."""
-        length = int.from_bytes(self._header[-4:], "big")
-        if not self._event_stream:
-            return length
-        return length - self._size if length >= _SHORTEST_EVENT else None
+    def rest(self) -> bytes:
+        """An envelope that never became whole."""
+        return self._header
+
+    def _opened(self) -> bytes:
+        """The envelope of the message that begins, as it leaves: nothing yet, if the message is
+        compressed."""
+        envelope, self._header = self._header, b""
+        length = int.from_bytes(envelope[-4:], "big")
+        if self._event_stream:
+            self._left = length - self._size if length >= _SHORTEST_EVENT else None
+            return envelope
+        self._left = length
+        self._compressed = bool(envelope[0] & _COMPRESSED)
+        if not self._compressed:
+            return envelope
+        if not self._coding:
+            raise CodingRefused("a compressed message of which no coding was named")
+        if length > LONGEST_COMPRESSED:
+            raise CodingRefused("a compressed message is too long")
+        self._kept = bytearray([envelope[0] & ~_COMPRESSED])
+        return b""
+
+    def _keep(self, message: bytes) -> Iterator[Piece]:
+        self._kept += message
+        if self._left:
+            return
+        flag, coded = bytes(self._kept[:1]), bytes(self._kept[1:])
+        self._compressed, self._kept = False, bytearray()
+        decoder = Decoder(self._coding)
+        plain = b"".join(decoder.decode(coded))
+        decoder.finish()
+        yield Piece(flag + len(plain).to_bytes(4, "big"), plain, ends=True)

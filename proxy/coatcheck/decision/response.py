@@ -162,6 +162,9 @@ def _plan(
     if codings:
         headers = _decoded(headers)
         framing = Framing.CHUNKED
+    elif message_coding(response):
+        headers = without(headers, frozenset({"content-length"}))
+        framing = Framing.CHUNKED
     elif patterns and length is not None:
         part = asked_part(request, response, length)
         if part is not None:
@@ -238,14 +241,20 @@ def _readable_codings(response: ResponseHead) -> tuple[str, ...]:
     if codings and response.status == 206:
         raise HeaderRefused("206 with a Content-Encoding: a part of it cannot be decoded")
     media = (response.get("content-type") or "").strip(" \t").lower()
-    if media.startswith("application/grpc") and tokens(response.get_all("grpc-encoding")) not in (
-        (),
-        ("identity",),
-    ):
-        raise HeaderRefused("gRPC messages that are compressed one by one")
+    if media.startswith("application/grpc-web-text") and message_coding(response) != ():
+        raise HeaderRefused("compressed messages in Base64")
+    if message_coding(response) is None:
+        raise HeaderRefused("messages in a coding that cannot be undone, so secrets could not be found")
     if not readable_charset(response):
         raise HeaderRefused("a charset in which secrets could not be found")
     return codings
+
+
+def message_coding(response: ResponseHead) -> tuple[str, ...] | None:
+    """In what gRPC or Connect compresses single messages; None if it cannot be undone."""
+    return parse_codings(
+        value for name in ("grpc-encoding", "connect-content-encoding") for value in response.get_all(name)
+    )
 
 
 def readable_charset(response: ResponseHead) -> bool:

@@ -343,6 +343,15 @@ class Scrubber:
         """Where the last run ends that was told."""
         self._runs: list[Run] = []
 
+    @property
+    def patterns(self) -> Patterns:
+        return self._patterns
+
+    @property
+    def found(self) -> bool:
+        """Whether something of a secret is in what is known of the stream's end."""
+        return bool(self._found)
+
     def look_for(self, patterns: Patterns) -> None:
         """From here on look for `patterns`, which hold all those from before and more."""
         self._patterns = patterns

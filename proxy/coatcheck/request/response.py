@@ -12,6 +12,7 @@ from coatcheck.decision.ranges import Cutting
 from coatcheck.decision.response import (
     Framing,
     ResponsePlan,
+    message_coding,
     plan_response,
     plan_trailers,
 )
@@ -114,7 +115,9 @@ class Answer:
         self._bodiless = plan.framing is Framing.NONE and response.status != 101 and plan.part is None
         if plan.scrub_body and not end_stream:
             media = response.get("content-type") or ""
-            self._scrubber = BodyScrubber(self._patterns or NOTHING, content_type=media)
+            self._scrubber = BodyScrubber(
+                self._patterns or NOTHING, content_type=media, message_coding=message_coding(response) or ()
+            )
             if plan.codings:
                 self._decoder, self._blocks = Decoder(plan.codings), Blocks(media)
         return plan
