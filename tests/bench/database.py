@@ -15,9 +15,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from coatcheck.state import State, StateSettings
 from tests.bench.fleet import Fleet, running_fleet
+from tests.state.house import POLICIES
 from tests.system.fleet.far_away import far_away
-from tests.system.fleet.fleet import new_key
+from tests.system.fleet.fleet import new_key, wanted
 from tests.system.fleet.member_process import MemberProcess
 from tests.system.fleet.postgres_server import PASSWORD, postgres_server
 
@@ -52,7 +54,7 @@ def three(directory: Path, latency: float) -> Iterator[tuple[list[MemberProcess]
             "shared_state_key": str(new_key(directory / "key")),
             "shared_state_password_file": str(directory / "password"),
         }
-        more = {**settings, "max_sessions": 50_000}
+        more = {**settings, "max_sessions": 50_000, "session_lease": 43_200.0}
         members = [MemberProcess(directory / f"member-{number}", more) for number in range(3)]
         for member in members:
             stack.callback(member.kill)
@@ -103,8 +105,10 @@ def missed(members: list[MemberProcess], seconds: float) -> float:
     return passed / (LIMIT * seconds + BURST) - 1
 
 
-async def cost(directory: Path, settings: dict[str, str], count: int) -> float:
-    """CPU of a request at a daemon of a fleet, against that of one alone: six turns of each, one by one."""
+async def cost(directory: Path, settings: dict[str, str], sessions: int, count: int) -> float:
+    """CPU of a request at a daemon of a fleet, against that of one alone that has as many sessions: six turns
+    of each, one by one."""
+    _fill(directory / "alone/d/state", sessions)
     async with (
         running_fleet(directory / "alone") as alone,
         running_fleet(directory / "shared", settings=settings) as shared,
@@ -117,6 +121,17 @@ async def cost(directory: Path, settings: dict[str, str], count: int) -> float:
             for number, each in enumerate((alone, shared)):
                 taken[number].append(await _asked(each, count))
         return statistics.median(taken[1]) / statistics.median(taken[0])
+
+
+def _fill(directory: Path, count: int) -> None:
+    """A daemon's state of so many sessions, before it starts."""
+    directory.mkdir(parents=True, mode=0o700)
+    lasting = StateSettings(lease=43_200.0, max_lease=43_200.0, max_sessions=count)
+    state = State.open(directory / "sessions", emit=lambda event: None, settings=lasting)
+    state.swap_policies(POLICIES)
+    for number in range(count):
+        state.open_session(wanted(f"issuer|{number}"), "tests")
+    state.close()
 
 
 async def _asked(fleet: Fleet, count: int) -> float:
@@ -136,20 +151,20 @@ async def _asked(fleet: Fleet, count: int) -> float:
 
 
 def main() -> None:
-    wanted = arguments()
+    options = arguments()
     with tempfile.TemporaryDirectory(prefix="cch-bench-") as name:
         directory = Path(name)
-        with three(directory, wanted.latency) as (members, settings):
-            sessions, alone = opened(members, wanted.sessions)
-            took = sorted(revoked(members, sessions[:: max(1, len(sessions) // wanted.revocations)]))
-            error = missed(members, wanted.seconds)
-            ratio = asyncio.run(cost(directory, settings, wanted.requests))
+        with three(directory, options.latency) as (members, settings):
+            sessions, alone = opened(members, options.sessions)
+            took = sorted(revoked(members, sessions[:: max(1, len(sessions) // options.revocations)]))
+            error = missed(members, options.seconds)
+            ratio = asyncio.run(cost(directory, settings, len(sessions), options.requests))
     print(
         f"fleet revoke_p99_ms={took[int(len(took) * 0.99)] * 1000:.1f}"
         f" open_ms={statistics.median(alone) * 1000:.1f}"
         f" limits_error={error:+.3f} requests_vs_single={ratio:.3f}"
         f" (revoke_p50_ms={statistics.median(took) * 1000:.1f} sessions={len(sessions)}"
-        f" latency_ms={wanted.latency * 1000:.0f})"
+        f" latency_ms={options.latency * 1000:.0f})"
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.system.chart.helm import CHART, Helm, HelmRefused
 from tests.system.chart.schemas import check
-from tests.system.chart.values import FLEET, GATEWAY, SHARED, SIDECAR, Values, given
+from tests.system.chart.values import FLEET, GATEWAY, ROTATING, SHARED, SIDECAR, Values, given
 
 OPTIONS: dict[str, Values] = {
     "the gateway": GATEWAY,
@@ -68,6 +68,7 @@ OPTIONS: dict[str, Values] = {
     ),
     "the sidecar": SIDECAR,
     "sidecars of a fleet": FLEET,
+    "replicas whose database credentials rotate": ROTATING,
     "one webhook": given(SIDECAR, admission={"replicas": 1}),
     "a CA of one's own": given(SIDECAR, admission={"ca": {"certificate": "PEM", "key": "PEM"}}),
     "other users and ports": given(
@@ -101,6 +102,12 @@ def test_each_option_makes_objects_that_three_versions_of_kubernetes_take(helm: 
         (given(GATEWAY, gateway={"replicas": 2}), "gateway.sharedState.url is empty"),
         (given(SHARED, gateway={"sharedState": {"secret": ""}}), "gateway.sharedState.secret is empty"),
         (given(FLEET, sidecar={"sharedState": {"secret": ""}}), "sidecar.sharedState.secret is empty"),
+        (
+            given(SHARED, gateway={"sharedState": {"url": "rediss://redis.example:6379"}}),
+            "in PostgreSQL. Give postgresql://user@host:5432/database",
+        ),
+        (given(FLEET, sidecar={"sharedState": {"url": "redis://127.0.0.1"}}), "says how to move"),
+        (given(SHARED, gateway={"sharedState": {"credentials": "rotating"}}), "has another"),
         ({**GATEWAY, "policies": {}, "signedPolicies": {"bundle": "B"}}, "belong together"),
         (
             {**GATEWAY, "policies": {}, "signedPolicies": {"bundle": "B", "configMap": "C"}},

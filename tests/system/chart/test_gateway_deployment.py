@@ -13,7 +13,7 @@ from coatcheck.settings.daemon import Settings
 from tests.certificates.openssl_ca import made_with_openssl
 from tests.system.chart.cluster import Json
 from tests.system.chart.helm import Helm
-from tests.system.chart.values import GATEWAY, SHARED, given
+from tests.system.chart.values import GATEWAY, ROTATING, SHARED, given
 
 
 def test_by_default_there_is_none(helm: Helm) -> None:
@@ -132,3 +132,15 @@ def test_replicas_change_their_ca_by_two_rolls_and_every_step_trusts_both(helm: 
             said.append(trusted(ca, Authority.load(ca)))
     both = (first.pem + second.pem, second.pem + first.pem)
     assert said == [both[0]] * 2 + [both[1]] * 2 + [second.pem] * 2
+
+
+def test_database_credentials_that_rotate_are_read_from_their_own_secret(helm: Helm) -> None:
+    """Each connection reads both files anew."""
+    pod = helm.install(ROTATING).of("Deployment")["spec"]["template"]["spec"]
+    said = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
+    assert said["COATCHECK_SHARED_STATE_USER_FILE"] == "/etc/coatcheck-database/username"
+    assert said["COATCHECK_SHARED_STATE_PASSWORD_FILE"] == "/etc/coatcheck-database/password"
+    [volume] = [each["secret"] for each in pod["volumes"] if each["name"] == "database"]
+    assert volume == {"secretName": "database-credentials", "defaultMode": 0o440}
+    mounted = {each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+    assert "/etc/coatcheck-database" in mounted

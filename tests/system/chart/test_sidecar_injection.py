@@ -115,3 +115,20 @@ def test_a_sidecar_of_a_fleet_has_its_key_from_a_secret_that_no_workload_may_hav
     assert said["COATCHECK_SHARED_STATE_CA_FILE"] == "/etc/coatcheck/trust/postgres-ca.pem"
     read = helm.install(FLEET).of("ConfigMap", namespace="agents")["data"]
     assert read["postgres-ca.pem"] == "PEM"
+
+
+def test_database_credentials_of_a_sidecar_that_rotate_are_a_secret_that_no_workload_may_have(
+    helm: Helm, tmp_path: Path
+) -> None:
+    """Vault's database engine gives them; the daemon reads both files for each connection."""
+    url = "postgresql://db.example/fleet"
+    made = rendered(helm, tmp_path, given(FLEET, sidecar={"sharedState": {"url": url, "credentials": "pg"}}))
+    assert made.protected_secrets == ("fleet", "pg")
+    volumes = {each["name"]: each.get("secret", {}) for each in made.fragment.volumes}
+    assert volumes["coatcheck-database"]["secretName"] == "pg"
+    assert [each["key"] for each in volumes["coatcheck-shared"]["items"]] == ["fleet.key"]
+    proxy = container(made, "coatcheck-proxy")
+    said = {each["name"]: each.get("value", "") for each in proxy["env"]}
+    assert said["COATCHECK_SHARED_STATE_USER_FILE"] == "/etc/coatcheck-database/username"
+    assert said["COATCHECK_SHARED_STATE_PASSWORD_FILE"] == "/etc/coatcheck-database/password"
+    assert "/etc/coatcheck-database" in {each["mountPath"] for each in proxy["volumeMounts"]}

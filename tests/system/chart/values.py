@@ -38,6 +38,18 @@ SHARED: Values = {
         "sharedState": {"url": "postgresql://coatcheck@db.example:5432/fleet", "secret": "fleet"},
     },
 }
+ROTATING: Values = {
+    **SHARED,
+    "gateway": {
+        **SHARED["gateway"],
+        "sharedState": {
+            "url": "postgresql://db.example:5432/fleet",
+            "secret": "fleet",
+            "credentials": "database-credentials",
+        },
+    },
+}
+"""As the Vault Secrets Operator writes them from Vault's database engine."""
 SIDECAR: Values = {**COMMON, "shape": "sidecar", "sidecar": {"namespaces": ["agents"]}}
 
 
