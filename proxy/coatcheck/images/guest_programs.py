@@ -16,7 +16,8 @@ from pathlib import Path
 from coatcheck.platform.errors import CoatcheckError
 from coatcheck.platform.private_files import open_private_directory
 
-AGENT_SOURCE = Path(__file__).parents[1] / "launcher" / "guest"
+AGENT_SOURCES = tuple(Path(__file__).parents[1] / room / "guest" for room in ("launcher", "durable"))
+"""The agent, and what it does for sandboxes that outlive their boot; it works without the latter."""
 FLAGS = (
     *("-std=c11", "-D_GNU_SOURCE", "-Os", "-Wall", "-Wextra"),
     # It reads the host's frames and the answers of whatever listens in the sandbox: hardened like a server.
@@ -35,7 +36,7 @@ class CompileError(CoatcheckError):
 
 def agent(cache: Path) -> Path:
     """The guest's agent, compiled if `cache` does not hold it yet. CompileError when that cannot be done."""
-    return program("agent", sorted(AGENT_SOURCE.glob("*.[ch]")), cache)
+    return program("agent", [file for place in AGENT_SOURCES for file in sorted(place.glob("*.[ch]"))], cache)
 
 
 def program(name: str, sources: Sequence[Path], cache: Path) -> Path:
@@ -70,7 +71,8 @@ def _version(compiler: str) -> str:
 def _compile(compiler: str, sources: Sequence[Path], made: Path) -> None:
     with tempfile.TemporaryDirectory(dir=made.parent, prefix=".compiling-") as directory:
         unfinished = Path(directory) / made.name
-        _run([compiler, *FLAGS, *map(str, sources), "-o", str(unfinished)])
+        headers = [f"-I{place}" for place in sorted({source.parent for source in sources})]
+        _run([compiler, *FLAGS, *headers, *map(str, sources), "-o", str(unfinished)])
         unfinished.chmod(0o555)
         os.replace(unfinished, made)  # two that compile at once make the same
 

@@ -19,13 +19,16 @@ from coatcheck.decision.session import Isolation
 from coatcheck.durable.asking import ask_supervisor
 from coatcheck.images.build import build
 from coatcheck.images.cache import find
+from coatcheck.images.guest_programs import AGENT_SOURCES, program
 from coatcheck.images.parts import Source
 from coatcheck.images.problem import ImageError
+from coatcheck.launcher.channel import StreamReset
 from coatcheck.launcher.spec import SOCKET, dumps
 from coatcheck.sandbox.machine import MachineSpec
 from coatcheck.sandbox.resources import Resources
 from coatcheck.sandbox.sandbox import Backend, Ending
 from coatcheck.settings.daemon import Settings
+from tests.containers.namespaces import sandbox
 from tests.launcher.scripted import identity, spec
 
 SECONDS = 120.0
@@ -100,6 +103,19 @@ async def boots_runs_and_ends(place: Path, **different: Any) -> None:
 async def test_a_namespace_sandbox(tmp_path: Path, agent_program: Path) -> None:
     """On a laptop, in half a second."""
     await boots_runs_and_ends(tmp_path, agent=agent_program)
+
+
+async def test_the_agent(tmp_path: Path) -> None:
+    """Without what it does for machines that outlive their boot: it runs commands, and freezes none."""
+    own, above = AGENT_SOURCES
+    agent = program("agent", sorted(own.glob("*.[ch]")), tmp_path / "guest")
+    assert above.parent.name == "durable"
+    async with sandbox(tmp_path, agent, identities=("agent",)) as inside:
+        assert (await inside.sh("echo here")).out == "here\n"
+        for op in ("freeze", "rebind"):
+            async with await inside.channel.open("control", [("op", op)]) as stream:
+                with pytest.raises(StreamReset, match="no such operation"):
+                    await stream.notes()
 
 
 @pytest.mark.needs_debian("qemu-system-x86_64", "mke2fs")

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "identity.h"
-#include "stream.h"
+#include "mux.h"
 
 /* What a child that could not do its work leaves behind, in memory that it shares with us. */
 struct failure {

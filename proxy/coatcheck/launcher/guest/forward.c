@@ -26,11 +26,6 @@ struct listener {
 static struct listener listeners[MAX_IDENTITIES * PORTS_EACH * 2];
 static unsigned count;
 
-bool forward_owns(in_port_t port)
-{
-    return port >= FIRST_PORT && port < FIRST_PORT + PORTS_EACH * MAX_IDENTITIES;
-}
-
 /* Where the program thought that it connects to, before the redirect. */
 static bool original_destination(int fd, char *address, socklen_t size, unsigned *port)
 {

@@ -2,6 +2,7 @@
 #ifndef IDENTITY_H
 #define IDENTITY_H
 
+#include <netinet/in.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
@@ -29,5 +30,19 @@ extern const struct identity identity_own;
 
 /* In a child: become it, without capabilities or a way to gain any. False with errno. */
 bool identity_become(const struct identity *);
+
+/* Each identity's listeners, to which only the kernel's rules lead (forward.c). */
+#define FIRST_PORT 61000 /* beyond what the kernel gives to clients (32768-60999) */
+enum port { PROXY, TRANSPARENT, RESOLVER, METADATA, PORTS_EACH };
+
+static inline in_port_t port_of(unsigned identity, enum port which)
+{
+    return (in_port_t)(FIRST_PORT + PORTS_EACH * identity + which);
+}
+
+static inline bool port_is_ours(in_port_t port)
+{
+    return port >= FIRST_PORT && port < FIRST_PORT + PORTS_EACH * MAX_IDENTITIES;
+}
 
 #endif

@@ -104,7 +104,7 @@ static void greeted(struct fields fields)
 
 static void opened(struct stream *stream, const char *kind, struct fields fields)
 {
-    if (control_unbound() && strcmp(kind, "control"))
+    if (control_unbound && control_unbound() && strcmp(kind, "control"))
         stream_reset(stream, "frozen", "a copy does nothing before it knows whose it is");
     else if (!strcmp(kind, "exec"))
         command_start(stream, fields);

@@ -2,7 +2,9 @@
 #ifndef MUX_H
 #define MUX_H
 
-#include "stream.h"
+#include "buffer.h"
+#include "fields.h"
+#include "loop.h"
 
 #define HEADER 8
 #define MAX_PAYLOAD 32768
@@ -15,6 +17,75 @@
 
 enum frame { HELLO = 1, OPEN, DATA, CREDIT, END, RESET, NOTE };
 enum { FLAG_STDERR = 1, FLAG_MORE = 1, FLAG_RESYNC = 1 };
+
+/* A stream, and what its owner (a command, a connection, a query) is told about it. */
+struct stream;
+
+/* Any of these may be NULL. */
+struct stream_kind {
+    void (*received)(struct stream *);            /* bytes came and there is no sink: they are in `in` */
+    void (*input_over)(struct stream *);          /* the host's END, and every byte before it was written */
+    void (*noted)(struct stream *, struct fields);
+    void (*output_over)(struct stream *);         /* no source is open any more */
+    void (*gone)(struct stream *);                /* over: let go of everything */
+    void (*left)(struct stream *);                /* before `gone`, where the host went and what runs runs on */
+};
+
+struct source {
+    struct watch watch;
+    uint8_t flags;
+    bool open, readable;
+};
+
+struct stream {
+    struct freeable freeable;
+    uint32_t id;
+    unsigned sharer; /* of those that the guest opens */
+    const struct stream_kind *kind;
+    void *owner;
+
+    int64_t may_send, may_receive;
+    uint32_t give_back;
+    bool peer_ended, we_ended, over;
+
+    struct source sources[2]; /* descriptors that are read when there is credit and room */
+    unsigned turn;
+    bool read_failed; /* a source ended by an error, not at its end */
+    bool finishing; /* what can be read now is the last: leftover readers keep the rest */
+    void (*leftover)(int fd);
+
+    struct buffer in;  /* from the host, not yet written to the sink; bounded by our credit */
+    struct buffer out; /* to the host, when it comes from no descriptor; bounded by the owner */
+    struct watch *sink, sink_watch;
+    bool sink_broken, input_over_told;
+
+    struct reply opening, note, dropping; /* frames that wait for room */
+    bool want_open, want_note, want_end, want_reset;
+
+    bool queued;
+    bool speaks; /* also while the machine stands still */
+    struct stream *next;    /* in the queue of those who want to send */
+    struct stream *sibling; /* with the same place in the table */
+};
+
+/* Sources and sinks. Descriptors are non-blocking and belong to the stream from now on. */
+void stream_source(struct stream *, unsigned which, int fd, uint8_t flags);
+void stream_sink(struct stream *, int fd);
+void stream_sink_is_source(struct stream *); /* a socket or a terminal: one descriptor both ways */
+void stream_close_sink(struct stream *);
+
+/* Read what is there and no more: for a command that has ended. `leftover` gets what stays open. */
+void stream_finish(struct stream *, void (*leftover)(int fd));
+bool stream_has_sources(const struct stream *);
+
+/* After all output. */
+void stream_end(struct stream *);
+/* At once; output that was not sent is lost. */
+__attribute__((format(printf, 3, 4))) void stream_reset(struct stream *, const char *reason, const char *format, ...);
+/* Bytes from `in` were used by their owner. */
+void stream_used(struct stream *, size_t length);
+/* Try to write what waits. */
+void stream_flush(struct stream *);
 
 struct mux_host {
     void (*greeted)(struct fields);

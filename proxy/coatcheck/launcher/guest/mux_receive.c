@@ -92,7 +92,7 @@ static void take_hello(uint32_t id, uint8_t flags, const uint8_t *payload, size_
         return;
     }
     /* Only a machine that was saved while it stood still can have a host that never heard of its streams. */
-    if (!greeted || !host->resynced())
+    if (!greeted || !host->resynced || !host->resynced())
         die("the host begins anew with a sandbox that is not frozen");
     buffer_clear(&opening);
     opening_id = last_host_id = 0;

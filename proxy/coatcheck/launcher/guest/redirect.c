@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "forward.h"
 #include "identity.h"
 #include "netlink.h"
 

@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "forward.h"
+#include "identity.h"
 
 /* ------------------------------------------------------------------------------- both directions */
 
@@ -117,7 +117,7 @@ static void attempt_ready(struct watch *watch, uint32_t events)
 void ingress_start(struct stream *stream, struct fields fields)
 {
     int64_t port;
-    if (!parse_number(fields_get(fields, "port"), 1, 65535, &port) || forward_owns((in_port_t)port)) {
+    if (!parse_number(fields_get(fields, "port"), 1, 65535, &port) || port_is_ours((in_port_t)port)) {
         /* Our own listeners: the host would reach itself in another identity's name. */
         stream_reset(stream, "bad_request", "that is not a port of a server in the sandbox");
         return;

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coatcheck.images.guest_programs import AGENT_SOURCE
+from coatcheck.images.guest_programs import AGENT_SOURCES
 from coatcheck.launcher.frames import MAX_PAYLOAD, RESYNC, WINDOW, Kind, encode, encode_fields
 from coatcheck.launcher.mux import Mux, Side
 from tests.fuzz.budget import budget
@@ -108,12 +108,13 @@ def _plausible(draw: st.DrawFn) -> list[bytes]:
 @pytest.fixture(scope="module")
 def sanitized(pytestconfig: pytest.Config) -> Path:
     """The agent with sanitizers, where this compiler has them. Kept until the source is newer."""
-    sources = sorted(AGENT_SOURCE.glob("*.[ch]"))
+    sources = [file for place in AGENT_SOURCES for file in sorted(place.glob("*.[ch]"))]
+    headers = [f"-I{place}" for place in AGENT_SOURCES]
     made = Path(pytestconfig.cache.mkdir("guest-sanitized")) / "agent"
     if not made.exists() or made.stat().st_mtime < max(source.stat().st_mtime for source in sources):
         words = [str(source) for source in sources if source.suffix == ".c"]
         built = subprocess.run(
-            ["cc", *SANITIZERS, *words, "-o", made], capture_output=True, text=True, check=False
+            ["cc", *SANITIZERS, *headers, *words, "-o", made], capture_output=True, text=True, check=False
         )
         if built.returncode:
             pytest.skip(f"this compiler has no sanitizers: {built.stderr[-200:]}")
