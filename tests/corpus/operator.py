@@ -5,10 +5,11 @@ when: `running: sent` waits for a request to have left, `running: answered` for 
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from unittest import mock
 
 from coatcheck.decision.session import Session
+from coatcheck.secrets import SecretUnavailable
 from coatcheck.request.approvals import Answer
 from tests.corpus.driver import PATIENCE, STEPS, Driver
 from tests.corpus.proxies import Coatcheck
@@ -128,6 +129,33 @@ async def _approve(driver: Driver, asked: Mapping[str, Any], _: Mapping[str, Any
     driver.undo.append(("approval", end))
 
 
+async def _restarted(driver: Driver, store: str, _: Mapping[str, Any]) -> None:
+    """The daemon knows no secret, as after a restart. `silent`: and the store does not say any."""
+    assert isinstance(driver.proxy, Coatcheck)
+    known, cache = driver.proxy.daemon.exchange.secrets, driver.proxy.daemon.store
+
+    def forget() -> None:
+        for each in (known._tenants, known._known, cache._entries):
+            each.clear()
+
+    forget()
+    if store != "silent":
+        return
+    patched = mock.patch.multiple(cache, fetch=_silent, history=_silent)
+    patched.start()
+
+    async def restore() -> None:
+        patched.stop()
+        forget()
+
+    driver.undo.append(("store", restore))
+
+
+async def _silent(*_: object) -> NoReturn:
+    raise SecretUnavailable("the corpus's store is silent")
+
+
 STEPS["control"] = _control
+STEPS["restarted"] = _restarted
 STEPS["running"] = _running
 STEPS["approve"] = _approve
