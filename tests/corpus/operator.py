@@ -9,8 +9,8 @@ from typing import Any, Final, NoReturn
 from unittest import mock
 
 from coatcheck.decision.session import Session
-from coatcheck.secrets import SecretUnavailable
 from coatcheck.request.approvals import Answer
+from coatcheck.secrets import SecretUnavailable
 from tests.corpus.driver import PATIENCE, STEPS, Driver
 from tests.corpus.proxies import Coatcheck
 
