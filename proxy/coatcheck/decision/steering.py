@@ -203,6 +203,12 @@ def kind_of(name: str) -> Kind | None:
     return _kept(name) if len(name) <= _LONGEST_NAME else _classify(name)
 
 
+def overrides(parameter: str) -> bool:
+    """Whether a parameter of a query or form (lower-case) is one that frameworks take the method from."""
+    letters = "".join(filter(str.isalnum, parameter))
+    return letters in PARAMETERS and (letters != "method" or parameter[:1] in ("_", "-"))
+
+
 def names_another_host(steering: Steering, host: str) -> bool:
     """Whether a header names another host than the canonical `host`, or what is no host."""
     return any(not _is(named, host) for named in steering.hosts)
@@ -424,8 +430,7 @@ def _parameters(query: str) -> Iterator[str]:
         if ("method" not in name and "%" not in name) or max(len(name), len(value)) > _LONGEST_NAME:
             continue
         name, value = unquote(name).lower(), unquote(value).strip().upper()
-        letters = "".join(filter(str.isalnum, name))
-        if letters in PARAMETERS and (letters != "method" or name[:1] in "_-") and value in METHODS:
+        if value in METHODS and overrides(name):
             yield value
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Iterator
 from coatcheck.decision.body_search import MAX_REPORTED, BodySearch
 from coatcheck.decision.decide import DecisionContext, NeedBody
 from coatcheck.decision.denial import Deny, Reason
+from coatcheck.decision.form_method import FormMethods
 from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import Destination, Edits, Headers, Peer, RequestHead, ResponseHead
 from coatcheck.decision.policy import Credential, HandlesInBody, LimitKind, Rule
@@ -25,7 +26,7 @@ from coatcheck.request.request_edits import (
     with_connection_edits,
 )
 from coatcheck.request.response import Answer
-from coatcheck.request.revalidate import denial_of, revalidate
+from coatcheck.request.revalidate import denial_of, revalidate, revalidate_as
 from coatcheck.request.shared import Shared
 from coatcheck.secrets import Secret
 from coatcheck.telemetry.events import Alarm, Completion
@@ -81,6 +82,8 @@ class Call:
         self.buffered = 0
         """Bytes kept until the body is whole."""
         self._search: BodySearch | None = None
+        self._form = FormMethods.of(head)
+        """Where a form may override the method."""
         self._answer: Answer | None = None
         self._handle_until = math.inf
         """When the first of the handles expires."""
@@ -268,6 +271,9 @@ class Call:
         denial = self.sent(len(chunk))
         if denial is not None:
             return denial
+        overridden = self._overridden(chunk)
+        if overridden is not None:
+            return overridden
         if self._search is None:
             return chunk
         out = self._search.feed(chunk)
@@ -292,7 +298,7 @@ class Call:
     def _judge_whole(self, body: bytes) -> Deny | None:
         """A buffered body is counted and searched like one that streams. What is signed, or gets a
         credential, cannot be masked beside: there `mask` refuses."""
-        denial = self.sent(len(body))
+        denial = self.sent(len(body)) or self._overridden(body)
         if denial is not None:
             return denial
         state = self._shared.state
@@ -301,6 +307,17 @@ class Call:
         search.close()
         injections = self.verdict.injections if isinstance(self.verdict, Inject) else ()
         return self._seen_in_body(search, declared={injection.handle for injection in injections})
+
+    def _overridden(self, chunk: bytes) -> Deny | None:
+        """A method that a form names is allowed by the very rules that allowed the request, or breaks it
+        off."""
+        methods = self._form.feed(chunk) if self._form is not None else frozenset[str]()
+        policy = self._shared.state.policies.get(self.session.policy) if self.session is not None else None
+        for method in methods - {self.head.method}:
+            denial = revalidate_as(policy, self.destination, self.head, self.verdict, method)
+            if denial is not None:
+                return denial
+        return None
 
     def _body_search(self) -> BodySearch:
         state = self._shared.state

@@ -1,5 +1,7 @@
 """Whether a verdict still stands under the policy as it is now."""
 
+from dataclasses import replace
+
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.observing import OBSERVED, observed
@@ -37,6 +39,26 @@ def revalidate(
         if refused is not None:
             return refused
     return found
+
+
+def revalidate_as(
+    policy: Policy | None,
+    destination: Destination,
+    head: RequestHead,
+    verdict: Pass | Inject | None,
+    method: str,
+) -> Deny | None:
+    """Whether a request that is on its way may also be one of `method`, which its body asks for: only where
+    that is allowed under no other terms than those that were met. Nobody who was asked has seen it."""
+    as_method = replace(head, headers=(*head.headers, ("x-http-method-override", method)))
+    found = match(policy, destination, as_method) if policy is not None else Deny(Reason.POLICY_MISSING)
+    if isinstance(found, Deny):
+        return replace(found, detail=f"its form asks for {method}")
+    if verdict is None or verdict.rule.asking is not None or found.names != verdict.rule.names:
+        return Deny(Reason.METHOD_NOT_ALLOWED, f"its form asks for {method}, under other terms", found.name)
+    injections = verdict.injections if isinstance(verdict, Inject) else ()
+    refused = (credential_allows(each.credential, destination, as_method) for each in injections)
+    return next((each for each in refused if each is not None), None)
 
 
 def _asked_for(rule: Rule, before: Rule) -> bool:
