@@ -13,6 +13,7 @@ from heapq import merge
 from typing import Final, NamedTuple
 
 from coatcheck.decision.handle import MAX_CHARS, PREFIX
+from coatcheck.decision.outside import OutsideBytes
 from coatcheck.decision.policy import Shape
 from coatcheck.decision.search import MARK, Known, never
 
@@ -94,7 +95,7 @@ class BodySearch:
         self._new: list[str] = []
         self._marks, self._beginnings, self._longest_beginning = _marks(references)
 
-    def feed(self, chunk: bytes) -> bytes:
+    def feed(self, chunk: OutsideBytes) -> bytes:
         out = self._scan(chunk, end=False)
         return out if self._masking else chunk
 

@@ -15,6 +15,8 @@ from functools import lru_cache
 
 import idna
 
+from coatcheck.decision.outside import OutsideText
+
 MAX_HOST = 253
 """Characters of a name without its root dot (RFC 1035 2.3.4 leaves 253 of 255 octets)."""
 MAX_LABEL = 63
@@ -38,7 +40,7 @@ class HostRefused(ValueError):
         self.instead = instead
 
 
-def canonical_host(text: str) -> str:
+def canonical_host(text: OutsideText) -> str:
     """`text` in the one form that Coatcheck compares: lower-case LDH name, strict IPv4, or
     compressed IPv6 without brackets. Idempotent. Raises HostRefused."""
     if len(text) > MAX_HOST:
@@ -46,7 +48,7 @@ def canonical_host(text: str) -> str:
     return _canonical(text)
 
 
-def split_authority(text: str, default_port: int | None) -> tuple[str, int]:
+def split_authority(text: OutsideText, default_port: int | None) -> tuple[str, int]:
     """Host and port of a Host header, `:authority` or CONNECT target: `name`, `name:port`,
     `[v6]`, `[v6]:port`. With `default_port` None the port must be there (CONNECT, RFC 9110 9.3.6).
 

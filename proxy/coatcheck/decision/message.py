@@ -7,7 +7,9 @@ hide a difference between two readers happens in one place each (hosts in `host`
 from dataclasses import dataclass
 from enum import StrEnum
 
-type Headers = tuple[tuple[str, str], ...]
+from coatcheck.decision.outside import OutsideText
+
+type Headers = tuple[tuple[OutsideText, OutsideText], ...]
 
 
 class OriginClass(StrEnum):

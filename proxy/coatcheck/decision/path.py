@@ -26,6 +26,7 @@ import unicodedata
 from urllib.parse import unquote, unquote_to_bytes
 
 from coatcheck.decision.denial import Deny, Reason
+from coatcheck.decision.outside import OutsideText
 
 MAX_TARGET = 8192
 """Characters. nginx, Apache and most CDNs refuse longer request lines too."""
@@ -48,14 +49,14 @@ ENCODED_SLASH = "%2F"
 """As it stands in a canonical path."""
 
 
-def check_target(target: str, *, slashes: bool = False) -> Deny | None:
+def check_target(target: OutsideText, *, slashes: bool = False) -> Deny | None:
     """None when every reader agrees on what the origin-form `target` names, else PATH_FORM_REFUSED.
     `slashes`: escaped ones pass, because what follows looks for a rule that declares them."""
     problem = _problem(target, slashes)
     return None if problem is None else Deny(Reason.PATH_FORM_REFUSED, problem)
 
 
-def canonical_path(path: str) -> str:
+def canonical_path(path: OutsideText) -> str:
     """`path` as rules compare it: escapes in upper-case hex, `%7E` as `~`.
 
     Meant for paths that `check_target` accepts; equal results then name the same resource.
@@ -66,12 +67,12 @@ def canonical_path(path: str) -> str:
     return "%".join([first, *(part[:2].upper() + part[2:] for part in rest)]).replace("%7E", "~")
 
 
-def ambiguous(path: str) -> bool:
+def ambiguous(path: OutsideText) -> bool:
     """True when readers that agree on the path's text may still disagree on its segments."""
     return ";" in path or "//" in path or ("%" in path and ("%3B" in path or "%3b" in path))
 
 
-def spellings(path: str) -> tuple[list[str], ...]:
+def spellings(path: OutsideText) -> tuple[list[str], ...]:
     """The segments of a canonical `path` as lenient servers compare them: decoded, in lower case, without a
     slash at the end, and without the dots and blanks at a name's end that Windows drops. A second reading
     where frameworks take the last segment's suffix for a format (`/merge.json` is `/merge` in Rails)."""

@@ -20,6 +20,7 @@ from typing import Final
 from coatcheck.decision.handle import MAX_CHARS, PREFIX
 from coatcheck.decision.injection import Found, Location
 from coatcheck.decision.message import RequestHead
+from coatcheck.decision.outside import OutsideText
 from coatcheck.decision.policy import Credential, Shape
 
 MARK: Final = "cch_eyJ"
@@ -84,7 +85,7 @@ def placed(found: Found, credential: Credential) -> Credential | None:
     return None
 
 
-def mask(text: str, references: tuple[Shape, ...] = ()) -> str:
+def mask(text: OutsideText, references: tuple[Shape, ...] = ()) -> str:
     """`text` with every handle, and all that looks like a reference, replaced: for audit records.
 
     A text that hides one behind percent-encoding is returned decoded. Of a longer text than MAX_SHOWN only
