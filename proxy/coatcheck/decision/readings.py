@@ -51,6 +51,9 @@ _MEMBERS: Final = (
     (_ASCII, bytes(range(0x80))),
 )
 _CLASSES: Final = bytes(sum(bit for bit, members in _MEMBERS if code in members) for code in range(256))
+_HIGH_BITS: Final = bytes((0x20, 0x08, 0x02, 0))
+_LETTERS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_SEXTETS: Final = bytes.maketrans(_LETTERS, bytes(range(64)))
 _STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 
 
@@ -101,11 +104,12 @@ class Reading:
 class _Layer:
     """Bytes of which more layers may be undone. Zeros in it are no characters."""
 
-    __slots__ = ("css", "data", "depth", "literal", "origin", "printable", "web")
+    __slots__ = ("css", "data", "depth", "in_ascii", "literal", "origin", "printable", "web")
 
-    def __init__(self, data: bytes, origin: Origin, depth: int, literal: bytes) -> None:
-        self.data = data
-        self.origin = origin
+    def __init__(self, data: bytes, origin: Origin, depth: int, literal: bytes, in_ascii: bool) -> None:
+        self.data, self.origin = _ascii_of(data, origin) if in_ascii else (data, origin)
+        self.in_ascii = in_ascii
+        """Only text in ASCII is looked for."""
         self.depth = depth
         self.literal = literal
         self.web = True
@@ -116,7 +120,7 @@ class _Layer:
         """Whether quoted-printable was not yet undone."""
 
     def deeper(self, data: bytes, origin: Origin, *, web: bool = True) -> "_Layer":
-        layer = _Layer(data, origin, self.depth - 1, self.literal)
+        layer = _Layer(data, origin, self.depth - 1, self.literal, self.in_ascii)
         layer.web, layer.css, layer.printable = web, self.css, self.printable
         return layer
 
@@ -130,7 +134,7 @@ def readings(stream: bytes, literal: bytes = b"", *, in_ascii: bool = False) -> 
     `literal`: those of `INTRODUCERS` that stand in a secret themselves. A writer may leave them as they are
     and escape others, so what begins with them is undone in some readings and left alone in others.
     """
-    layers = [_Layer(*(_ascii_of(stream) if in_ascii else (stream, _identity)), DEPTH, literal)]
+    layers = [_Layer(stream, _identity, DEPTH, literal, in_ascii)]
     seen: set[bytes] = set()
     while layers:
         layer = layers.pop()
@@ -143,20 +147,20 @@ def readings(stream: bytes, literal: bytes = b"", *, in_ascii: bool = False) -> 
             layers += _undone(layer)
 
 
-def _ascii_of(stream: bytes) -> tuple[bytes, Origin]:
+def _ascii_of(stream: bytes, origin: Origin) -> tuple[bytes, Origin]:
     """All rows of `SHORTEST` characters in ASCII, unless that is most of it; between them a byte that is
     none."""
     if len(stream) < _SMALL or stream.isascii():
-        return stream, _identity
+        return stream, origin
     is_ascii = (np.frombuffer(stream, np.uint8) < 0x80).view(np.uint8)
     row = is_ascii
     for step in (1, 2, 4, SHORTEST - 8):
         row = row[:-step] & row[step:]
     starts = row.view(bool).nonzero()[0]
     if len(starts) * 2 > len(stream):
-        return stream, _identity
+        return stream, origin
     if not len(starts):
-        return b"", _identity
+        return b"", origin
     new = np.flatnonzero(np.diff(starts) > SHORTEST) + 1
     first = starts[np.concatenate(([0], new))]
     size = starts[np.concatenate((new - 1, [-1]))] + SHORTEST - first + 1
@@ -166,7 +170,7 @@ def _ascii_of(stream: bytes) -> tuple[bytes, Origin]:
 
     def before(at: Places) -> Places:
         places = index[at]
-        return places[places >= 0]
+        return origin(places[places >= 0])
 
     return text, before
 
@@ -205,12 +209,12 @@ def _undone(layer: _Layer) -> Iterator[_Layer]:
         return
     kinds = int(np.bitwise_or.reduce(in_row))
     if kinds & _BASE64:
-        yield from _from_base64(layer, _region(in_row, _BASE64))
+        yield from _from_base64(layer, _rows(in_row, _BASE64))
     if kinds & _HEX:
-        yield from _from_hex(layer, _region(in_row, _HEX))
+        yield from _from_hex(layer, _indexes(_rows(in_row, _HEX)))
         yield from _from_dump(layer)
     if kinds & _DECIMAL:
-        yield from _from_decimal(layer, _region(in_row, _DECIMAL))
+        yield from _from_decimal(layer, _indexes(_rows(in_row, _DECIMAL)))
 
 
 # --- escapes ------------------------------------------------------------------------------------------------
@@ -470,41 +474,72 @@ def _in_a_row(classes: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
     return row if row.any() else None
 
 
-def _region(in_row: NDArray[np.uint8], kind: int) -> Places:
-    """The indexes of all characters in rows of that class."""
-    change = np.zeros(len(in_row) + ENCODED + 1, np.int32)
-    starts = (in_row & kind).astype(bool).nonzero()[0]
-    change[starts] += 1
-    change[starts + ENCODED] -= 1
-    return np.flatnonzero(np.cumsum(change) > 0)
+type _Rows = list[tuple[int, int]]
+
+
+def _rows(in_row: NDArray[np.uint8], kind: int) -> _Rows:
+    """Where the rows of characters of that class begin and end."""
+    member = np.concatenate(([False], np.bitwise_and(in_row, np.uint8(kind)).astype(bool), [False]))
+    edges = np.flatnonzero(member[1:] != member[:-1]).tolist()
+    return [(start, end + ENCODED - 1) for start, end in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _indexes(rows: _Rows) -> Places:
+    return np.concatenate([np.arange(start, end) for start, end in rows])
 
 
 def _chosen(layer: _Layer, index: Places) -> bytes:
     return np.frombuffer(layer.data, np.uint8)[index].tobytes()
 
 
-def _from_base64(layer: _Layer, index: Places) -> Iterator[_Layer]:
+def _from_base64(layer: _Layer, rows: _Rows) -> Iterator[_Layer]:
     """At each of the four places in a group of four at which it may begin."""
-    bytes_of = np.frombuffer(layer.data + b"\0", np.uint8)
-    padded = np.flatnonzero(bytes_of[index + 1] == ord("=")) + 1
-    index = np.insert(index, np.repeat(padded, 3), -1)
-    text = np.where(index < 0, ord("A"), bytes_of[index]).astype(np.uint8).tobytes().translate(_STANDARD)
+    data, origin = layer.data, layer.origin
+    fill = [b"AAA" if data[end : end + 1] == b"=" else b"" for _, end in rows]
+    text = b"".join(data[start:end] + more for (start, end), more in zip(rows, fill, strict=True))
+    text = text.translate(_STANDARD)
+    sextets = np.frombuffer(text.translate(_SEXTETS), np.uint8)
+
+    @cache
+    def index() -> Places:
+        parts = zip(rows, fill, strict=True)
+        return np.concatenate(
+            [np.concatenate((np.arange(start, end), np.full(len(more), -1))) for (start, end), more in parts]
+        )
+
     for skipped in range(4):
         whole = (len(text) - skipped) // 4 * 4
+        if layer.in_ascii and not _may_be_ascii(sextets[skipped : skipped + whole]):
+            continue
         out = binascii.a2b_base64(text[skipped : skipped + whole])
 
         def before(at: Places, skipped: int = skipped) -> Places:
             first = skipped + at // 3 * 4 + at % 3
-            read = index[np.unique(np.concatenate((first, first + 1)))]
-            return layer.origin(read[read >= 0])
+            read = index()[np.unique(np.concatenate((first, first + 1)))]
+            return origin(read[read >= 0])
 
         yield layer.deeper(out, before)
+
+
+def _may_be_ascii(sextets: NDArray[np.uint8]) -> bool:
+    """Whether Base64 that begins here decodes to ASCII for `ENCODED` characters in a row: of each group of
+    four
+    the sixth bit of the first is then zero, the fourth of the second, and the second of the third."""
+    high = np.frombuffer(_HIGH_BITS * (len(sextets) // 4 + 1), np.uint8)[: len(sextets)]
+    row = (np.bitwise_and(sextets, high) == 0).view(np.uint8)
+    for step in (1, 2, 4, 8, 8):
+        if len(row) <= step:
+            return False
+        row = np.bitwise_and(row[:-step], row[step:])
+    return bool(row.any())
 
 
 def _from_hex(layer: _Layer, index: Places) -> Iterator[_Layer]:
     """With whatever stands between the digits: blanks, colons, `0x`."""
     bytes_of = np.frombuffer(layer.data, np.uint8)
     chosen = bytes_of[index]
+    if len(index) - len(chosen.tobytes().translate(None, _HEX_DIGITS)) < ENCODED:
+        return
     digit = _DIGITS[16][chosen] >= 0
     prefix = (chosen[1:] | 0x20 == ord("x")) & (chosen[:-1] == ord("0"))
     digit[:-1] &= ~prefix
