@@ -74,7 +74,7 @@ COVERED_BY = {
     "containers/bubblewrap.py": "system/containers/test_namespace.py",
     "launcher/commands.py": "system/client/sandbox/test_client.py",
     "launcher/descriptors.py": "system/launcher/test_microvm.py",
-    "launcher/device_state.py": "system/durable/snapshots/test_machines.py",
+    "durable/device_state.py": "system/durable/snapshots/test_machines.py",
     "launcher/emulator.py": "system/launcher/test_microvm.py",
     "launcher/files.py": "system/client/sandbox/test_client.py",
     "images/finishing.py": "system/images/test_debian.py",

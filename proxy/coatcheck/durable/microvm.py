@@ -10,7 +10,7 @@ from pathlib import Path
 
 from coatcheck.containers import jail
 from coatcheck.decision.session import Isolation
-from coatcheck.durable import paging
+from coatcheck.durable import device_state, paging
 from coatcheck.durable.private_memory import copy_own
 from coatcheck.durable.sizing import Sizing
 from coatcheck.durable.snapshots import surroundings
@@ -25,13 +25,14 @@ from coatcheck.durable.snapshots.directory import (
 )
 from coatcheck.durable.snapshots.manifest import Manifest, Origin, Surroundings, open_key
 from coatcheck.durable.spec import Saving
-from coatcheck.launcher import device_state, disks
+from coatcheck.launcher import disks
 from coatcheck.launcher.microvm import MicroVM
 from coatcheck.launcher.qmp import Qmp
 from coatcheck.launcher.tasks import in_thread, together
 from coatcheck.sandbox.machine import MachineError, MachineSpec, Remain, RemainKind
 
 MIB = 1024 * 1024
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class DurableMicroVM:
 
     async def resume(self) -> None:
         self._check_awake()
+        self._devices.unlink(missing_ok=True)
         await self.vm.resume()
 
     async def remains(self) -> Sequence[Remain]:
@@ -87,10 +89,19 @@ class DurableMicroVM:
             return [*kept, *self.vm.volumes()]
         # Where memory is mapped privately, what was written is in no file.
         own = [Remain("QEMU", RemainKind.PROCESS, pid=self.pid)] if self._private else []
-        return [*await self.vm.remains(), *own, *kept]
+        remains = await self.vm.remains()
+        await device_state.save(self.vm.control(), os.open(self._devices, _NEW, 0o600))
+        state = Remain("device state", RemainKind.DEVICE_STATE, path=self._devices)
+        return [*remains, state, *own, *kept]
 
     async def stop(self) -> None:
+        self._devices.unlink(missing_ok=True)
         await self.vm.stop()
+
+    @property
+    def _devices(self) -> Path:
+        """What QEMU knows of its devices, for whoever looks at what remains; until it goes on, or ends."""
+        return self.vm.directory / "device-state"
 
     async def page_out(self) -> int:
         """Let the host use a paused machine's memory for others, as far as it has swap. Bytes given back."""
@@ -154,6 +165,7 @@ class DurableMicroVM:
         """Save it as `finish` does, and end its QEMU: it takes no memory until `wake`."""
         manifest = await self.finish(await self.save(directory), origin)
         self._asleep = directory
+        self._devices.unlink(missing_ok=True)
         await self.vm.end_emulator()
         return manifest
 

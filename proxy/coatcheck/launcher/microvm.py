@@ -13,15 +13,13 @@ from pathlib import Path
 
 from coatcheck.containers import jail
 from coatcheck.decision.session import Isolation
-from coatcheck.launcher import descriptors, device_state, disks
+from coatcheck.launcher import descriptors, disks
 from coatcheck.launcher.emulator import Emulator
 from coatcheck.launcher.qmp import Qmp
 from coatcheck.launcher.tasks import together
 from coatcheck.launcher.time_stamp_counter import tsc_khz
 from coatcheck.sandbox.limits import LimitName
 from coatcheck.sandbox.machine import MachineError, MachineSpec, Remain, RemainKind
-
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class MicroVM:
@@ -105,13 +103,11 @@ class MicroVM:
     async def remains(self) -> Sequence[Remain]:
         if not self.paused:
             raise MachineError("the machine runs, so what is in it changes", "pause it first")
-        await device_state.save(self.control(), os.open(self._devices_file, _NEW, 0o600))
         memory = Path(f"/proc/{self.pid}/fd/{descriptors.MEMORY}")
         return [
             Remain("guest memory", RemainKind.MEMORY, path=memory),
             Remain("overlay disk", RemainKind.DISK, path=self.overlay_file),
             *self.volumes(),
-            Remain("device state", RemainKind.DEVICE_STATE, path=self._devices_file),
         ]
 
     def volumes(self) -> Sequence[Remain]:
@@ -136,10 +132,6 @@ class MicroVM:
     @property
     def overlay_file(self) -> Path:
         return self.directory / "overlay.ext4"
-
-    @property
-    def _devices_file(self) -> Path:
-        return self.directory / "device-state"
 
     def image(self) -> Path:
         """MachineError when it is none that this can run."""
@@ -259,5 +251,4 @@ class MicroVM:
             if descriptor >= 0:
                 os.close(descriptor)
         self.memory = self.overlay = -1
-        for file in (self.overlay_file, self._devices_file):
-            file.unlink(missing_ok=True)
+        self.overlay_file.unlink(missing_ok=True)

@@ -49,7 +49,7 @@ async def test_a_command_runs_on_a_kernel_of_its_own(inside: Inside) -> None:
     assert (name, home, content) == ("agent", "/home/agent", "x") and int(lines) > 0
     assert " ".join(version) != os.uname().version
     ran = await inside.sh(
-        f"kill -0 {os.getpid()} 2>&1; cut -d: -f1 -s /proc/net/dev | tail -n +1; cat /root/x"
+        f"kill -0 {os.getpid()} 2>&1; cut -d: -f1 -s /proc/net/dev | tail -n +1; cat /etc/shadow"
     )
     assert ran.code != 0 and ran.out.split()[-1] == "lo"
     assert (await inside.sh("echo y > /usr/x")).code != 0

@@ -11,10 +11,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coatcheck.decision.session import Isolation
+from coatcheck.durable.microvm import DurableMicroVM
+from coatcheck.durable.spec import Saving
 from coatcheck.inspection.holdings import Holdings
 from coatcheck.inspection.inspector import Inspector
 from coatcheck.inspection.residue import Value
-from coatcheck.launcher.microvm import MicroVM
 from coatcheck.sandbox.machine import MachineSpec
 from coatcheck.sandbox.resources import Resources
 from coatcheck.telemetry.audit.checkpoint import CheckpointSigner
@@ -32,7 +33,7 @@ SECONDS = 120.0
 class MachineSubject:
     """A sandbox that is a machine, without a supervisor."""
 
-    machine: MicroVM
+    machine: DurableMicroVM
     sandbox: str = "sbx_0123456789abcdef"
     sessions: tuple[str, ...] = ("ses_1",)
 
@@ -56,12 +57,16 @@ class MachineSubject:
 
 
 @pytest.fixture
-async def machine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[MicroVM, tiny.Guest]]:
+async def machine(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[tuple[DurableMicroVM, tiny.Guest]]:
     directory = tmp_path_factory.mktemp("vm") / secrets.token_hex(8)
     directory.mkdir(mode=0o700)
     image = tiny.build(tmp_path_factory.mktemp("image"))
-    machine = MicroVM(
-        MachineSpec(Isolation.EMULATED, image, Resources(192, 1, 64, 64), boot_seconds=SECONDS), directory
+    machine = DurableMicroVM(
+        MachineSpec(Isolation.EMULATED, image, Resources(192, 1, 64, 64), boot_seconds=SECONDS),
+        Saving(),
+        directory,
     )
     guest = tiny.Guest(await machine.start())
     try:
@@ -72,7 +77,7 @@ async def machine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tup
         await machine.stop()
 
 
-async def inspected(machine: MicroVM) -> Mapping[str, Any]:
+async def inspected(machine: DurableMicroVM) -> Mapping[str, Any]:
     async def collect(_: Sequence[str]) -> tuple[Holdings, Mapping[str, str]]:
         values = tuple(Value(name, secret.encode()) for name, secret in SECRETS.items())
         return Holdings(values, dict.fromkeys(SECRETS, 1), {}), {}
@@ -87,7 +92,9 @@ async def inspected(machine: MicroVM) -> Mapping[str, Any]:
     return said
 
 
-async def test_a_guest_is_clean_until_something_is_planted_in_it(machine: tuple[MicroVM, tiny.Guest]) -> None:
+async def test_a_guest_is_clean_until_something_is_planted_in_it(
+    machine: tuple[DurableMicroVM, tiny.Guest],
+) -> None:
     """In a program's memory, on its disk, and across two pages; the guest goes on each time."""
     vm, guest = machine
     clean = await inspected(vm)

@@ -208,7 +208,7 @@ async def test_a_paused_guest_does_nothing_until_it_is_resumed(shared: Running) 
 
 
 async def test_what_the_guest_holds_is_found_in_its_remains(shared: Running) -> None:
-    """Memory, disks, devices: as files, without a word to the guest, which goes on afterwards."""
+    """Memory and disks: as files, without a word to the guest, which goes on afterwards."""
     with pytest.raises(MachineError, match="the machine runs"):
         await shared.machine.remains()
     assert await shared.guest.ask("remember in-memory-2718") == "remembered"
@@ -220,7 +220,6 @@ async def test_what_the_guest_holds_is_found_in_its_remains(shared: Running) -> 
         for _ in range(2):
             found = {remain.kind: remain for remain in reversed(await shared.machine.remains())}
             assert b"in-memory-2718" in read(found[RemainKind.MEMORY].path)
-            assert len(read(found[RemainKind.DEVICE_STATE].path)) > 10_000
         disks = [r.path for r in await shared.machine.remains() if r.kind is RemainKind.DISK]
         contents = [read(path) for path in disks]
     finally:

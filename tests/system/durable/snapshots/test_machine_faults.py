@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from coatcheck.decision.session import Isolation
+from coatcheck.durable import device_state
 from coatcheck.durable.microvm import DurableMicroVM
 from coatcheck.durable.snapshots import manifest
 from coatcheck.durable.snapshots.directory import FILES
 from coatcheck.durable.snapshots.manifest import SnapshotError
-from coatcheck.launcher import device_state
 from coatcheck.launcher.emulator import Emulator
 from coatcheck.launcher.microvm import MicroVM
 from coatcheck.sandbox.machine import MachineError

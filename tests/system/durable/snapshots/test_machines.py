@@ -82,12 +82,14 @@ async def test_a_machine_is_saved_while_it_is_paused(world: World, snapshot: Pat
     async with world.machine(snapshot) as (machine, guest):
         await machine.resume()
         await machine.pause()
-        await machine.remains()
+        (state,) = [each.path for each in await machine.remains() if each.name == "device state"]
+        assert len(read(state)) > 10_000
         for name in ("third", "fourth"):
             await machine.finish(await machine.save(world.snapshots / name), ORIGIN)
             shutil.rmtree(world.snapshots / name)
         await guest.tell("echo on")
         await machine.resume()
+        assert state is not None and not state.exists()
         assert await guest.line() == "on"
 
 
