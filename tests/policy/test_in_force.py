@@ -2,12 +2,14 @@
 
 import asyncio
 import hashlib
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from coatcheck.decision.injection import Injector
 from coatcheck.platform.state_directory import StateDirectory
 from coatcheck.policy.file.problem import PolicyError
 from coatcheck.policy.in_force import PoliciesInForce
@@ -19,6 +21,19 @@ from coatcheck.telemetry.metrics.metrics import Metrics
 from tests.policy.bundle.bundles import YAML, pem, put, signed
 
 KEY = Ed25519PrivateKey.generate()
+WITH_A_CREDENTIAL = b"""version: 1
+owner: tests
+credentials:
+  example:
+    secret: vault:secret/example#token
+    hosts: [api.example.com]
+    inject: {header: authorization}
+rules:
+  - name: example
+    hosts: [api.example.com]
+    methods: [GET]
+    credentials: [example]
+"""
 
 
 class Deployment:
@@ -65,6 +80,24 @@ async def test_a_refused_file_leaves_what_was_in_force_and_is_told_once(deployme
     assert await policies.reload() and policies.last_refused == ""
     assert deployment.scraped("policy_refused") == ["0.0"]
     assert deployment.scraped("policy_bundle_version") == []
+
+
+async def test_what_injects_is_prepared_before_it_is_in_force(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the thread that read the files: a heavy library is not imported while requests wait."""
+    prepared: list[tuple[str, bool, str]] = []
+
+    def prepare(self: Injector) -> None:
+        prepared.append((self.key, bool(deployment.state.policies), threading.current_thread().name))
+
+    monkeypatch.setattr(Injector, "prepare", prepare)
+    policies = deployment.policies("default.yaml")
+    put(deployment.place / "default.yaml", WITH_A_CREDENTIAL)
+    policies.load()
+    assert [(key, in_force) for key, in_force, _ in prepared] == [("header", False)]
+    assert await policies.reload()
+    assert len(prepared) == 2 and prepared[1][2] != threading.main_thread().name
 
 
 async def test_a_fault_of_ours_in_reading_is_a_refusal_like_any_other(

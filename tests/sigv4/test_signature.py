@@ -1,12 +1,15 @@
 """The signature agrees with the examples in AWS's own documentation; so does the tests' verifier."""
 
+import subprocess
+import sys
 from calendar import timegm
 from hashlib import sha256
 
 import pytest
 
 from coatcheck.decision.message import Destination
-from coatcheck.sigv4.signature import ToSign, signature
+from coatcheck.sigv4.covered import ToSign
+from coatcheck.sigv4.signature import signature
 from tests.sigv4.aws_verifier import Rejected, verify
 
 S3 = Destination("https", "examplebucket.s3.amazonaws.com", 443)
@@ -120,3 +123,14 @@ def test_odd_but_equal_writings_have_one_signature(sent: str, canonical: str) ->
     assert first == second
     other = ToSign("us-east-1", "s3", "GET", S3, sent + "1", (HOST,), EMPTY)
     assert signature(S3_KEY, DAY, other) != first
+
+
+def test_botocore_is_imported_by_the_first_policy_that_signs() -> None:
+    """Not at the start of a daemon, and not by the first request, which would wait for it."""
+    program = (
+        "import sys, coatcheck.daemon; before = 'botocore' in sys.modules;"
+        "from coatcheck.injectors.sigv4 import SigV4Injection; SigV4Injection().prepare();"
+        "print(before, 'botocore.auth' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]

@@ -1,8 +1,5 @@
 """`coatcheck serve` and `coatcheck dev`."""
 
-import asyncio
-import errno
-import logging
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, Any
@@ -107,6 +104,9 @@ def dev(
 
 
 def until_it_ends(work: Coroutine[Any, Any, None]) -> None:
+    import asyncio
+    import errno
+
     try:
         asyncio.run(work)
     except OSError as problem:
@@ -136,6 +136,8 @@ def _without_number(problem: OSError) -> str:
 
 def configure_log(style: str, level: str) -> None:
     """The daemon's log on standard error."""
+    import logging
+
     from coatcheck.telemetry.log import LogFormat, configure
 
     if level not in ("debug", "info", "warning", "error"):

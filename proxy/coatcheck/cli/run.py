@@ -1,7 +1,5 @@
 """`coatcheck run`: a command with handles in place of secrets."""
 
-import asyncio
-import getpass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -82,6 +80,9 @@ def run(
       coatcheck run --secret openai=- -- python agent.py
       coatcheck run --policy mine.yaml --credential openai -- npm start
     """
+    import asyncio
+    import getpass
+
     from coatcheck.local.run import Wanted, policy_file
     from coatcheck.platform.process_memory import hide_memory
 
@@ -120,6 +121,8 @@ def run(
 
 def _with_daemon(wanted: "Wanted", socket: Path | None) -> int | None:
     """None when no daemon answers."""
+    import asyncio
+
     from coatcheck.cli.control import control_socket
     from coatcheck.client.control import ControlClient
     from coatcheck.doctor.control import daemon_pid

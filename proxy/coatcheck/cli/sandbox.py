@@ -1,7 +1,5 @@
 """`coatcheck sandbox …`: computers whose only way out is Coatcheck."""
 
-import asyncio
-import getpass
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, Any
@@ -145,6 +143,8 @@ def run(
       tar c agent.py | coatcheck sandbox run --secret openai=key.txt -- sh -c 'tar x && python3 agent.py'
       coatcheck sandbox run --volume work:/work --keep -- bash
     """
+    import getpass
+
     from coatcheck.cli.sandbox_run import FAILED, Asked, environment_of
     from coatcheck.local.run import policy_file
     from coatcheck.settings.daemon import process_environment
@@ -219,6 +219,8 @@ def _run(
     keep: bool,
     named: bool,
 ) -> int:
+    import asyncio
+
     from coatcheck.cli.own import secret
     from coatcheck.cli.sandbox_run import run_in_new
     from coatcheck.doctor.control import daemon_pid
@@ -279,6 +281,8 @@ def execute(
 
     Example: coatcheck sandbox exec sbx_0123456789abcdef -- ls -l /home/agent
     """
+    import asyncio
+
     from coatcheck.cli.sandbox_run import FAILED, Asked, environment_of, run_in_old
     from coatcheck.settings.daemon import process_environment
 
@@ -379,6 +383,8 @@ app.command("show")(sandbox_listing.show)
 
 
 def _done(work: Coroutine[Any, Any, int]) -> int:
+    import asyncio
+
     return asyncio.run(work)
 
 

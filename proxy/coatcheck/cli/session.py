@@ -1,6 +1,5 @@
 """`coatcheck session …`: sessions of a running daemon."""
 
-import getpass
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -68,6 +67,8 @@ def create(
 
     Example: eval "$(coatcheck session create --credential openai --lease 600 --style sh)"
     """
+    import getpass
+
     if style is not None and style not in ("sh", "fish", "json", "dotenv"):
         raise CommandError(f"there is no style {style!r}", "write sh, fish, json or dotenv", ExitCode.USAGE)
     opened = client_for(socket).open_session(

@@ -127,6 +127,9 @@ class Injector(ABC):
 
     # --- what it does to a request ------------------------------------------------------------------------
 
+    def prepare(self) -> None:  # noqa: B027 - most have nothing to do
+        """Called off the request path before a policy with it comes into force: import what is heavy."""
+
     @abstractmethod
     def edit(self, request: Outgoing, handle: str | None, secret: str) -> Edits | Deny:
         """What changes in the request. `handle` is the value as its client sent it; None: none was shown.

@@ -17,7 +17,7 @@ from coatcheck.decision.message import Edits, RequestHead
 from coatcheck.injectors.spelling import Parameter, Strict, Way
 from coatcheck.sigv4.covered import LARGEST_HASHED_BODY, needs_body_hash
 from coatcheck.sigv4.keys import parse_aws_keys
-from coatcheck.sigv4.resign import resign
+from coatcheck.sigv4.resign import prepare, resign
 from coatcheck.sigv4.stand_in import environment
 
 
@@ -47,6 +47,9 @@ class SigV4Injection(Injector):
     @property
     def spot(self) -> tuple[str, str]:
         return "header", "authorization"
+
+    def prepare(self) -> None:
+        prepare()
 
     def edit(self, request: Outgoing, handle: str | None, secret: str) -> Edits | Deny:
         keys = parse_aws_keys(secret)

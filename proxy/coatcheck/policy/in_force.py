@@ -113,6 +113,10 @@ class PoliciesInForce:
         policies = self._watch.read()
         if not self._may_observe:
             forbid_observing(policies)
+        for policy in policies.values():
+            for credential in policy.credentials.values():
+                for injector in (credential.inject, *credential.also):
+                    injector.prepare()
         return policies
 
     def _install(self, policies: Mapping[str, Policy]) -> None:

@@ -1,16 +1,34 @@
 """Which bytes a client's signature covers, so that they can be checked and signed again."""
 
+import hashlib
+from dataclasses import dataclass, field
 from typing import Final
-
-from botocore.auth import EMPTY_SHA256_HASH, STREAMING_UNSIGNED_PAYLOAD_TRAILER, UNSIGNED_PAYLOAD
 
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Destination, Headers, RequestHead
 from coatcheck.sigv4.claim import CONTENT_HEADER, S3_SERVICES, Claim, is_sha256, read_claim
-from coatcheck.sigv4.signature import ToSign
 
+EMPTY_SHA256_HASH: Final = hashlib.sha256(b"").hexdigest()
+UNSIGNED_PAYLOAD: Final = "UNSIGNED-PAYLOAD"
+STREAMING_UNSIGNED_PAYLOAD_TRAILER: Final = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 LARGEST_HASHED_BODY: Final = 16_777_216
 """Bytes to buffer where `needs_body_hash`: DynamoDB's largest request. S3 never needs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToSign:
+    """All that a signature covers, but for the key and the time."""
+
+    region: str
+    service: str
+    method: str
+    destination: Destination
+    target: str
+    """Printable ASCII without blank or `#`: botocore would strip or cut others silently."""
+    headers: Headers = field(repr=False)
+    """Exactly those that are signed, each name once."""
+    payload: str
+    """The canonical request's last line: a SHA-256 or a word such as UNSIGNED-PAYLOAD."""
 
 
 def needs_body_hash(head: RequestHead) -> bool:

@@ -5,6 +5,7 @@ edits Accept-Encoding, and what AWS reads must be what was signed.
 """
 
 import hmac
+import importlib
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
@@ -15,9 +16,8 @@ from coatcheck.decision.injection import EDITED_BY_PLANES
 from coatcheck.decision.message import Destination, Edits, Headers, RequestHead
 from coatcheck.decision.search import MARK
 from coatcheck.sigv4.claim import ALGORITHM, TOKEN_HEADER, Claim, read_claim
-from coatcheck.sigv4.covered import covered, netloc, without
+from coatcheck.sigv4.covered import ToSign, covered, netloc, without
 from coatcheck.sigv4.keys import AwsKeys
-from coatcheck.sigv4.signature import ToSign, signature
 from coatcheck.sigv4.stand_in import stand_in
 
 MOST_SKEW: Final = 900
@@ -28,6 +28,11 @@ with the whole query), so it must not outlive the request by much."""
 
 _NOT_KEPT: Final = EDITED_BY_PLANES | {"host", TOKEN_HEADER}  # these two are signed anew
 """What planes edit is not signed again. AWS demands only host, content-type and x-amz-*."""
+
+
+def prepare() -> None:
+    """Import what signs, before the first request that would wait for it."""
+    importlib.import_module("coatcheck.sigv4.signature")
 
 
 def resign(
@@ -58,7 +63,7 @@ def resign(
     if refused is not None:
         return refused
     key_id, key = stand_in(handle)
-    expected = signature(key, claim.timestamp, received)
+    expected = _signature(key, claim.timestamp, received)
     if claim.access_key_id != key_id or not hmac.compare_digest(expected, claim.signature):
         return Deny(Reason.SIGNATURE_REFUSED, "the stand-in signature does not fit the request as received")
     # What is signed is what must be sent: the host in canonical form, and nothing that a plane edits.
@@ -100,7 +105,7 @@ def _leftover(head: RequestHead) -> Deny | None:
 def _in_header(claim: Claim, real: AwsKeys, to_sign: ToSign, edits: Headers) -> Edits:
     token = ((TOKEN_HEADER, real.session_token),) if real.session_token else ()
     to_sign = replace(to_sign, headers=(*to_sign.headers, *token))
-    digits = signature(real.secret_access_key, claim.timestamp, to_sign)
+    digits = _signature(real.secret_access_key, claim.timestamp, to_sign)
     scope = _scope(real, claim, claim.timestamp)
     value = f"{ALGORITHM} Credential={scope}, SignedHeaders={_names(to_sign)}, Signature={digits}"
     return Edits((("authorization", value), *token, *edits), () if token else (TOKEN_HEADER,))
@@ -125,8 +130,14 @@ def _in_query(claim: Claim, real: AwsKeys, to_sign: ToSign, edits: Headers, now:
         for name, mark, value in pairs
     )
     target = f"{path}?{query}"
-    digits = signature(real.secret_access_key, timestamp, replace(to_sign, target=target))
+    digits = _signature(real.secret_access_key, timestamp, replace(to_sign, target=target))
     return Edits(edits, target=f"{target}&X-Amz-Signature={digits}")
+
+
+def _signature(key: str, timestamp: str, what: ToSign) -> str:
+    from coatcheck.sigv4.signature import signature  # see there
+
+    return signature(key, timestamp, what)
 
 
 def _names(to_sign: ToSign) -> str:
