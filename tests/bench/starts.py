@@ -1,8 +1,8 @@
 """How much of the processor a start takes: `coatcheck --help`, and `coatcheck serve` until it is ready.
 
-`python -m tests.bench.starts --rounds 10`. CPU time of whole processes, user and system; the best of
-the rounds, which are interleaved. Each is compared with what nobody can save: an empty Python, and mitmproxy's
-parts alone.
+`python -m tests.bench.starts --rounds 10`. CPU time of whole processes, user and system, the best of all
+rounds, which are interleaved. Each is compared with what cannot be saved: an empty Python, and mitmproxy's
+own parts.
 """
 
 import argparse
