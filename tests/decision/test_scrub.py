@@ -129,6 +129,33 @@ def test_messages_do_not_cut_a_secret_in_pieces(size: int, first: int, between: 
     assert [one.length for one in scrubber.take_runs()] == [len(secret)]
 
 
+@pytest.mark.parametrize("size", [1, 4, 9])
+@pytest.mark.parametrize(
+    "event",
+    [
+        'data: {"id":"chatcmpl-1","choices":[{"index":0,"delta":{"content":"%s"},"logprobs":null}]}\n\n',
+        'data: {"type":"content_block_delta","delta":{"type":"text_delta","text":"%s"}}\n\n',
+        '{"model":"m","created_at":"2026-11-22T19:15:00Z","response":"%s","done":false}\n',
+        "data: %s\n\n",
+    ],
+)
+def test_deltas_are_read_as_one_text(event: str, size: int) -> None:
+    """Language models send a few letters a message: eleven of them are seen, and no event waits for
+    another."""
+    secret = KEY.removeprefix("sk-proj-")
+    scrubber, out = Scrubber(Patterns.of([KEY]), in_messages=True), b""
+    pieces = [secret[at : at + size] for at in range(0, len(secret), size)]
+    for piece in pieces:
+        sent = scrubber.feed((event % piece).encode())
+        assert len(sent) == len(event % piece)
+        out += sent
+    scrubber.finish()
+    masked = secret[: (RUN - 1) // size * size]
+    masked += "*" * (len(secret) - len(masked))
+    assert out.decode() == "".join(event % masked[at : at + size] for at in range(0, len(secret), size))
+    assert [run.length for run in scrubber.take_runs()] == [len(secret)]
+
+
 @given(
     st.lists(st.text("abAB09+/=&%_-", min_size=20, max_size=20), min_size=2, max_size=2),
     st.data(),

@@ -12,6 +12,8 @@ _MAGIC: Final = {
     **{bytes([0x78, level]): "deflate" for level in (0x01, 0x5E, 0x9C, 0xDA)},
 }
 """How files begin that are compressed without a word of it in the head (RFC 1952, 8878, 1950)."""
+_MESSAGES: Final = ("event-stream", "ndjson", "jsonl", "json-seq", "stream+json", "connect+json")
+"""In the names of media types of which each message may hold a few letters of a text."""
 _LONGEST_MAGIC: Final = max(map(len, _MAGIC))
 
 
@@ -29,7 +31,8 @@ class BodyScrubber:
     ) -> None:
         """`message_coding`: of single messages of gRPC and Connect, as their heads name it."""
         self._envelopes = Envelopes.of(content_type, message_coding)
-        self._scrubber = Scrubber(patterns)
+        media = content_type.partition(";")[0].strip(" \t").lower()
+        self._scrubber = Scrubber(patterns, in_messages=any(word in media for word in _MESSAGES))
         self._start: bytes | None = b""
         """The body's first bytes, until it is known whether it is a compressed file."""
         self._file: _CompressedFile | None = None

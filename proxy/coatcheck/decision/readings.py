@@ -125,6 +125,25 @@ class _Layer:
         return layer
 
 
+# A member of a JSON object whose value is a string, and a line of an event that is no JSON.
+_MEMBER: Final = re.compile(rb'"([^"\\]{1,64})"[ \t]*:[ \t]*"((?:[^"\\]|\\.){0,512})"')
+_DATA: Final = re.compile(rb"\ndata: ?([^{\[\r\n][^\r\n]{0,512})")
+
+
+def by_key(stream: bytes) -> tuple[bytes, Places]:
+    """What messages say under the same key, one after the other, and the index of each byte; -1 in between.
+    Language models send a word as one message, in JSON with a name before it and much behind it."""
+    pieces: dict[bytes, list[tuple[int, int]]] = {}
+    for member in _MEMBER.finditer(stream):
+        pieces.setdefault(member[1], []).append(member.span(2))
+    pieces[b""] = [line.span(1) for line in _DATA.finditer(b"\n" + stream)]
+    pieces[b""] = [(start - 1, end - 1) for start, end in pieces[b""]]
+    several = [spans for spans in pieces.values() if len(spans) > 1]
+    text = b'"'.join(b"".join(stream[start:end] for start, end in spans) for spans in several)
+    index = [np.concatenate([*(np.arange(*span) for span in spans), [-1]]) for spans in several]
+    return text, np.concatenate([*index, np.zeros(0, np.int64)])
+
+
 def readings(stream: bytes, literal: bytes = b"", *, in_ascii: bool = False) -> Iterator[Reading]:
     """All readings of `stream`. Their number and lengths are bounded, whatever it holds.
 
@@ -210,8 +229,8 @@ def _undone(layer: _Layer) -> Iterator[_Layer]:
     kinds = int(np.bitwise_or.reduce(in_row))
     if kinds & _BASE64:
         yield from _from_base64(layer, _rows(in_row, _BASE64))
-    if kinds & _HEX:
-        yield from _from_hex(layer, _indexes(_rows(in_row, _HEX)))
+    if kinds & _HEX and _has_digits(data, rows := _rows(in_row, _HEX)):
+        yield from _from_hex(layer, _indexes(rows))
         yield from _from_dump(layer)
     if kinds & _DECIMAL:
         yield from _from_decimal(layer, _indexes(_rows(in_row, _DECIMAL)))
@@ -534,12 +553,15 @@ def _may_be_ascii(sextets: NDArray[np.uint8]) -> bool:
     return bool(row.any())
 
 
+def _has_digits(data: bytes, rows: _Rows) -> bool:
+    text = b"".join(data[start:end] for start, end in rows)
+    return len(text) - len(text.translate(None, _HEX_DIGITS)) >= ENCODED
+
+
 def _from_hex(layer: _Layer, index: Places) -> Iterator[_Layer]:
     """With whatever stands between the digits: blanks, colons, `0x`."""
     bytes_of = np.frombuffer(layer.data, np.uint8)
     chosen = bytes_of[index]
-    if len(index) - len(chosen.tobytes().translate(None, _HEX_DIGITS)) < ENCODED:
-        return
     digit = _DIGITS[16][chosen] >= 0
     prefix = (chosen[1:] | 0x20 == ord("x")) & (chosen[:-1] == ord("0"))
     digit[:-1] &= ~prefix

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coatcheck.decision.encodings import Form, forms_of
-from coatcheck.decision.readings import INTRODUCERS, Places, Reading, readings
+from coatcheck.decision.readings import INTRODUCERS, Places, Reading, by_key, readings
 
 RUN: Final = 12
 """Characters of a secret in a row that are masked wherever they stand; fewer may remain at a cut."""
@@ -31,8 +31,8 @@ MIN_SECRET_BYTES: Final = 16
 """Shorter secrets would be found in innocent text; policy must say `scrub: off` for them."""
 CONTEXT: Final = 1024
 """Bytes before a chunk in which a run may have begun: eleven characters, each up to 90 bytes apart."""
-_FAR: Final = CONTEXT // (RUN - 1)
-"""Bytes behind a part of a secret after which no more of it is expected."""
+CONTEXT_OF_MESSAGES: Final = 8192
+"""The same in a row of messages: eleven characters in as many messages of 740 bytes."""
 HELD: Final = 144
 """Bytes that may wait: eleven characters that are written with up to thirteen bytes each."""
 MOST_RUNS: Final = 64
@@ -257,13 +257,18 @@ class Patterns:
     def __reduce__(self) -> NoReturn:
         raise TypeError("Patterns hold secrets and are never serialised")
 
-    def find(self, data: bytes) -> list[Found]:
+    def find(self, data: bytes, *, in_messages: bool = False) -> list[Found]:
         """Every run of a secret in any reading of `data`, by its first byte. What is read twice is found
         once."""
         if not self._indexes or len(data) < RUN:
             return []
         texts = readings(data, self._literal, in_ascii=self._in_ascii)
         found = [one for reading in texts for one in self._in(reading)]
+        if in_messages:
+            text, index = by_key(data)
+            for one in self.find(text):
+                places = index[one.places]
+                found.append(replace(one, places=np.sort(places[places >= 0])))
         return _each_once(found) if found else found
 
     def _in(self, reading: Reading) -> Iterable[Found]:
@@ -325,10 +330,25 @@ class Scrubber:
     counts what
     was masked so far. After an abort do not call `finish`: what is held back must not leave."""
 
-    __slots__ = ("_before", "_found", "_open", "_patterns", "_pending", "_released", "_runs", "_told", "hits")
+    __slots__ = (
+        "_before",
+        "_context",
+        "_found",
+        "_in_messages",
+        "_open",
+        "_patterns",
+        "_pending",
+        "_released",
+        "_runs",
+        "_told",
+        "hits",
+    )
 
-    def __init__(self, patterns: Patterns) -> None:
+    def __init__(self, patterns: Patterns, *, in_messages: bool = False) -> None:
+        """`in_messages`: the stream is a row of small messages, each of which may hold a piece of a text."""
         self.hits = 0
+        self._in_messages = in_messages
+        self._context = CONTEXT_OF_MESSAGES if in_messages else CONTEXT
         self._patterns = patterns
         self._released = 0
         """Bytes of the stream that have left. All places are counted from its beginning."""
@@ -389,7 +409,7 @@ class Scrubber:
 
     def _search(self) -> None:
         first = self._released - len(self._before)
-        found = self._patterns.find(self._before + self._pending)
+        found = self._patterns.find(self._before + self._pending, in_messages=self._in_messages)
         self._found = [replace(one, places=one.places + first) for one in found]
 
     def _tell(self, run: Run, last: int) -> None:
@@ -410,14 +430,14 @@ class Scrubber:
             self._count(found, self._released + cut)
             released = masked.tobytes()
         if cut:
-            self._before = (self._before + self._pending[:cut])[-CONTEXT:]
+            self._before = (self._before + self._pending[:cut])[-self._context :]
             self._pending = self._pending[cut:]
             self._released += cut
         return released
 
     def _count(self, found: list[Found], end: int) -> None:
         """Tell the runs that begin before `end`, which is released. The last one may go on for a while."""
-        over = self._released + len(self._pending) - _FAR
+        over = self._released + len(self._pending) - self._context // (RUN - 1)
         was_open, self._open = self._open, None
         for one in found:
             first, last, run = int(one.places[0]), int(one.places[-1]), one.run

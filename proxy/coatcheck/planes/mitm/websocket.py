@@ -52,7 +52,7 @@ class MessageFilter:
             return
         self._patterns = patterns
         if self._scrubber is None:
-            self._scrubber = Scrubber(patterns)
+            self._scrubber = Scrubber(patterns, in_messages=True)
         else:
             self._scrubber.look_for(patterns)
 
