@@ -122,7 +122,7 @@ def measure(directory: Path) -> dict[str, float]:
 
     def first_time(case: Case) -> None:
         text = case[2].headers[1][1].removeprefix("Bearer ")
-        assert not isinstance(verify(text, state._keys.current), Deny)
+        assert not isinstance(verify(text, state.keys.current), Deny)
 
     def request(case: Case) -> None:
         peer, destination, head = case

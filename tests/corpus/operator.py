@@ -57,7 +57,7 @@ def pass_time(proxy: Coatcheck, _: str, asked: Mapping[str, Any]) -> None:
 
 
 def _changed(proxy: Coatcheck, session: str, **values: float) -> None:
-    registry = proxy.daemon.state._registry
+    registry = proxy.daemon.state.registry
     changed: Session = replace(registry.sessions.by_id[session], **values)  # type: ignore[arg-type]
     registry.sessions = registry.sessions.having(changed)
 

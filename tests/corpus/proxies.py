@@ -121,7 +121,7 @@ class Coatcheck:
         made = await self.daemon.sandbox(policy=policy, **_as_asked(wanted))
         if child is not None:
             kin = await self.daemon.sandbox(policy=policy, parent=made.session.id)
-        keys = self.daemon.state._keys
+        keys = self.daemon.state.keys
         return Inside(
             made.session.id,
             made.address,
@@ -129,7 +129,7 @@ class Coatcheck:
             made.handles,
             made.environment,
             foreign.handles,
-            (keys.current.active_kid, keys._active),
+            (keys.current.active_kid, keys.active),
             lambda: self.daemon.state.clock.now().wall,
             next((port for _, port in self.daemon.control.addresses), 0) if self.daemon.control else 0,
             kin.handles if kin is not None else {},

@@ -96,7 +96,7 @@ def test_without_the_setting_nothing_is_shared(tmp_path: Path) -> None:
     assert member_of(settings, state, lambda event: None) is None
     assert state.stale(state.clock.now()) is None
     assert state.replica is None
-    assert not isinstance(state._database, SharedDatabase)
+    assert not isinstance(state.database, SharedDatabase)
     state.close()
 
 

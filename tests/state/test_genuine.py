@@ -79,7 +79,7 @@ def test_a_refusal_by_keys_that_were_replaced_meanwhile_is_not_kept(
         state.genuine.forget_refusals()
         return Deny(Reason.HANDLE_UNKNOWN, "no key of ours")
 
-    monkeypatch.setattr(state._issued, "signed", {})
+    monkeypatch.setattr(state.issued, "signed", {})
     with monkeypatch.context() as before:
         before.setattr(genuine, "verify", late)
         assert isinstance(state.genuine.claims_of(handle.value), Deny)

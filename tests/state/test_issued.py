@@ -58,4 +58,4 @@ def test_the_index_forgets_all_of_a_handle() -> None:
     index.revoke(SESSION.id, minted.jti)
     assert index.revoked_of(SESSION.id) == {minted.jti}
     index.drop(index.of(SESSION.id))
-    assert (index.references, index.of(SESSION.id), index._by_session) == ({}, (), {})
+    assert (index.references, index.of(SESSION.id), index.by_session) == ({}, (), {})

@@ -16,11 +16,11 @@ from tests.state.house import WANTED, House
 @contextmanager
 def full_disk(state: State) -> Iterator[None]:
     """SQLite itself refuses to write, as it does when no page can be had."""
-    state._database._sql.execute("PRAGMA query_only = ON")
+    state.database.sql.execute("PRAGMA query_only = ON")
     try:
         yield
     finally:
-        state._database._sql.execute("PRAGMA query_only = OFF")
+        state.database.sql.execute("PRAGMA query_only = OFF")
 
 
 def test_a_revocation_holds_at_once_though_the_disk_is_full(house: House, state: State) -> None:

@@ -199,18 +199,18 @@ def test_what_is_being_opened_when_all_is_revoked_is_revoked_too(
     """By a daemon alone: the disk takes its time, and nobody can see the session yet."""
     state = house.open()
     writing, on = threading.Event(), threading.Event()
-    put = state._database.put_session
+    put = state.database.put_session
 
     def slow(session: Session, until: float) -> None:
         writing.set()
         assert on.wait(PATIENCE)
         put(session, until)
 
-    monkeypatch.setattr(state._database, "put_session", slow)
+    monkeypatch.setattr(state.database, "put_session", slow)
     given = threads.submit(opened, state, "one")
     assert writing.wait(PATIENCE)
     taken = threads.submit(state.revoke_where, lambda each: True, None, "operator")
-    until(lambda: len(state._writing._waiting) == 1)
+    until(lambda: state.writing.waiting == 1)
     on.set()
     session = given.result(PATIENCE)
     assert taken.result(PATIENCE) == (session.id,)
@@ -269,7 +269,7 @@ def test_what_two_take_from_a_session_at_once_is_gone_for_good(
             assert others.waiting.wait(PATIENCE)
             theirs = Entry("other", 0.0, (CredentialsLeft(session.id, frozenset({"openai", "anthropic"})),))
             applied = threads.submit(state.replica.apply, [theirs], Position(1, 1, 1), {})
-            until(lambda: len(state._writing._waiting) == 1)
+            until(lambda: state.writing.waiting == 1)
             taken = threads.submit(state.revoke_where, lambda each: True, "openai", "operator")
             until(lambda: state.session(session.id).credentials == {"anthropic", "github"})
         for each in (renewing, applied, taken):

@@ -71,7 +71,7 @@ def test_what_the_others_were_not_told_yet_comes_back_with_nothing(tmp_path: Pat
         others.down = True
         with pytest.raises(StateError):
             b.revoke(session.id, "operator")
-        b._registry.forget(float("inf"))
+        b.registry.forget(float("inf"))
         with pytest.raises(StateError):
             b.revoke_where(lambda each: True, None, "operator")  # that it was forgotten is written, too
         load(ours, given(session, a), 5_000)

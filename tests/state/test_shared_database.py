@@ -163,12 +163,12 @@ def test_marks_are_kept_with_the_position_and_forgotten_with_it(
 def test_a_directory_of_a_fleet_on_redis_joins_anew(tmp_path: Path) -> None:
     """What it knew of the old log means nothing; what it owes is still owed."""
     made = SharedDatabase(tmp_path / "old.db")
-    made._sql.executescript(
+    made.sql.executescript(
         "CREATE TABLE shared_position (epoch INTEGER, number INTEGER, digest TEXT);"
         "INSERT INTO shared_position VALUES (1, 5, 'ab');"
     )
     made.close()
     again = SharedDatabase(tmp_path / "old.db")
     assert again.position is None
-    assert again._sql.execute("SELECT 1 FROM sqlite_master WHERE name = 'shared_position'").fetchall() == []
+    assert again.sql.execute("SELECT 1 FROM sqlite_master WHERE name = 'shared_position'").fetchall() == []
     again.close()

@@ -92,13 +92,13 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self.is_new = _make_or_check(path)
-        self._sql = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
+        self.sql = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
         try:
             self._prepare()
             self.version = self._version()
             """Of what is committed; read in any thread."""
         except sqlite3.Error as error:
-            self._sql.close()
+            self.sql.close()
             raise StateError(
                 Problem.DIRECTORY,
                 f"the state database {path} cannot be used: {error}",
@@ -107,33 +107,33 @@ class Database:
 
     def _prepare(self) -> None:
         # Two daemons on one database would each miss the other's revocations: the second fails at once.
-        self._sql.execute("PRAGMA locking_mode = EXCLUSIVE")
-        self._sql.execute("PRAGMA journal_mode = WAL")
-        self._sql.execute("PRAGMA foreign_keys = ON")
-        (schema,) = self._sql.execute("PRAGMA user_version").fetchone()
+        self.sql.execute("PRAGMA locking_mode = EXCLUSIVE")
+        self.sql.execute("PRAGMA journal_mode = WAL")
+        self.sql.execute("PRAGMA foreign_keys = ON")
+        (schema,) = self.sql.execute("PRAGMA user_version").fetchone()
         if schema == 0:
-            self._sql.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+            self.sql.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
         while schema in _STEPS:
-            self._sql.executescript(f"BEGIN; {_STEPS[schema]} COMMIT;")
-            (schema,) = self._sql.execute("PRAGMA user_version").fetchone()
+            self.sql.executescript(f"BEGIN; {_STEPS[schema]} COMMIT;")
+            (schema,) = self.sql.execute("PRAGMA user_version").fetchone()
         if schema not in (0, _SCHEMA_VERSION):
             raise sqlite3.DatabaseError(f"it is of format {schema}, this coatcheck reads {_SCHEMA_VERSION}")
-        if self._sql.execute("PRAGMA quick_check").fetchone() != ("ok",):
+        if self.sql.execute("PRAGMA quick_check").fetchone() != ("ok",):
             raise sqlite3.DatabaseError("it is damaged")
 
     def close(self) -> None:
-        self._sql.close()
+        self.sql.close()
 
     @property
     def high_water(self) -> float:
-        return float(self._sql.execute("SELECT high_water FROM meta").fetchone()[0])
+        return float(self.sql.execute("SELECT high_water FROM meta").fetchone()[0])
 
     @contextmanager
     def flushed(self, now: Now) -> Iterator[None]:
         """One transaction, on disk when the block ends; counts as a new version."""
         with self._transaction("FULL", now):
             yield
-            self._sql.execute("UPDATE meta SET version = version + 1")
+            self.sql.execute("UPDATE meta SET version = version + 1")
 
     @contextmanager
     def unflushed(self, now: Now) -> Iterator[None]:
@@ -143,32 +143,32 @@ class Database:
 
     @contextmanager
     def _transaction(self, synchronous: str, now: Now) -> Iterator[None]:
-        self._sql.execute(f"PRAGMA synchronous = {synchronous}")
-        self._sql.execute("BEGIN IMMEDIATE")
+        self.sql.execute(f"PRAGMA synchronous = {synchronous}")
+        self.sql.execute("BEGIN IMMEDIATE")
         try:
             yield
-            self._sql.execute("UPDATE meta SET high_water = max(high_water, ?)", (now.wall,))
-            self._sql.execute("COMMIT")
+            self.sql.execute("UPDATE meta SET high_water = max(high_water, ?)", (now.wall,))
+            self.sql.execute("COMMIT")
             self.version = self._version()
         except BaseException:
-            if self._sql.in_transaction:
-                self._sql.execute("ROLLBACK")
+            if self.sql.in_transaction:
+                self.sql.execute("ROLLBACK")
             raise
 
     def tell_owed(self, now: Now) -> None:
         """There is nobody to tell: only a `SharedDatabase` has others."""
 
     def _version(self) -> int:
-        return int(self._sql.execute("SELECT version FROM meta").fetchone()[0])
+        return int(self.sql.execute("SELECT version FROM meta").fetchone()[0])
 
     def set_version(self, version: int) -> None:
-        self._sql.execute("UPDATE meta SET version = ?", (version,))
+        self.sql.execute("UPDATE meta SET version = ?", (version,))
 
     def forget_all(self) -> None:
-        self._sql.execute("DELETE FROM sessions")
+        self.sql.execute("DELETE FROM sessions")
 
     def put_session(self, session: Session, lease_until: float) -> None:
-        self._sql.execute(
+        self.sql.execute(
             "INSERT INTO sessions VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,NULL,?,?)",
             (
                 session.id,
@@ -193,37 +193,37 @@ class Database:
 
     def set_lease(self, session_id: str, seconds: float, until: float) -> None:
         """`until` is Unix time: the monotonic clock means nothing to the next run."""
-        self._sql.execute(
+        self.sql.execute(
             "UPDATE sessions SET lease_seconds = ?, lease_until = ? WHERE id = ?",
             (seconds, until, session_id),
         )
 
     def set_credentials(self, session_id: str, credentials: frozenset[str]) -> None:
-        self._sql.execute(
+        self.sql.execute(
             "UPDATE sessions SET credentials = ? WHERE id = ?", (json.dumps(sorted(credentials)), session_id)
         )
 
     def set_generation(self, session_id: str, generation: int) -> None:
-        self._sql.execute("UPDATE sessions SET generation = ? WHERE id = ?", (generation, session_id))
+        self.sql.execute("UPDATE sessions SET generation = ? WHERE id = ?", (generation, session_id))
 
     def close_session(self, session_id: str, status: Status, at: float) -> None:
-        self._sql.execute(
+        self.sql.execute(
             "UPDATE sessions SET status = ?, closed_at = ? WHERE id = ? AND status != 'revoked'",
             (status.value, at, session_id),
         )
 
     def drop_session(self, session_id: str) -> None:
-        self._sql.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
+        self.sql.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
 
     def put_listener(self, session_id: str, port: int) -> None:
-        self._sql.execute("INSERT OR REPLACE INTO listeners VALUES (?,?)", (session_id, port))
+        self.sql.execute("INSERT OR REPLACE INTO listeners VALUES (?,?)", (session_id, port))
 
     def listeners(self) -> dict[str, int]:
-        return dict(self._sql.execute("SELECT session, port FROM listeners"))
+        return dict(self.sql.execute("SELECT session, port FROM listeners"))
 
     def put_handle(self, handle: IssuedHandle) -> None:
         claims, shape = handle.claims, handle.shape or Shape("")
-        self._sql.execute(
+        self.sql.execute(
             "INSERT INTO handles VALUES (?,?,?,?,?,?,?,?,?,0)",
             (
                 claims.jti,
@@ -239,13 +239,13 @@ class Database:
         )
 
     def revoke_handle(self, session_id: str, jti: str) -> None:
-        self._sql.execute("UPDATE handles SET revoked = 1 WHERE jti = ? AND session = ?", (jti, session_id))
+        self.sql.execute("UPDATE handles SET revoked = 1 WHERE jti = ? AND session = ?", (jti, session_id))
 
     def drop_handles(self, jtis: list[str]) -> None:
-        self._sql.executemany("DELETE FROM handles WHERE jti = ?", [(jti,) for jti in jtis])
+        self.sql.executemany("DELETE FROM handles WHERE jti = ?", [(jti,) for jti in jtis])
 
     def handles(self) -> Iterator[IssuedHandle]:
-        for row in self._sql.execute(
+        for row in self.sql.execute(
             "SELECT session, credential, generation, issued_at, expires_at, jti,"
             " digest, shape_prefix, shape_length, revoked FROM handles"
         ):
@@ -258,7 +258,7 @@ class Database:
         Of a lease only what is left of it on the wall clock counts. That is never more than there was:
         each write also raises the high-water mark, and `now` is not before it.
         """
-        for row in self._sql.execute(
+        for row in self.sql.execute(
             "SELECT id, tenant, subject, policy, origin_class, origin_value, credentials, isolation,"
             " generation, opened_at, expires_at, lease_seconds, lease_until, opened_by, status, closed_at,"
             " ancestors, born FROM sessions"

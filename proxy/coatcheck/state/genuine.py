@@ -20,7 +20,7 @@ class GenuineHandles:
     """
 
     def __init__(self, keys: SigningKeys, issued: IssuedHandles) -> None:
-        self._keys = keys
+        self.keys = keys
         self._issued = issued
         self._genuine = ClaimsCache(MAX_GENUINE)
         self._refused = ClaimsCache(MAX_REFUSED)
@@ -30,12 +30,12 @@ class GenuineHandles:
         if not text.startswith(PREFIX):
             return self._issued.references.get(digest_of(text), _UNKNOWN)
         if len(text) > MAX_CHARS:
-            return verify(text, self._keys.current)
+            return verify(text, self.keys.current)
         digest = digest_of(text)
         refused = self._refused  # before the keys: what they refuse is not kept after they were changed
         known = self._genuine.get(digest) or refused.get(digest)
         if known is None:
-            known = verify(text, self._keys.current)
+            known = verify(text, self.keys.current)
             if isinstance(known, Deny) and not known.alarm:  # its key may be gone before its last reader is
                 known = self._issued.signed.get(digest, known)
             (refused if isinstance(known, Deny) else self._genuine).put(digest, known)

@@ -80,7 +80,7 @@ class IssuedHandles:
     """Changed while `State` shows; planes read `references` and `shapes` without it, one step at a time."""
 
     def __init__(self, handles: Iterable[IssuedHandle]) -> None:
-        self._by_session: dict[str, dict[str, IssuedHandle]] = {}
+        self.by_session: dict[str, dict[str, IssuedHandle]] = {}
         self.references: dict[bytes, Claims] = {}
         self.signed: dict[bytes, Claims] = {}
         """All others, by digest: a key is gone sooner than a sandbox that sleeps with what it signed."""
@@ -90,7 +90,7 @@ class IssuedHandles:
             self.add(handle)
 
     def add(self, handle: IssuedHandle) -> None:
-        self._by_session.setdefault(handle.claims.sid, {})[handle.claims.jti] = handle
+        self.by_session.setdefault(handle.claims.sid, {})[handle.claims.jti] = handle
         if handle.is_reference and handle.shape is not None:
             self.references[handle.digest] = handle.claims
             if handle.shape not in self.shapes:
@@ -99,28 +99,28 @@ class IssuedHandles:
             self.signed[handle.digest] = handle.claims
 
     def of(self, session_id: str) -> tuple[IssuedHandle, ...]:
-        return tuple(self._by_session.get(session_id, {}).values())
+        return tuple(self.by_session.get(session_id, {}).values())
 
     def revoked_of(self, session_id: str) -> frozenset[str]:
         return frozenset(handle.claims.jti for handle in self.of(session_id) if handle.revoked)
 
     def revoke(self, session_id: str, jti: str) -> None:
-        handles = self._by_session[session_id]
+        handles = self.by_session[session_id]
         handles[jti] = replace(handles[jti], revoked=True)
 
     def drop(self, handles: Iterable[IssuedHandle]) -> None:
         for handle in handles:
             self.references.pop(handle.digest, None)
             self.signed.pop(handle.digest, None)
-            of_session = self._by_session.get(handle.claims.sid, {})
+            of_session = self.by_session.get(handle.claims.sid, {})
             of_session.pop(handle.claims.jti, None)
             if not of_session:
-                self._by_session.pop(handle.claims.sid, None)
+                self.by_session.pop(handle.claims.sid, None)
 
     def expired(self, now: Now) -> list[IssuedHandle]:
         return [
             handle
-            for handles in self._by_session.values()
+            for handles in self.by_session.values()
             for handle in handles.values()
             if now.wall >= handle.claims.expires_at
         ]

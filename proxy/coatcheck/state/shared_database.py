@@ -67,7 +67,7 @@ class SharedDatabase(Database):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._sql.executescript(f"BEGIN; {_TABLES} COMMIT;")
+        self.sql.executescript(f"BEGIN; {_TABLES} COMMIT;")
         self._noted: list[Change] = []
         self._given: list[Change] = []
         self._doubtful: list[Change] = []
@@ -80,39 +80,39 @@ class SharedDatabase(Database):
     @property
     def position(self) -> Position | None:
         """None: this daemon has never read the shared state."""
-        row = self._sql.execute("SELECT incarnation, rev, digest FROM read_up_to").fetchone()
+        row = self.sql.execute("SELECT incarnation, rev, digest FROM read_up_to").fetchone()
         return Position(row[0], row[1], int(row[2], 16)) if row is not None else None
 
     def set_position(self, position: Position) -> None:
-        self._sql.execute("DELETE FROM read_up_to")
-        self._sql.execute(
+        self.sql.execute("DELETE FROM read_up_to")
+        self.sql.execute(
             "INSERT INTO read_up_to VALUES (?,?,?)",
             (position.incarnation, position.rev, f"{position.digest:x}"),
         )
 
     def marks(self) -> dict[str, int]:
         """Of the shared rows that our copy stands for, by place."""
-        return {place: int(mark, 16) for place, mark in self._sql.execute("SELECT place, mark FROM marks")}
+        return {place: int(mark, 16) for place, mark in self.sql.execute("SELECT place, mark FROM marks")}
 
     def put_marks(self, marks: Mapping[str, int]) -> None:
-        self._sql.executemany(
+        self.sql.executemany(
             "INSERT OR REPLACE INTO marks VALUES (?,?)",
             [(place, f"{mark:x}") for place, mark in marks.items()],
         )
 
     def drop_marks(self, places: Iterable[str]) -> None:
-        self._sql.executemany("DELETE FROM marks WHERE place = ?", [(place,) for place in places])
+        self.sql.executemany("DELETE FROM marks WHERE place = ?", [(place,) for place in places])
 
     @override
     def forget_all(self) -> None:
         """Also how far the shared state was read: without what it says, all of it must be read again."""
         super().forget_all()
-        self._sql.execute("DELETE FROM read_up_to")
-        self._sql.execute("DELETE FROM marks")
+        self.sql.execute("DELETE FROM read_up_to")
+        self.sql.execute("DELETE FROM marks")
 
     def owed(self) -> list[Change]:
         """What was taken here and is not yet in the shared state."""
-        kept = [read(row[0]) for row in self._sql.execute("SELECT change FROM outbox ORDER BY rowid")]
+        kept = [read(row[0]) for row in self.sql.execute("SELECT change FROM outbox ORDER BY rowid")]
         return kept + [each for each in self._doubtful if each not in kept]
 
     def owe(self, changes: Sequence[Change]) -> None:
@@ -122,7 +122,7 @@ class SharedDatabase(Database):
     def forget_owed(self) -> None:
         """It is about sessions that nobody has any more."""
         self._doubtful = []
-        self._sql.execute("DELETE FROM outbox")
+        self.sql.execute("DELETE FROM outbox")
 
     @override
     def tell_owed(self, now: Now) -> None:
@@ -133,7 +133,7 @@ class SharedDatabase(Database):
         self.publisher.take(owed)
         self._doubtful = [each for each in self._doubtful if each not in owed]
         with self.applying(), self.unflushed(now):
-            self._sql.executemany("DELETE FROM outbox WHERE change = ?", [(written(each),) for each in owed])
+            self.sql.executemany("DELETE FROM outbox WHERE change = ?", [(written(each),) for each in owed])
 
     @contextmanager
     def applying(self) -> Iterator[None]:
@@ -183,7 +183,7 @@ class SharedDatabase(Database):
             self._doubtful = []
 
     def _owe(self, changes: Sequence[Change]) -> None:
-        self._sql.executemany("INSERT OR IGNORE INTO outbox VALUES (?)", [(written(c),) for c in changes])
+        self.sql.executemany("INSERT OR IGNORE INTO outbox VALUES (?)", [(written(c),) for c in changes])
 
     def _note(self, change: Change) -> None:
         if not self._applying:
@@ -191,12 +191,12 @@ class SharedDatabase(Database):
 
     def insert_session(self, session: Session, lease_until: float) -> None:
         """`put_session`, if it is not there."""
-        if not self._sql.execute("SELECT 1 FROM sessions WHERE id = ?", (session.id,)).fetchone():
+        if not self.sql.execute("SELECT 1 FROM sessions WHERE id = ?", (session.id,)).fetchone():
             self.put_session(session, lease_until)
 
     def insert_handle(self, handle: IssuedHandle) -> None:
         """`put_handle`, if its session is there and it is not; revoked in any case, if it is."""
-        known = self._sql.execute(
+        known = self.sql.execute(
             "SELECT (SELECT count(*) FROM sessions WHERE id = ?),"
             " (SELECT count(*) FROM handles WHERE jti = ?)",
             (handle.claims.sid, handle.claims.jti),

@@ -37,7 +37,7 @@ class SigningKeys:
         self, path: Path, active: Ed25519PrivateKey, created_at: float, retired: tuple[_Retired, ...]
     ) -> None:
         self._path = path
-        self._active = active
+        self.active = active
         self.created_at = created_at
         """When the active key was made, Unix seconds."""
         self._retired = retired
@@ -71,7 +71,7 @@ class SigningKeys:
 
     def exported(self) -> dict[str, Any]:
         """All of it, private half included: as in the file, and for the daemons that share our keys."""
-        active = {"private": self._active.private_bytes_raw().hex(), "created_at": self.created_at}
+        active = {"private": self.active.private_bytes_raw().hex(), "created_at": self.created_at}
         retired = [
             {
                 "kid": item.kid,
@@ -88,7 +88,7 @@ class SigningKeys:
         if exported == self.exported():
             return
         try:
-            self._active, self.created_at, self._retired = _parsed(exported)
+            self.active, self.created_at, self._retired = _parsed(exported)
         except (KeyError, TypeError, AttributeError):
             raise ValueError("these are no signing keys") from None  # the cause could quote them
         self._publish()
@@ -103,20 +103,20 @@ class SigningKeys:
 
     def sign(self, claims: Claims) -> str:
         """A handle. ValueError when its names make it too long."""
-        return sign(claims, self._active, self.current.active_kid)
+        return sign(claims, self.active, self.current.active_kid)
 
     def rotate(self, now: float, max_age: float) -> None:
         """A new active key, on disk before anything is signed with it.
 
         What the old one signed counts for `max_age` seconds more: the longest life of a handle.
         """
-        before = (self._active, self.created_at, self._retired)
+        before = (self.active, self.created_at, self._retired)
         retired = self._all_retired(now, max_age)
-        self._active, self.created_at, self._retired = Ed25519PrivateKey.generate(), now, retired
+        self.active, self.created_at, self._retired = Ed25519PrivateKey.generate(), now, retired
         try:
             self.save()
         except OSError:
-            self._active, self.created_at, self._retired = before
+            self.active, self.created_at, self._retired = before
             raise
         self._publish()
 
@@ -131,13 +131,13 @@ class SigningKeys:
         return True
 
     def _all_retired(self, now: float, max_age: float) -> tuple[_Retired, ...]:
-        old = _Retired(self.current.active_kid, self._active.public_key(), now + max_age)
+        old = _Retired(self.current.active_kid, self.active.public_key(), now + max_age)
         return (*_counting(self._retired, now), old)
 
     def _publish(self) -> None:
-        kid = _kid(self._active.public_key())
+        kid = _kid(self.active.public_key())
         verify = {item.kid: item.public for item in self._retired}
-        self.current = HandleKeys(kid, verify | {kid: self._active.public_key()})
+        self.current = HandleKeys(kid, verify | {kid: self.active.public_key()})
 
     def save(self) -> None:
         """On disk as they are now. OSError."""

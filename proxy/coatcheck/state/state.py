@@ -65,16 +65,16 @@ class State:
     ) -> None:
         self.clock = clock
         self.settings = settings
-        self._database = database
+        self.database = database
         self._journal = Journal(database)
-        self._keys = keys
-        self._writing, self._showing = FairLock(), RLock()
+        self.keys = keys
+        self.writing, self.showing = FairLock(), RLock()
         self._tidied_at = float("-inf")
-        self._issued = IssuedHandles(database.handles())
-        self.genuine = GenuineHandles(keys, self._issued)
+        self.issued = IssuedHandles(database.handles())
+        self.genuine = GenuineHandles(keys, self.issued)
         self.policies = MappingProxyType({})
         now = clock.now()
-        self._registry = Registry(database, self._journal, self._issued, emit, settings.max_sessions, now)
+        self.registry = Registry(database, self._journal, self.issued, emit, settings.max_sessions, now)
 
     @classmethod
     def open(
@@ -104,27 +104,27 @@ class State:
             raise
         if isinstance(stored.database, SharedDatabase) and max_silence is not None:
             state.hearing = ReplicationHealth(max_silence)
-            state._registry.shared = True
-            parts = (state._registry, state._issued, state.genuine, stored.keys, clock)
-            state.replica = Replica(state._writing, state._showing, stored.database, *parts)
+            state.registry.shared = True
+            parts = (state.registry, state.issued, state.genuine, stored.keys, clock)
+            state.replica = Replica(state.writing, state.showing, stored.database, *parts)
         if stored.lost:
             emit(DaemonEvent(clock.now().wall, stored.lost, stored.detail))
         return state
 
     def close(self) -> None:
         """Save the clock and what is owed. Sessions live on for the next run."""
-        with self._writing:
+        with self.writing:
             try:
                 self._journal.settle(self.clock.now())
             finally:
-                self._database.close()
+                self.database.close()
 
     # --- reading, in any thread, without a lock ---------------------------------------------------
 
     @property
     def sessions(self) -> Sessions:
         """The snapshot. Read it once a request."""
-        return self._registry.sessions
+        return self.registry.sessions
 
     def stale(self, now: Now) -> Deny | None:
         """Why nothing may go on that needs a session: what others revoked may not be known here."""
@@ -132,56 +132,56 @@ class State:
 
     def session(self, session_id: str) -> Session:
         """StateError(UNKNOWN_SESSION) when there is none, or none any more."""
-        return self._registry.session(session_id)
+        return self.registry.session(session_id)
 
     def status(self, session_id: str) -> Status:
         session = self.session(session_id)
-        closed = self._registry.closed.get(session_id)
+        closed = self.registry.closed.get(session_id)
         return closed[0] if closed is not None else status_of(session, self.clock.now())
 
     def handles(self, session_id: str) -> tuple[IssuedHandle, ...]:
         """What was issued to a session: ids and expiry, no values."""
-        with self._showing:
-            return self._issued.of(self.session(session_id).id)
+        with self.showing:
+            return self.issued.of(self.session(session_id).id)
 
     def listeners(self) -> Mapping[str, int]:
         """By session, what `note_listener` was told; of closed sessions, too."""
-        with self._writing:
-            return self._database.listeners()
+        with self.writing:
+            return self.database.listeners()
 
     # --- giving ------------------------------------------------------------------------------------
 
     def open_session(self, wanted: NewSession, caller: str) -> tuple[Session, tuple[MintedHandle, ...]]:
         """A live session with one handle a credential."""
-        with self._writing:
+        with self.writing:
             now, policies = self.clock.now(), self.policies
             parent = self.session(wanted.parent) if wanted.parent is not None else None
             session = new_session(wanted, policies, self.settings, caller, now, parent)
-            with self._showing:
-                lapsed = self._registry.make_room(session.origin, now)
+            with self.showing:
+                lapsed = self.registry.make_room(session.origin, now)
             if lapsed:
                 why = "its origin was given to another session"
-                self._registry.settle_and_tell(now, lapsed, "", why)
+                self.registry.settle_and_tell(now, lapsed, "", why)
                 if parent is not None:  # it may be the one that lapsed
                     parent = self.session(parent.id)
             made = [
-                mint(session, policies[session.policy].credentials[name], now, None, self._keys.sign)
+                mint(session, policies[session.policy].credentials[name], now, None, self.keys.sign)
                 for name in sorted(session.credentials)
             ]
             with self._journal.giving(now):
-                self._database.put_session(session, now.wall + session.lease_seconds)
+                self.database.put_session(session, now.wall + session.lease_seconds)
                 for _, issued in made:
-                    self._database.put_handle(issued)
-            with self._showing:
+                    self.database.put_handle(issued)
+            with self.showing:
                 for _, issued in made:
-                    self._issued.add(issued)
-                self._registry.sessions = self.sessions.having(session)
+                    self.issued.add(issued)
+                self.registry.sessions = self.sessions.having(session)
             try:
-                self._registry.tell(
+                self.registry.tell(
                     now, SessionChange.OPENED, session, caller, f"origin {session.origin.kind}"
                 )
                 if parent is not None:
-                    self._registry.unchanged(parent)
+                    self.registry.unchanged(parent)
             except StateError:
                 with suppress(StateError):  # nobody was given it, and it must not hold its origin
                     self._take(session.id, Status.ENDED, caller, "it could not be given")
@@ -190,47 +190,47 @@ class State:
 
     def renew(self, session_id: str, caller: str, lease_seconds: float | None = None) -> Session:
         """Renew the lease. A session that is no longer alive is not revived: StateError."""
-        with self._writing:
+        with self.writing:
             now = self.clock.now()
-            session = renewed(self._registry.live(session_id, now), lease_seconds, self.settings, now)
+            session = renewed(self.registry.live(session_id, now), lease_seconds, self.settings, now)
             left = session.lease_deadline - now.monotonic
             with self._journal.giving(now, flush=False):
-                self._database.set_lease(session_id, session.lease_seconds, now.wall + left)
-            with self._showing:  # it may have been revoked meanwhile
+                self.database.set_lease(session_id, session.lease_seconds, now.wall + left)
+            with self.showing:  # it may have been revoked meanwhile
                 session = replace(
-                    self._registry.live(session_id, now),
+                    self.registry.live(session_id, now),
                     lease_seconds=session.lease_seconds,
                     lease_deadline=session.lease_deadline,
                 )
-                self._registry.sessions = self.sessions.having(session)
+                self.registry.sessions = self.sessions.having(session)
             with suppress(StateError):
                 # A full audit log refuses every request; it need not end every sandbox, too. The log says
                 # how many records it lost.
-                self._registry.tell(now, SessionChange.RENEWED, session, caller)
+                self.registry.tell(now, SessionChange.RENEWED, session, caller)
             return session
 
     def note_listener(self, session_id: str, port: int) -> None:
         """A session has a listener of its own, which the next run must open again where it was: on this
         loopback port, (0) its Unix socket, or its SANDBOX_SOCKETS. Sandboxes hold the address and cannot be
         told another."""
-        with self._writing, self._journal.giving(self.clock.now(), flush=False):
-            self._database.put_listener(self.session(session_id).id, port)
+        with self.writing, self._journal.giving(self.clock.now(), flush=False):
+            self.database.put_listener(self.session(session_id).id, port)
 
     def mint(
         self, session_id: str, credential: str, ttl: float | None = None, caller: str = ""
     ) -> MintedHandle:
         """One more handle of a live session, for clients that can refresh. `ttl` in seconds."""
-        with self._writing:
+        with self.writing:
             now = self.clock.now()
-            session = self._registry.live(session_id, now)
+            session = self.registry.live(session_id, now)
             found = granted(session, credential, self.policies)
             self._check_handles(session_id, now, 1)
-            minted, issued = mint(session, found, now, ttl, self._keys.sign)
+            minted, issued = mint(session, found, now, ttl, self.keys.sign)
             with self._journal.giving(now):
-                self._database.put_handle(issued)
-            with self._showing:
-                self._issued.add(issued)
-            self._registry.tell(
+                self.database.put_handle(issued)
+            with self.showing:
+                self.issued.add(issued)
+            self.registry.tell(
                 now, SessionChange.HANDLE_MINTED, session, caller, f"{credential} {minted.jti}"
             )
             return minted
@@ -241,9 +241,9 @@ class State:
         one a credential. StateError: nothing has changed, and the old handles still count. NOT_RECORDED is
         the exception: the old handles are refused and stay so, nobody was given the new ones, and another
         rebind gives some."""
-        with self._writing:
+        with self.writing:
             now = self.clock.now()
-            session = self._registry.live(session_id, now)
+            session = self.registry.live(session_id, now)
             # Later than every child's, too: what this one is given now is nothing that a child inherited.
             children = (each for each in self.sessions.by_id.values() if session_id in each.ancestors)
             latest = max([session.generation, *(each.generation for each in children)])
@@ -252,30 +252,30 @@ class State:
             wanted = sorted(session.credentials & policy.credentials.keys()) if policy is not None else []
             self._check_handles(session_id, now, len(wanted))
             made = [
-                mint(session, policy.credentials[name], now, None, self._keys.sign)
+                mint(session, policy.credentials[name], now, None, self.keys.sign)
                 for name in wanted
                 if policy is not None
             ]
             with self._journal.giving(now):
-                self._database.set_generation(session_id, session.generation)
+                self.database.set_generation(session_id, session.generation)
                 for _, issued in made:
-                    self._database.put_handle(issued)
-            with self._showing:  # it may have been revoked meanwhile
-                session = replace(self._registry.live(session_id, now), generation=session.generation)
+                    self.database.put_handle(issued)
+            with self.showing:  # it may have been revoked meanwhile
+                session = replace(self.registry.live(session_id, now), generation=session.generation)
                 for _, issued in made:
-                    self._issued.add(issued)
-                self._registry.sessions = self.sessions.having(session, epoch=True)
-                self._registry.notify([session], None, now)
-            self._registry.tell(
+                    self.issued.add(issued)
+                self.registry.sessions = self.sessions.having(session, epoch=True)
+                self.registry.notify([session], None, now)
+            self.registry.tell(
                 now, SessionChange.REBOUND, session, caller, f"generation {session.generation}"
             )
             return session, tuple(minted for minted, _ in made)
 
     def swap_policies(self, policies: Mapping[str, Policy]) -> None:
         """The policies in force from now on. Running streams see a new epoch and ask again."""
-        with self._showing:
+        with self.showing:
             self.policies = MappingProxyType(dict(policies))
-            self._registry.sessions = self.sessions.having(epoch=True)
+            self.registry.sessions = self.sessions.having(epoch=True)
 
     # --- taking ------------------------------------------------------------------------------------
 
@@ -293,23 +293,23 @@ class State:
 
     def revoke_handle(self, session_id: str, jti: str, caller: str = "", why: str = "") -> None:
         """Kill one handle of a session. Like `revoke`."""
-        with self._showing:
+        with self.showing:
             now = self.clock.now()
             session = self.session(session_id)
-            if jti not in {handle.claims.jti for handle in self._issued.of(session_id)}:
+            if jti not in {handle.claims.jti for handle in self.issued.of(session_id)}:
                 raise StateError(
                     Problem.UNKNOWN_HANDLE,
                     f"session {session_id} has no handle {jti}",
                     f"It may have expired. See `coatcheck session show {session_id}`.",
                 )
-            self._issued.revoke(session_id, jti)
+            self.issued.revoke(session_id, jti)
             revoked = replace(session, revoked_handles=session.revoked_handles | {jti})
-            self._registry.sessions = self.sessions.having(revoked, epoch=True)
-            self._registry.notify([session], Revocation.HANDLE, now)
-            self._journal.owe(partial(self._database.revoke_handle, session_id, jti))
-        with self._writing:
+            self.registry.sessions = self.sessions.having(revoked, epoch=True)
+            self.registry.notify([session], Revocation.HANDLE, now)
+            self._journal.owe(partial(self.database.revoke_handle, session_id, jti))
+        with self.writing:
             taken = [(SessionChange.HANDLE_REVOKED, revoked)]
-            self._registry.settle_and_tell(now, taken, caller, f"{jti} {why}".rstrip())
+            self.registry.settle_and_tell(now, taken, caller, f"{jti} {why}".rstrip())
 
     def revoke_where(
         self, chosen: Callable[[Session], bool], credential: str | None, caller: str, why: str = ""
@@ -327,12 +327,12 @@ class State:
 
         Nothing depends on it for safety: a lapsed session is refused by its own deadline.
         """
-        with self._writing:  # from the start: a renewal on its way is not overtaken
+        with self.writing:  # from the start: a renewal on its way is not overtaken
             now = self.clock.now()
             heard = self.hearing.heard_at if self.hearing is not None else now.monotonic
-            with self._showing:
-                taken = self._registry.close_dead(heard, now)
-            events = self._registry.settle_and_tell(now, taken, "", "") if taken else []
+            with self.showing:
+                taken = self.registry.close_dead(heard, now)
+            events = self.registry.settle_and_tell(now, taken, "", "") if taken else []
             if self._journal.in_debt:
                 self._journal.settle(now)
             if now.monotonic - self._tidied_at >= HIGH_WATER_SECONDS:
@@ -343,17 +343,17 @@ class State:
     def keep(self, kept: Callable[[], AbstractSet[str] | None]) -> None:
         """Ask `kept` before anything is forgotten: which sessions that are over left strings behind that are
         held, in sandboxes that sleep and in snapshots? None: not known yet, so nothing is forgotten."""
-        with self._showing:
-            self._registry.kept = kept
+        with self.showing:
+            self.registry.kept = kept
 
     def on_revoked(self, callback: Revoked) -> None:
         """Call `callback` right after something was taken, in the taker's thread. It must not block."""
-        with self._showing:
-            self._registry.callbacks.append(callback)
+        with self.showing:
+            self.registry.callbacks.append(callback)
 
     @property
     def version(self) -> int:
-        return self._database.version
+        return self.database.version
 
     # --- inside -------------------------------------------------------------------------------------
 
@@ -371,40 +371,40 @@ class State:
     def _take_where(
         self, chosen: Callable[[Session], bool], credential: str | None, caller: str, why: str
     ) -> tuple[str, ...]:
-        with self._showing:
+        with self.showing:
             now = self.clock.now()
-            found = [s for s in self._registry.revocable() if chosen(s)]
+            found = [s for s in self.registry.revocable() if chosen(s)]
             if credential is None:
-                taken = self._registry.close(found, Status.REVOKED, now, one=False)
+                taken = self.registry.close(found, Status.REVOKED, now, one=False)
             else:
                 found = [session for session in found if credential in session.credentials]
-                taken = self._registry.take_credential(found, credential, now)
+                taken = self.registry.take_credential(found, credential, now)
                 why = f"{credential} {why}".rstrip()
-        with self._writing:  # also if none was found: perhaps they were taken a moment ago
-            self._registry.settle_and_tell(now, taken, caller, why)
+        with self.writing:  # also if none was found: perhaps they were taken a moment ago
+            self.registry.settle_and_tell(now, taken, caller, why)
         return tuple(session.id for session in found)
 
     def _take(self, session_id: str, status: Status, caller: str, why: str) -> Session:
-        with self._showing:
+        with self.showing:
             now = self.clock.now()
             session = self.session(session_id)
-            before = self._registry.closed.get(session_id)
+            before = self.registry.closed.get(session_id)
             new = before is None or (status is Status.REVOKED and before[0] is not Status.REVOKED)
             # Also one that is over: what sleeps, or was saved, must not come back with it.
-            taken = self._registry.close([session], status, now) if new else []
-        with self._writing:
-            self._registry.settle_and_tell(now, taken, caller, why)
+            taken = self.registry.close([session], status, now) if new else []
+        with self.writing:
+            self.registry.settle_and_tell(now, taken, caller, why)
         return self.sessions.by_id.get(session_id, session)
 
     def _tidy(self, now: Now) -> None:
         """What nobody notices: old closed sessions, expired handles, keys, the clock's high-water mark."""
-        with self._showing:
-            self._registry.forget(now.wall - self.settings.retain_closed)
-            expired = self._registry.useless(self._issued.expired(now))
-            self._issued.drop(expired)
+        with self.showing:
+            self.registry.forget(now.wall - self.settings.retain_closed)
+            expired = self.registry.useless(self.issued.expired(now))
+            self.issued.drop(expired)
             jtis = [handle.claims.jti for handle in expired]
-            self._journal.owe(partial(self._database.drop_handles, jtis))
+            self._journal.owe(partial(self.database.drop_handles, jtis))
         self._journal.settle(now)
-        if now.wall - self._keys.created_at >= self.settings.key_rotation:
-            self._keys.rotate(now.wall, self.settings.max_age)
-        self._keys.prune(now.wall)
+        if now.wall - self.keys.created_at >= self.settings.key_rotation:
+            self.keys.rotate(now.wall, self.settings.max_age)
+        self.keys.prune(now.wall)

@@ -23,7 +23,7 @@ from coatcheck.platform.private_files import PrivateFileError, read_private
 from coatcheck.telemetry.event_table import TABLE, Delivered
 from coatcheck.telemetry.events import Event
 
-logger = logging.getLogger("coatcheck.webhook")
+logger = logging.getLogger(__name__)
 
 WAITING: Final = 1024
 """Events of one kind that may wait while the other side is down; what comes then is lost, and that is said in

@@ -80,7 +80,7 @@ def test_handles_that_any_member_signs_count_at_all_after_a_rotation_too(three: 
     assert replica is not None
     with replica.writing:
         replica.keys.created_at -= 2 * 24 * 3600
-    until(lambda: a.state.genuine._keys.current.active_kid != "" and len(_kids(a)) == 2)
+    until(lambda: a.state.genuine.keys.current.active_kid != "" and len(_kids(a)) == 2)
     until(lambda: _kids(a) == _kids(b) == _kids(c))
     second = a.state.mint(session.id, "openai")
     for each in (b, c):
@@ -89,7 +89,7 @@ def test_handles_that_any_member_signs_count_at_all_after_a_rotation_too(three: 
 
 
 def _kids(daemon: object) -> set[str]:
-    return set(daemon.state.genuine._keys.current.verify)  # type: ignore[attr-defined]
+    return set(daemon.state.genuine.keys.current.verify)  # type: ignore[attr-defined]
 
 
 def test_an_origin_proves_one_session_whoever_opens_it(three: Fleet) -> None:
@@ -473,8 +473,8 @@ def test_rows_that_nobody_needs_are_dropped_and_newcomers_begin_with_the_rest(
     before = b.incarnation
     for each in three.daemons:
         until(lambda each: each.refuses(gone) is Reason.SESSION_REVOKED, each)
-    registry = b.state._registry
-    with b.state._showing:
+    registry = b.state.registry
+    with b.state.showing:
         registry.closed[gone.id] = (Status.REVOKED, 0.0)
         registry.forget(1.0)
     assert not b.knows(gone)

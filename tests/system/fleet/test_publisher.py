@@ -436,14 +436,14 @@ def test_a_session_that_could_not_be_kept_here_is_ended_at_the_others(three: Fle
     a, b, _ = three.daemons
     replica = a.state.replica
     assert replica is not None
-    connection = replica.database._sql
-    replica.database._sql = _FullDisk(connection)  # type: ignore[assignment]
+    connection = replica.database.sql
+    replica.database.sql = _FullDisk(connection)  # type: ignore[assignment]
     with pytest.raises(StateError, match="the fleet has the change") as refused:
         a.state.open_session(wanted(), "launcher")
     assert refused.value.reason is Problem.NOT_DURABLE
     until(lambda: len(b.state.sessions.by_id) == 1)
     (orphan,) = b.state.sessions.by_id.values()
-    replica.database._sql = connection
+    replica.database.sql = connection
     until(lambda: b.refuses(orphan) is Reason.SESSION_REVOKED)
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from coatcheck.telemetry.otel.http import Collector, Sent
     from coatcheck.telemetry.otel.otlp import Maker
 
-logger = logging.getLogger("coatcheck.otel")
+logger = logging.getLogger(__name__)
 
 QUEUE: Final = 8192
 """Events that wait: a second and more of all that a daemon can do, below 10 MB as requests usually are and

@@ -107,7 +107,7 @@ def test_the_daemons_own_log_goes_along_masked(collector: Collector) -> None:
     with running(made(settings(collector.url))):
         logging.getLogger("coatcheck.test").error("a key %s in a message", key)
         logging.getLogger("coatcheck.events").error("an event")
-        logging.getLogger("coatcheck.otel").error("about itself")
+        logging.getLogger("coatcheck.telemetry.otel.otel").error("about itself")
         try:
             raise OSError(key)
         except OSError:
