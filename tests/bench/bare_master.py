@@ -29,7 +29,7 @@ async def serve(port: int, confdir: str, upstream_ca: str) -> None:
         upstream_cert=False,
         stream_large_bodies="1",
     )
-    master._legacy_log_events.uninstall()
+    master._legacy_log_events.uninstall()  # noqa: SLF001 - mitmproxy has no other way
     logging.getLogger("mitmproxy").setLevel(logging.WARNING)
     await master.run()
 

@@ -212,7 +212,7 @@ def test_version_2_is_told_the_same_in_its_own_words(tmp_path: Path) -> None:
     """Which this machine's kernel may not have; there is one hierarchy, and swap is not memory."""
     kernel = Kernel(tmp_path / "x", "cpuset cpu io memory pids")
     group = Cgroup(tmp_path / "x", {})
-    group._limit(32, 10, 2)
+    group.limit(32, 10, 2)
     assert group.enforces == {LimitName.MEMORY, LimitName.PROCESSES, LimitName.CPUS}
     assert (kernel["memory.max"], kernel["memory.swap.max"]) == (str(32 * MIB), "0")
     assert (kernel["pids.max"], kernel["cpu.max"]) == (str(10 + SPARE_PROCESSES), "200000 100000")
@@ -226,7 +226,7 @@ def test_version_2_takes_no_memory_that_is_in_use(tmp_path: Path) -> None:
     """Its kernel would end processes for it."""
     kernel = Kernel(tmp_path / "x", "cpu memory pids")
     group = Cgroup(tmp_path / "x", {})
-    group._limit(64, 10, 2)
+    group.limit(64, 10, 2)
     (tmp_path / "x/memory.current").write_text(str(40 * MIB))
     assert not group.set_memory(32) and kernel["memory.max"] == str(64 * MIB)
     assert group.set_memory(96) and kernel["memory.max"] == str(96 * MIB)
@@ -237,6 +237,6 @@ def test_what_version_2_does_not_delegate_is_not_claimed(tmp_path: Path) -> None
     """systemd gives users memory and pids, and often no cpu."""
     kernel = Kernel(tmp_path / "x", "memory pids")
     group = Cgroup(tmp_path / "x", {})
-    group._limit(32, 10, 2)
+    group.limit(32, 10, 2)
     assert group.enforces == {LimitName.MEMORY, LimitName.PROCESSES}
     assert not group.set_cpus(1) and kernel["cpu.max"] == "max 100000"

@@ -99,7 +99,7 @@ async def _running(driver: Driver, what: str, _: Mapping[str, Any]) -> None:
     exchange = driver.proxy.daemon.exchange
     async with asyncio.timeout(4 * PATIENCE):
         while not any(
-            call.committed and (what == "sent" or call._received)
+            call.committed and (what == "sent" or call.bytes_down)
             for call in exchange.calls
             if call.session is not None and call.session.id == driver.inside.session
         ):

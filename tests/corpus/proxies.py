@@ -14,8 +14,6 @@ from typing import Any, Protocol
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coatcheck.decision.session import Isolation
-from coatcheck.planes.listeners.session_sockets import TRANSPARENT
-from coatcheck.planes.origins.original_destination import from_proxy_header
 from coatcheck.secrets.memory import MemoryStore
 from coatcheck.settings.daemon import Settings
 from tests.corpus.schema import policies
@@ -104,6 +102,7 @@ class Coatcheck:
         self._log = daemon.directory.audit / "audit.jsonl"
         self._offset = 0
         self._foreign: dict[str, Sandbox] = {}
+        self._redirected: dict[str, Path] = {}
 
     async def open(self, policy: str, wanted: Mapping[str, Any]) -> Inside:
         if policy not in self._foreign:
@@ -140,11 +139,9 @@ class Coatcheck:
         """The socket of redirected connections, beside the one for clients that know of their proxy."""
         listeners = self.daemon.listeners
         assert listeners is not None
-        sockets = listeners._sessions[inside.session]
-        if TRANSPARENT not in sockets.paths:
-            accept = listeners._accept(inside.session, lambda reader, _: from_proxy_header(reader))
-            await listeners._bind(sockets, inside.session, TRANSPARENT, accept)
-        return sockets.paths[TRANSPARENT]
+        if inside.session not in self._redirected:
+            self._redirected[inside.session] = await listeners.open_redirected(inside.session)
+        return self._redirected[inside.session]
 
     def mark(self) -> None:
         self._offset = self._log.stat().st_size if self._log.exists() else 0

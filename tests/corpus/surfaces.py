@@ -153,12 +153,12 @@ def _synthetic(_: Inside, name: str, __: Mapping[str, str]) -> str:
 
 
 def _metadata_token(inside: Inside, _: str, __: Mapping[str, str]) -> str:
-    return _SERVICES[inside.session]._tokens.issue("agent", 60)
+    return _SERVICES[inside.session].tokens.issue("agent", 60)
 
 
 def _other_metadata_token(inside: Inside, _: str, __: Mapping[str, str]) -> str:
     """Of another identity of the same sandbox."""
-    return _SERVICES[inside.session]._tokens.issue("tool", 60)
+    return _SERVICES[inside.session].tokens.issue("tool", 60)
 
 
 KINDS["pad"] = lambda _, count, __: "x" * int(count)

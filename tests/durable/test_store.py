@@ -212,7 +212,8 @@ def test_nobody_begins_from_what_goes_and_nothing_goes_that_somebody_begins_from
         pass
     kept.remove(sandbox_id, "auto-1")
     assert [each.name for each in kept.snapshots(sandbox_id)] == ["auto-2"]
-    assert not (kept._used or kept._going)
+    kept.remove(sandbox_id, "auto-2")  # no mark is left on it
+    assert kept.snapshots(sandbox_id) == ()
 
 
 @pytest.mark.parametrize("name", ["..", "a/b", "nothing", ".hidden"])

@@ -266,7 +266,7 @@ async def test_one_that_does_not_become_somebodys_never_says_that_it_did(
         assert reports.said[-1][:2] == ("ending", "rebind_failed")
         assert machine.stopped and not it.told.sandbox.directory.exists()
         assert "running" not in {state for state, _, _ in reports.said}
-        it.unbound._writer.close()
+        it.unbound.writer.close()
         assert await it.hears() == b""
 
 

@@ -96,7 +96,7 @@ class Cgroup:
         try:
             for place in group._places():
                 place.mkdir()
-            group._limit(memory_mib, processes, cpus)
+            group.limit(memory_mib, processes, cpus)
         except OSError:
             group.close()
             return None
@@ -191,7 +191,7 @@ class Cgroup:
     def _places(self) -> tuple[Path, ...]:
         return tuple(dict.fromkeys([self._unified] if self._unified else self._v1.values()))
 
-    def _limit(self, memory_mib: int, processes: int, cpus: int) -> None:
+    def limit(self, memory_mib: int, processes: int, cpus: int) -> None:
         memory, quota = memory_mib * MIB, cpus * _PERIOD_MICROSECONDS
         held = set()
         if self._unified:

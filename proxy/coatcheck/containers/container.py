@@ -76,13 +76,13 @@ class ContainerMachine:
         self._nests = nests
         self._root = os.geteuid() == 0
         self._gvisor = spec.isolation is Isolation.GVISOR
-        self._process: Bubblewrap | Runtime
+        self.process: Bubblewrap | Runtime
         if self._gvisor:
             options = _GVISOR if self._root else (*_GVISOR, "--rootless")
-            self._process = Runtime("runsc", self._name, directory, options)
+            self.process = Runtime("runsc", self._name, directory, options)
         else:
-            self._process = Runtime("runc", self._name, directory) if self._root else Bubblewrap()
-        self._group: Cgroup | None = None
+            self.process = Runtime("runc", self._name, directory) if self._root else Bubblewrap()
+        self.group: Cgroup | None = None
         self._paused = self._signalled = False
         self._stopped = False
 
@@ -112,7 +112,7 @@ class ContainerMachine:
 
     def hits(self) -> frozenset[LimitName]:
         """Which limits anything in it ran into since the last call, as the host's kernel counted them."""
-        return self._group.hits() if self._group else frozenset()
+        return self.group.hits() if self.group else frozenset()
 
     async def start(self) -> socket.socket:
         self._check()
@@ -129,48 +129,48 @@ class ContainerMachine:
         return ours
 
     async def wait(self) -> str:
-        code = await self._process.wait()
+        code = await self.process.wait()
         if self._stopped:
             return "it was stopped"
         how = f"was killed by signal {code - 128}" if code > 128 else f"ended with exit code {code}"
         return f"the sandbox's first process {how}"
 
     async def pause(self) -> None:
-        if self._process.first == 0 or self._process.ended():
+        if self.process.first == 0 or self.process.ended():
             raise MachineError("this sandbox is not running")
         self._paused = True  # may be, from here on: `resume` and `stop` must see to it
-        if self._gvisor and isinstance(self._process, Runtime):
+        if self._gvisor and isinstance(self.process, Runtime):
             if not self._signalled:
-                await self._process.pause()
+                await self.process.pause()
                 self._signalled = True
             return
         # Also when it was paused before: that may have failed half-way, which nobody may be told is a pause.
-        frozen: bool = await asyncio.to_thread(self._group.freeze) if self._group else False
+        frozen: bool = await asyncio.to_thread(self.group.freeze) if self.group else False
         if frozen:
             return
         self._signalled = True
         try:
-            await asyncio.to_thread(processes.stop_tree, self._process.first)
+            await asyncio.to_thread(processes.stop_tree, self.process.first)
         except TimeoutError as error:
             raise MachineError(f"the sandbox cannot be paused: {error}", "end it, or try again") from error
 
     async def resume(self) -> None:
         if not self._paused:
             return
-        if self._gvisor and isinstance(self._process, Runtime):
-            await self._process.resume()
+        if self._gvisor and isinstance(self.process, Runtime):
+            await self.process.resume()
             self._paused = self._signalled = False
             return
-        if self._group:
-            await asyncio.to_thread(self._group.thaw)
+        if self.group:
+            await asyncio.to_thread(self.group.thaw)
         if self._signalled:
-            await asyncio.to_thread(processes.continue_tree, self._process.first)
+            await asyncio.to_thread(processes.continue_tree, self.process.first)
         self._paused = self._signalled = False
 
     async def remains(self) -> Sequence[Remain]:
         """Its processes, and the directories that it may write to, as process 1 sees them."""
-        first = self._process.first
-        if first == 0 or self._process.ended():
+        first = self.process.first
+        if first == 0 or self.process.ended():
             raise MachineError("this sandbox has ended, and nothing of it is left to search")
         remains = [Remain(f"process {pid}", RemainKind.PROCESS, pid=pid) for pid in processes.tree(first)]
         if self._gvisor:  # its memory, in which its files are, is a file that it has open
@@ -182,11 +182,11 @@ class ContainerMachine:
 
     async def stop(self) -> None:
         self._stopped = True
-        if self._group and self._paused:
-            await asyncio.to_thread(self._group.thaw)  # v1 lets nobody die while he is frozen
-        await self._process.stop()
-        if self._group:
-            group, self._group = self._group, None
+        if self.group and self._paused:
+            await asyncio.to_thread(self.group.thaw)  # v1 lets nobody die while he is frozen
+        await self.process.stop()
+        if self.group:
+            group, self.group = self.group, None
             await asyncio.to_thread(group.close)
 
     def _check(self) -> None:
@@ -222,16 +222,16 @@ class ContainerMachine:
             disk_mib=self._has.disk_mib,
             memory_mib=self._has.memory_mib,
         )
-        self._group = await asyncio.to_thread(self._make_group)
-        if isinstance(self._process, Runtime):
+        self.group = await asyncio.to_thread(self._make_group)
+        if isinstance(self.process, Runtime):
             container = await asyncio.to_thread(self._container, layout)
             if self._gvisor:  # of descriptors it passes on the standard ones alone
-                await self._process.start(
-                    oci.config(container), {_INPUT: channel.fileno()}, group=self._group
+                await self.process.start(
+                    oci.config(container), {_INPUT: channel.fileno()}, group=self.group
                 )
             else:
                 given = {_CHANNEL: channel.fileno()}
-                await self._process.start(oci.config(container), given, ("--preserve-fds", "1"))
+                await self.process.start(oci.config(container), given, ("--preserve-fds", "1"))
             return
         files = (
             File(AGENT, self._agent.read_bytes(), 0o555),
@@ -246,7 +246,7 @@ class ContainerMachine:
             given |= {
                 number: memory_file(opened, file.content) for number, file in zip(numbers, files, strict=True)
             }
-            await self._process.start(words, given, None, self._prepare)
+            await self.process.start(words, given, None, self._prepare)
 
     def _container(self, layout: Layout) -> oci.Container:
         files = small_files(layout, self.identities)
@@ -285,7 +285,7 @@ class ContainerMachine:
             ) from error
 
     def _enforced(self) -> frozenset[LimitName]:
-        return self._group.enforces if self._group else frozenset()
+        return self.group.enforces if self.group else frozenset()
 
     def _limits(self) -> dict[str, int]:
         """For each process."""
@@ -299,8 +299,8 @@ class ContainerMachine:
 
     async def _prepare(self, first: int) -> None:
         """Users and limits of bubblewrap's process 1, which all others inherit, before it runs."""
-        if self._group:
-            await asyncio.to_thread(self._group.add, first)
+        if self.group:
+            await asyncio.to_thread(self.group.add, first)
         _map_user(first)
         if LimitName.CPUS not in self._enforced():
             os.setpriority(os.PRIO_PROCESS, first, LOW_PRIORITY)
@@ -330,8 +330,8 @@ class ContainerMachine:
         finally:
             loop.remove_reader(channel)
         if not channel.recv(1, socket.MSG_PEEK):
-            code = await self._process.wait()
-            why = self._process.said() or f"exit code {code}"
+            code = await self.process.wait()
+            why = self.process.said() or f"exit code {code}"
             raise MachineError(f"the sandbox ended before its agent spoke: {why}")
 
 

@@ -42,7 +42,7 @@ class Unbound:
         """`trust.digest` of what it was given to trust."""
         self._spec = spec.sandbox
         self._machine = machine
-        self._reader, self._writer = reader, writer
+        self._reader, self.writer = reader, writer
         self._accept: Callable[[Stream], Awaitable[None]] = _refuse
         self._channel: Channel | None = None
         self._talking: asyncio.Task[None] | None = None
@@ -56,7 +56,7 @@ class Unbound:
             await asyncio.wait({said, parking}, return_when=asyncio.FIRST_COMPLETED)
             if not said.done():
                 talking = await parking
-                self._writer.write(READY)
+                self.writer.write(READY)
                 await asyncio.wait({said, talking}, return_when=asyncio.FIRST_COMPLETED)
                 # A line that was cut off is no word: the daemon died while it said it.
                 if said.done() and (line := said.result()).endswith(b"\n") and not talking.done():
@@ -81,8 +81,8 @@ class Unbound:
 
     def acknowledge(self) -> None:
         """It is somebody's, and its commands may run."""
-        self._writer.write(CLAIMED)
-        self._writer.close()
+        self.writer.write(CLAIMED)
+        self.writer.close()
 
     async def _park(self, starting: "asyncio.Task[socket.socket]") -> "asyncio.Task[None]":
         spec = self._spec
@@ -110,7 +110,7 @@ class Unbound:
         except MachineError as error:
             logger.error("a sandbox of the warm pool did not stop: %s", error)
         await asyncio.to_thread(shutil.rmtree, self._spec.directory, ignore_errors=True)
-        self._writer.close()
+        self.writer.close()
 
 
 async def _refuse(stream: Stream) -> None:

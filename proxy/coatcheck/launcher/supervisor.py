@@ -93,7 +93,7 @@ class Supervisor:
         self.operations = OperationQueue()
         loop = asyncio.get_running_loop()
         self._channel: asyncio.Future[Channel] = loop.create_future()
-        self._over: asyncio.Future[tuple[Ending | None, str]] = loop.create_future()
+        self.over: asyncio.Future[tuple[Ending | None, str]] = loop.create_future()
 
     # --- what callers do -----------------------------------------------------------------------------
 
@@ -125,8 +125,8 @@ class Supervisor:
 
     def end(self, ending: Ending, detail: str) -> None:
         """End the sandbox. The first word counts."""
-        if not self._over.done():
-            self._over.set_result((ending, detail))
+        if not self.over.done():
+            self.over.set_result((ending, detail))
 
     async def pause(self) -> None:
         """No instruction of the guest runs. MachineError when it is gone."""
@@ -166,13 +166,13 @@ class Supervisor:
         for task in tasks:
             task.add_done_callback(self._failed)
         try:
-            ending, detail = await asyncio.shield(self._over)
+            ending, detail = await asyncio.shield(self.over)
         except asyncio.CancelledError:
             self.end(Ending.KILLED, "its supervisor was asked to stop")
-            ending, detail = self._over.result()
+            ending, detail = self.over.result()
         finally:
-            if not self._over.done():
-                self._over.cancel()
+            if not self.over.done():
+                self.over.cancel()
         logger.info("sandbox %s ends: %s: %s", self.spec.id, ending, detail)
         self._tell({"ending": ending, "message": detail})
         # First the sessions, so that what is still in flight has no authority while the rest is torn down.
@@ -200,8 +200,8 @@ class Supervisor:
 
     def leave(self, detail: str) -> None:
         """End this process and not the sandbox: a layer above goes on with it."""
-        if not self._over.done():
-            self._over.set_result((None, detail))
+        if not self.over.done():
+            self.over.set_result((None, detail))
 
     def _failed(self, task: "asyncio.Task[None]") -> None:
         """A part of it failed as nobody foresaw: a session must not live on without all of them."""

@@ -72,9 +72,9 @@ class MetadataService:
         self._actions = actions or {}
         self._handles = handles or Handles(control)
         self._clock = clock
-        self._tokens = Tokens(clock)
+        self.tokens = Tokens(clock)
         key = secrets.token_bytes(32)
-        self._lasting = lasting or LastingTokens(lambda: key)
+        self.lasting = lasting or LastingTokens(lambda: key)
         self._rates: Rates[str] = Rates(RATE, MAX_IDENTITIES)
         self._connections = Connections(self._answer)
 
@@ -84,7 +84,7 @@ class MetadataService:
 
     def environment(self, who: Client) -> dict[str, str]:
         """Variables with which AWS SDKs find their keys here, instead of AWS_ACCESS_KEY_ID and its like."""
-        return container_environment(self._lasting.issue(who.name, who.session))
+        return container_environment(self.lasting.issue(who.name, who.session))
 
     async def close(self) -> None:
         await self._connections.close()
@@ -121,7 +121,7 @@ class MetadataService:
         ttl = asked.headers.get(TTL_HEADER, "")
         if not (ttl.isascii() and ttl.isdigit() and len(ttl) <= 5 and 1 <= int(ttl) <= MAX_TTL):
             raise Refused(400, "bad_ttl", f"{TTL_HEADER} must be 1 to {MAX_TTL}")
-        token = self._tokens.issue(who.name, int(ttl))
+        token = self.tokens.issue(who.name, int(ttl))
         return Answer(200, token.encode(), "text/plain", ((TTL_HEADER, ttl),))
 
     def _check_token(self, asked: Asked, who: Client) -> None:
@@ -132,9 +132,9 @@ class MetadataService:
         token = asked.headers.get("authorization" if at_containers else TOKEN_HEADER)
         if token is None and at_containers:
             return
-        if at_containers and token and self._lasting.holds(who.name, who.session, token):
+        if at_containers and token and self.lasting.holds(who.name, who.session, token):
             return
-        if token is None or not self._tokens.holds(who.name, token):
+        if token is None or not self.tokens.holds(who.name, token):
             raise Refused(401, "token_required", f"get a token first: PUT {TOKEN_PATH} with {TTL_HEADER}")
 
     # --- resources ---------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ class Call:
         self._epoch = -1
         self._policy: object = None
         self._sent = 0
-        self._received = 0
+        self.bytes_down = 0
         self.buffered = 0
         """Bytes kept until the body is whole."""
         self._search: BodySearch | None = None
@@ -417,9 +417,9 @@ class Call:
         denial = self.permitted() or self._charge(LimitKind.BYTES_DOWN, count)
         if denial is not None:
             return denial
-        self._received += count
+        self.bytes_down += count
         limit = self.rule.max_response_bytes if self.rule else 0
-        return Deny(Reason.BODY_TOO_LARGE, "the answer") if limit and self._received > limit else None
+        return Deny(Reason.BODY_TOO_LARGE, "the answer") if limit and self.bytes_down > limit else None
 
     def download_end(self) -> list[bytes] | Deny:
         denial = self.permitted()
@@ -480,7 +480,7 @@ class Call:
                 session=self.session.id,
                 status=self.status,
                 bytes_up=self._sent,
-                bytes_down=self._received,
+                bytes_down=self.bytes_down,
                 seconds=time.perf_counter() - self.started,
                 scrubbed=self._answer.hits if self._answer is not None else 0,
                 aborted=aborted,

@@ -125,7 +125,7 @@ async def test_of_waking(tmp_path: Path, trust: Path, step: Step, failure: str) 
                 with contextlib.suppress(*EXPECTED):
                     await it.durable.wake()
                 assert reached
-            if it.supervisor.state is SandboxState.SLEEPING and not it.supervisor._over.done():
+            if it.supervisor.state is SandboxState.SLEEPING and not it.supervisor.over.done():
                 assert (tmp_path / "store/asleep").is_dir()
                 await it.durable.wake()
             await is_whole(tmp_path, it)

@@ -152,7 +152,7 @@ async def test_nothing_that_we_have_open_is_open_inside(agent_program: Path, tmp
     os.set_inheritable(leak, True)
     try:
         async with sandbox(tmp_path, agent_program) as inside:
-            pids = processes.tree(inside.machine._process.first)
+            pids = processes.tree(inside.machine.process.first)
             for pid in pids:
                 open_here = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
                 assert {name.partition(":")[0] for name in open_here} <= {
@@ -167,7 +167,7 @@ async def test_nothing_that_we_have_open_is_open_inside(agent_program: Path, tmp
 async def test_an_agent_that_dies_ends_the_sandbox_and_says_how(agent_program: Path, tmp_path: Path) -> None:
     """wait tells it to whoever watches."""
     async with sandbox(tmp_path, agent_program) as inside:
-        os.kill(inside.machine._process.first, signal.SIGKILL)
+        os.kill(inside.machine.process.first, signal.SIGKILL)
         assert await inside.machine.wait() == "the sandbox's first process was killed by signal 9"
 
 
@@ -281,7 +281,7 @@ async def test_one_that_could_not_be_paused_is_not_called_paused(
     """An inspection would believe it; and whatever was stopped by then goes on with `resume`."""
     async with sandbox(tmp_path, agent_program) as inside:
         machine = inside.machine
-        group, machine._group = machine._group, None  # as for an ordinary user
+        group, machine.group = machine.group, None  # as for an ordinary user
         try:
             monkeypatch.setattr(processes, "STOP_SECONDS", 0.0)
             for _ in range(2):
@@ -292,4 +292,4 @@ async def test_one_that_could_not_be_paused_is_not_called_paused(
             await machine.resume()
             assert (await inside.run("echo", "on")).out == "on\n"
         finally:
-            machine._group = group
+            machine.group = group

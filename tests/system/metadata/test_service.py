@@ -376,7 +376,7 @@ async def test_a_token_in_a_processs_environment_holds_where_its_process_goes_on
         (b"k" * 32, [before.session], "tool", 401),
     ):
         token = LastingTokens(lambda: b"k" * 32).issue(name, before.session)
-        guest.service._lasting = LastingTokens(partial(bytes, key), ancestors)
+        guest.service.lasting = LastingTokens(partial(bytes, key), ancestors)
         guest.service.environment(guest.who)
         asked = request("GET", "/v1/aws/credentials", f"Authorization: {token}", host="169.254.170.2")
         assert (await ask(guest.agent, asked))[0] == status, (ancestors, name)

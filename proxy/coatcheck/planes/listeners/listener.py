@@ -154,13 +154,17 @@ class Listeners:
         sockets = await self._begin(session_id)
         try:
             path = await self._bind(sockets, session_id, "", self._accept(session_id, _explicit))
-            accept = self._accept(session_id, lambda reader, _: from_proxy_header(reader))
-            await self._bind(sockets, session_id, TRANSPARENT, accept)
+            await self.open_redirected(session_id)
             await self._bind(sockets, session_id, DNS, ask)
         except BaseException:
             self.close_session(session_id)
             raise
         return path
+
+    async def open_redirected(self, session_id: str) -> Path:
+        """Beside the session's own socket, one for redirected connections: a PROXY header comes first."""
+        accept = self._accept(session_id, lambda reader, _: from_proxy_header(reader))
+        return await self._bind(self._sessions[session_id], session_id, TRANSPARENT, accept)
 
     async def open_tcp(self, session_id: str, port: int = 0) -> tuple[str, int]:
         """The session's own loopback port, for clients that know no Unix socket. 0: any free one."""
