@@ -135,7 +135,8 @@ async def _restarted(driver: Driver, store: str, _: Mapping[str, Any]) -> None:
     known, cache = driver.proxy.daemon.exchange.secrets, driver.proxy.daemon.store
 
     def forget() -> None:
-        for each in (known._tenants, known._known, cache._entries):
+        # Nothing else but a restart forgets them.
+        for each in (known._tenants, known._known, cache._entries):  # noqa: SLF001
             each.clear()
 
     forget()

@@ -107,7 +107,7 @@ class ContainerMachine:
         if self._gvisor:
             missing[LimitName.PROCESSES] = f"gVisor ends with its sandbox at {GVISOR_THREADS} threads"
             missing[LimitName.MEMORY] = "memory is not limited"
-        enforced = self._enforced() - ({LimitName.PROCESSES} if self._gvisor else set())
+        enforced = self.enforced() - ({LimitName.PROCESSES} if self._gvisor else set())
         return tuple(f"{says}: {why}" for name, says in missing.items() if name not in enforced)
 
     def hits(self) -> frozenset[LimitName]:
@@ -226,9 +226,7 @@ class ContainerMachine:
         if isinstance(self.process, Runtime):
             container = await asyncio.to_thread(self._container, layout)
             if self._gvisor:  # of descriptors it passes on the standard ones alone
-                await self.process.start(
-                    oci.config(container), {_INPUT: channel.fileno()}, group=self.group
-                )
+                await self.process.start(oci.config(container), {_INPUT: channel.fileno()}, group=self.group)
             else:
                 given = {_CHANNEL: channel.fileno()}
                 await self.process.start(oci.config(container), given, ("--preserve-fds", "1"))
@@ -284,15 +282,15 @@ class ContainerMachine:
                 str(error), "another sandbox has this directory's name; choose another"
             ) from error
 
-    def _enforced(self) -> frozenset[LimitName]:
+    def enforced(self) -> frozenset[LimitName]:
         return self.group.enforces if self.group else frozenset()
 
     def _limits(self) -> dict[str, int]:
         """For each process."""
         limits = {"nofile": oci.OPEN_FILES, "core": 0}
-        if LimitName.PROCESSES not in self._enforced():  # else the group's limit is met first, and is counted
+        if LimitName.PROCESSES not in self.enforced():  # else the group's limit is met first, and is counted
             limits["nproc"] = self._has.processes
-        if LimitName.MEMORY not in self._enforced():
+        if LimitName.MEMORY not in self.enforced():
             # Not RLIMIT_AS: V8 and Go reserve gigabytes of addresses that they never touch.
             limits["data"] = self._has.memory_mib * MIB
         return limits
@@ -302,7 +300,7 @@ class ContainerMachine:
         if self.group:
             await asyncio.to_thread(self.group.add, first)
         _map_user(first)
-        if LimitName.CPUS not in self._enforced():
+        if LimitName.CPUS not in self.enforced():
             os.setpriority(os.PRIO_PROCESS, first, LOW_PRIORITY)
         process = await asyncio.create_subprocess_exec(
             *(found("prlimit"), "--pid", str(first)),

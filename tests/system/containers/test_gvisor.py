@@ -122,7 +122,7 @@ async def test_nothing_is_left_when_it_stops(inside: Inside) -> None:
 
 async def test_a_memory_hog_ends_within_its_limit(inside: Inside) -> None:
     """The host's kernel counts gVisor and all that is in it."""
-    if LimitName.MEMORY not in inside.machine._enforced():
+    if LimitName.MEMORY not in inside.machine.enforced():
         pytest.skip("no cgroup is delegated here")
     hog = "x = [bytearray(1 << 20) for _ in range(1200)]; print('all')"
     out = ""
