@@ -79,6 +79,10 @@ BOTH = policy(MERGE, BROAD)
         "/v1/merge%20",
         "/v1/merge.json",
         "/v1/merge.JSON/",
+        "/v1/merge.msgpack",
+        "/v1/merge%3Fx=1",
+        "/v1/merge%23x",
+        "/v1/%EF%BD%8Derge",
     ],
 )
 def test_a_spelling_that_servers_take_for_the_same_does_not_slip_past_a_rule(target: str) -> None:
@@ -102,7 +106,7 @@ def test_its_limit_is_the_narrow_rules_own_bucket() -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["/v1/merges", "/v1/merge/x", "/v2/merge", "/v1/merge.longer", "/v1", "/v1/x.merge"]
+    "target", ["/v1/merges", "/v1/merge/x", "/v2/merge", "/v1/merge.not-a-format", "/v1", "/v1/x.merge"]
 )
 def test_another_path_is_another_path(target: str) -> None:
     """Nothing is added to what is not the same."""
@@ -139,6 +143,12 @@ def test_head_is_taken_for_get() -> None:
     """Frameworks run the GET handler and drop the body."""
     reads = rule("reads", "/v1/merge", methods="GET", asking=ASKING)
     assert names(ask(policy(reads, BROAD), "/v1/merge", method="HEAD")) == "broad + reads"
+    for shifting in ("/v1//merge", "/v1/merge;x"):
+        answer = ask(policy(reads, BROAD), shifting, method="HEAD")
+        assert isinstance(answer, Deny) and answer.reason is Reason.PATH_FORM_REFUSED
+        assert (
+            ask(policy(rule("posts", "/v1/merge", methods="POST"), BROAD), shifting, method="HEAD") is BROAD
+        )
     heads = rule("heads", "/v1/merge", methods="HEAD")
     assert ask(policy(heads, reads, BROAD), "/v1/merge", method="HEAD") is heads
 
@@ -166,6 +176,14 @@ def test_terms_are_the_strictest_of_all() -> None:
     assert answer.asking == Asking(30.0, 60.0, Same.REQUEST, Whose.SUBJECT)
 
 
+def test_of_two_limits_per_credential_the_stricter_holds() -> None:
+    """In whichever rule it stands."""
+    few, many = (replace(LIMIT, per=LimitScope.CREDENTIAL, count=n, burst=n) for n in (1, 100))
+    for narrow, wide in ((few, many), (many, few)):
+        answer = ask(policy(rule("narrow", "/x", limits=(narrow,)), rule("wide", limits=(wide,))), "/X")
+        assert isinstance(answer, Rule) and [(each.count, each.burst) for each in answer.limits] == [(1, 1)]
+
+
 def test_what_is_limited_per_credential_is_spent_once() -> None:
     """It is one bucket for all rules."""
     per = replace(LIMIT, per=LimitScope.CREDENTIAL)
@@ -173,8 +191,8 @@ def test_what_is_limited_per_credential_is_spent_once() -> None:
     answer = ask(policy(narrow, wide), "/X")
     assert isinstance(answer, Rule)
     assert [(each.per, each.of) for each in answer.limits] == [
-        (LimitScope.CREDENTIAL, ""),
         (LimitScope.SESSION, "narrow"),
+        (LimitScope.CREDENTIAL, ""),
     ]
 
 
@@ -256,6 +274,8 @@ SOURCES = policy(PUBLIC)
         ("dropbox-api-arg", '{"path":"/public/b"}', '{"entries":[{"from_path":"/private/b"}]}'),
         ("dropbox-api-arg", '{"path":"/public/\\u00fc b"}', '{"path":"id:abc"}'),
         ("dropbox-api-arg", "{}", "no JSON"),
+        ("dropbox-api-arg", "{}", '{"path":"/private/b","path":"/public/b"}'),
+        ("dropbox-api-arg", "{}", '{"path":"/public/b","path":"/private/b"}'),
     ],
 )
 def test_what_is_read_or_written_besides_must_be_allowed_too(name: str, allowed: str, refused: str) -> None:
@@ -315,6 +335,9 @@ def test_swift_names_objects_below_the_account() -> None:
     put = partial(ask, swift, "/v1/AUTH_a/c/x", method="PUT")
     assert isinstance(put(("x-copy-from", "/c/y")), Rule)
     assert isinstance(put(("x-copy-from", "/c/y"), ("x-copy-from-account", "AUTH_a")), Rule)
+    assert isinstance(put(("x-symlink-target", "c/y")), Rule)
+    elsewhere = put(("x-symlink-target", "c/y"), ("x-symlink-target-account", "AUTH_b"))
+    assert isinstance(elsewhere, Deny) and elsewhere.reason is Reason.HEADER_FORM_REFUSED
     refused = put(("x-copy-from", "/c/y"), ("x-copy-from-account", "AUTH_b"))
     assert isinstance(refused, Deny) and refused.reason is Reason.HEADER_FORM_REFUSED
     assert isinstance(ask(swift, "/v1/AUTH_a/c/x", ("destination", "c/y"), method="COPY"), Rule)
@@ -329,6 +352,11 @@ def test_swift_names_objects_below_the_account() -> None:
         ("x-gateway-original-route", "/v1/merge"),
         ("x-upstream-path", "/v1/merge"),
         ("x-path", "/v1/merge"),
+        ("x-originalurl", "/v1/merge"),
+        ("xoriginalurl", "/v1/merge"),
+        ("x-acmeforwardedpath", "/v1/merge"),
+        ("x-script-name", "/v1/merge"),
+        ("x-accel-mapping", "/v1/merge"),
         ("x-real-url", "https://api.example.org/v1/merge"),
         ("x-router-rewritten", "/v1/merge"),
         ("x-vendor-target-uri", "/V1/merge/"),
@@ -346,7 +374,9 @@ def test_a_steering_header_that_is_not_in_the_table_counts_by_its_words_and_its_
     assert isinstance(ask(narrow, "/v1/x", header), Deny)
 
 
-@pytest.mark.parametrize("name", ["x-verb", "x-tunnel-method", "x-app-http-override", "x-method"])
+@pytest.mark.parametrize(
+    "name", ["x-verb", "x-tunnel-method", "x-app-http-override", "x-method", "xhttpmethod"]
+)
 def test_an_override_that_is_not_in_the_table_counts_too(name: str) -> None:
     """Where the value is a method."""
     answer = ask(policy(rule("posts", methods="POST")), "/x", (name, "Delete"))
@@ -420,6 +450,15 @@ def test_headers_of_real_clients_steer_nothing(header: tuple[str, str]) -> None:
     """Each would be a false refusal under a rule that looks at paths."""
     narrow = rule("narrow", "/v1/x", methods="POST OPTIONS")
     assert ask(policy(narrow), "/v1/x", header) is narrow
+
+
+def test_a_host_under_a_name_that_nobody_listed_is_the_requests_own() -> None:
+    """Envoy picks an address by one of these."""
+    for name in ("x-envoy-original-dst-host", "x-upstream-host", "x-backend-authority"):
+        for value in ("evil.example", "10.0.0.1:80", "backend"):
+            answer = ask(policy(BROAD), "/x", (name, value))
+            assert isinstance(answer, Deny) and answer.reason is Reason.HEADER_FORM_REFUSED
+        assert ask(policy(BROAD), "/x", (name, HOST)) is BROAD
 
 
 def test_a_request_that_declares_too_much_is_refused() -> None:

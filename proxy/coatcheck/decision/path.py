@@ -31,8 +31,8 @@ from coatcheck.decision.outside import OutsideText
 MAX_TARGET = 8192
 """Characters. nginx, Apache and most CDNs refuse longer request lines too."""
 
-_LONGEST_SUFFIX = 5
-"""Characters of a format's name: `.json`, `.xhtml`."""
+_LONGEST_SUFFIX = 8
+"""Characters of a format's name: `.json`, `.msgpack`."""
 
 _HEX = frozenset("0123456789abcdefABCDEF")
 _NEEDLESS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
@@ -78,6 +78,13 @@ def spellings(path: OutsideText) -> tuple[list[str], ...]:
     where frameworks take the last segment's suffix for a format (`/merge.json` is `/merge` in Rails)."""
     text = unquote(path) if "%" in path else path
     text = text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
+    if "?" in text or "#" in text:  # escaped: a front end that decodes them ends the path there
+        end = min(at for sign in "?#" if (at := text.find(sign)) >= 0)
+        return (*_spellings(text), *_spellings(text[:end]))
+    return _spellings(text)
+
+
+def _spellings(text: str) -> tuple[list[str], ...]:
     parts = text.split("/")
     del parts[0]
     while parts and not parts[-1]:

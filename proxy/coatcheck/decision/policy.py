@@ -377,6 +377,10 @@ def _fit(host: HostRules, door: Door, path: str, upgrade: bool) -> _Found | Deny
         return host.missing(door)
     encoded = ENCODED_SLASH in path
     if ambiguous(path):
+        get = host.rooms.get((door[0], door[1], "GET")) if door[2] == "HEAD" else None
+        taken = _shifted(host, door, get, upgrade) if get is not None else None
+        if isinstance(taken, Deny) and taken.reason is Reason.PATH_FORM_REFUSED:
+            return taken  # servers carry it out as a GET, of which no rule could say what it means
         return _shifted(host, door, room, upgrade)
     parts = path.split("/")[1:]
     rule: Rule | None = None
@@ -490,7 +494,7 @@ def strictest(rule: Rule, others: Iterable[Rule]) -> Rule:
     terms = (rule, *also)
     return replace(
         rule,
-        limits=(*rule.limits, *_limits(rule, also)),
+        limits=tuple(_limits(rule, also)),
         handles_in_body=max((each.handles_in_body for each in terms), key=list(HandlesInBody).index),
         max_request_bytes=min(
             (each.max_request_bytes for each in terms if each.max_request_bytes), default=0
@@ -504,13 +508,18 @@ def strictest(rule: Rule, others: Iterable[Rule]) -> Rule:
 
 
 def _limits(rule: Rule, also: tuple[Rule, ...]) -> Iterator[Limit]:
-    """Those of other rules, by the name of theirs. What is limited per credential is one bucket for all
-    rules: it is spent once."""
-    spent = {(limit.kind, limit.period) for limit in rule.limits if limit.per is LimitScope.CREDENTIAL}
-    for other in also:
-        for limit in other.limits:
-            if limit.per is not LimitScope.CREDENTIAL or (limit.kind, limit.period) not in spent:
-                yield replace(limit, of=other.name)
+    """Its own, and those of other rules by the name of theirs. What is limited per credential is one bucket
+    for all rules: it is spent once, by the strictest of them."""
+    shared: dict[tuple[LimitKind, float], Limit] = {}
+    for each in (rule, *also):
+        for limit in each.limits:
+            if limit.per is not LimitScope.CREDENTIAL:
+                yield limit if each is rule else replace(limit, of=each.name)
+                continue
+            known = shared.get((limit.kind, limit.period), limit)
+            least = replace(limit, count=min(known.count, limit.count), burst=min(known.burst, limit.burst))
+            shared[limit.kind, limit.period] = least
+    yield from shared.values()
 
 
 def fits(rule: Rule, destination: Destination, head: RequestHead) -> Reason | None:

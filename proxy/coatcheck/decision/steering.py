@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import lru_cache
+from itertools import islice
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -81,12 +82,13 @@ TABLE: Final = {
     **dict.fromkeys(("x-amz-copy-source", "x-goog-copy-source"), Kind.OBJECT),
     "x-ms-copy-source": Kind.SOURCE,
     "x-ms-rename-source": Kind.RENAME,
-    "x-copy-from": Kind.SWIFT_SOURCE,
-    **dict.fromkeys(("x-copy-from-account", "destination-account"), Kind.ACCOUNT),
+    **dict.fromkeys(("x-copy-from", "x-symlink-target", "x-object-manifest"), Kind.SWIFT_SOURCE),
+    **dict.fromkeys(("x-copy-from-account", "x-symlink-target-account", "destination-account"), Kind.ACCOUNT),
     "destination": Kind.TARGET,
     "dropbox-api-arg": Kind.ARGUMENT,
     "forwarded": Kind.FORWARDED,
     "upgrade": Kind.UPGRADE,
+    **dict.fromkeys(("script-name", "x-script-name"), Kind.WORDS),
 }
 """Names by their words. What one of these says and cannot be read is refused."""
 
@@ -111,6 +113,10 @@ METHODS: Final = frozenset(
     }
 )
 
+_TOGETHER: Final = {name.replace("-", ""): kind for name, kind in TABLE.items()}
+"""The same without separators: `X-OriginalURL`."""
+_WITHIN: Final = ("original", "rewrit", "overrid", "forwarded", "upstream", "httpmethod")
+"""Words that steer as a part of another: `X-OriginalRoute`."""
 _METHOD_WORDS: Final = frozenset({"method", "verb", "override", "overriding"})
 _STEERING_WORDS: Final = frozenset(
     {
@@ -232,7 +238,7 @@ def describe(steering: Steering | None, path: str) -> tuple[str, ...]:
 def _classify(name: str) -> Kind | None:
     words = tuple(word for word in _SEPARATORS.split(name) if word)
     plain = "-".join(words)
-    listed = TABLE.get(plain)
+    listed = TABLE.get(plain) or _TOGETHER.get("".join(words))
     if listed is not None:
         return listed
     present = frozenset(words)
@@ -246,7 +252,12 @@ def _classify(name: str) -> Kind | None:
         return Kind.TARGET if "sec" not in present else None
     if words[-1] in ("host", "authority"):
         return Kind.HOST_WORDS if present & _STEERING_WORDS or present <= _BARE | {"authority"} else None
-    if present & (_STEERING_WORDS | _METHOD_WORDS) or present & _PLACES and present <= _BARE:
+    if (
+        present & (_STEERING_WORDS | _METHOD_WORDS)
+        or any(word in plain for word in _WITHIN)
+        or present & _PLACES
+        and present <= _BARE
+    ):
         return Kind.WORDS
     return None
 
@@ -324,11 +335,11 @@ class _Reading:
             case Kind.ARGUMENT:
                 self._argument(name, value)
             case Kind.WORDS if value.upper() in METHODS:
-                if not _METHOD_WORDS.isdisjoint(_SEPARATORS.split(name)):
+                if "method" in name or not _METHOD_WORDS.isdisjoint(_SEPARATORS.split(name)):
                     self._methods.append(value.upper())
             case Kind.WORDS if _names_a_place(value):
                 self._route(name, value)
-            case Kind.HOST_WORDS if "." in value.strip(".") and _is_host(value):
+            case Kind.HOST_WORDS if _is_host(value):
                 self._hosts.append(value)
             case _:
                 pass  # a steering word, and a value that steers nothing
@@ -398,11 +409,15 @@ class _Reading:
 
     def _argument(self, name: str, value: str) -> None:
         try:
-            said = json.loads(value)
+            said = json.loads(value, object_pairs_hook=_Pairs)  # with each of two keys of one name
         except (ValueError, RecursionError):
             raise _Unreadable("is not JSON") from None
-        for path in _paths_in(said, "", 0):
+        for path in islice(_paths_in(said, "", 0), 2 * MAX_DECLARED):
             self._besides.append(Asked(self._head.method, _quoted("/" + path.lstrip("/")), name))
+
+
+class _Pairs(list[tuple[str, object]]):
+    """A JSON object, as it is written."""
 
 
 def _paths_in(said: object, key: str, depth: int) -> Iterator[str]:
@@ -412,8 +427,8 @@ def _paths_in(said: object, key: str, depth: int) -> Iterator[str]:
     if isinstance(said, str):
         if said.startswith("/") or said and key.endswith("path"):
             yield said
-    elif isinstance(said, dict):
-        for name, value in said.items():
+    elif isinstance(said, _Pairs):
+        for name, value in said:
             yield from _paths_in(value, name, depth + 1)
     elif isinstance(said, list):
         for value in said:
