@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from coatcheck.decision.denial import Reason
+from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.session import MAX_ANCESTORS, Session
 from coatcheck.state import MintedHandle, Problem, State, StateError, StateSettings, Status
 from tests.state.house import WANTED, House, counts
@@ -208,3 +209,13 @@ def test_what_is_not_counted_yet_is_revoked_as_if_it_were_held(state: State) -> 
     state.end(session.id, "launcher")
     state.keep(lambda: None)
     assert state.revoke_where(lambda _: True, None, "operator") == (session.id,)
+
+
+def test_a_child_takes_the_origin_of_its_lapsed_parent_at_once(house: House, state: State) -> None:
+    """A sandbox was paused for longer than its lease: it need not wait until somebody sweeps."""
+    at = replace(ALL, origin=Origin(OriginClass.TOKEN, "issuer|pod"))
+    parent, _ = state.open_session(at, "launcher")
+    house.time.passes(1_000)
+    child, _ = state.open_session(replace(at, parent=parent.id), "launcher")
+    assert (state.status(parent.id), state.status(child.id)) == (Status.LAPSED, Status.LIVE)
+    assert child.ancestors == {parent.id}

@@ -445,16 +445,12 @@ class Store:
 
 
 class _Cut(SharedStateDown):
-    """The connection ended; whether what was sent was done is not known."""
+    """The connection is of no use any more: it was cut, or its user has been dropped since."""
 
 
 def _was_cut(error: Exception) -> bool:
-    return type(error).__name__ in (
-        "OperationalError",
-        "AdminShutdown",
-        "CrashShutdown",
-        "IdleSessionTimeout",
-    )
+    """Not where another attempt would only wait as long again."""
+    return not isinstance(error, TimeoutError) and type(error).__name__ != "LockNotAvailable"
 
 
 def _row(plain: Sequence[Any]) -> Row:

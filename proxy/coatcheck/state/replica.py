@@ -140,7 +140,8 @@ class Replica:
                 self._registry.closed.clear()
                 self._genuine.forget_refusals()
                 self.asked.clear()
-            known, self.position, self.marks = self.position, None, {}
+            known, self.position = self.position, None
+            self.marks.clear()
             with self.database.applying(), self.database.flushed(now):
                 self.database.forget_all()
                 if known is not None:
@@ -321,7 +322,8 @@ class Replica:
             self.database.put_marks(marks)
             self.database.set_position(position)
         self.position = position
-        self.marks = {place: mark for place, mark in self.marks.items() if place not in dropped}
+        for place in dropped:
+            self.marks.pop(place, None)
         self.marks |= marks
 
     def _write(self, change: Change) -> None:

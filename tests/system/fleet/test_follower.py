@@ -159,6 +159,7 @@ def test_an_emptied_database_ends_every_session_of_the_fleet(
     a, b, c = three.daemons
     revoked, (old,) = a.state.open_session(wanted("issuer|1"), "launcher")
     live, (handle,) = a.state.open_session(wanted("issuer|2"), "launcher")
+    until(lambda: b.knows(revoked))
     b.state.revoke(revoked.id, "operator")
     before = a.incarnation
     if how == "emptied":
@@ -187,7 +188,8 @@ def test_a_member_that_was_away_remembers_what_a_restored_database_forgot(
     backup = server.backup()
     until(lambda: all(each.hears for each in (a, b, c)))
     until(_revoked, c, session)
-    until(lambda: b.refuses(session) is Reason.SESSION_REVOKED)
+    until(_has_read_all, b, server)
+    assert b.refuses(session) is Reason.SESSION_REVOKED
     for each in (a, b, c):
         each.stop()
     server.restore(backup)
@@ -213,7 +215,8 @@ def test_a_standby_that_lacks_the_last_commits_ends_every_session(short: Path) -
         until(lambda: promoted.do("SELECT rev FROM fleet") == primary.do("SELECT rev FROM fleet"))
         promoted.promote()
         a.state.revoke(session.id, "operator")
-        until(lambda: b.refuses(session) is Reason.SESSION_REVOKED)
+        until(_has_read_all, b, primary)
+        assert b.refuses(session) is Reason.SESSION_REVOKED
         primary.kill()
         made.server = promoted
         newcomer = made.daemon()
@@ -245,12 +248,26 @@ def test_a_promoted_synchronous_standby_keeps_every_session(short: Path) -> None
         primary.kill()
         standby.promote()
         until(lambda: a.hears and b.hears)
-        until(lambda: a.state.renew(live.id, "launcher", 300) is not None)
+        until(_renewed, a, live)
         until(lambda: b.state.session(live.id).lease_seconds == 300)
         for each in (a, b):
             assert each.counts(live, handle.value) is None
             until(lambda each: each.refuses(over) is Reason.SESSION_REVOKED, each)
             assert each.incarnation == before
+
+
+def _has_read_all(daemon: Daemon, server: PostgresServer) -> bool:
+    """And kept it: what is told early is in memory only."""
+    ((rev,),) = server.do("SELECT rev FROM fleet")
+    replica = daemon.state.replica
+    return replica is not None and replica.position is not None and replica.position.rev == rev
+
+
+def _renewed(daemon: Daemon, session: Session) -> bool:
+    try:
+        return bool(daemon.state.renew(session.id, "launcher", 300))
+    except StateError:
+        return False
 
 
 def _revoked(daemon: Daemon, session: Session) -> bool:
@@ -266,6 +283,7 @@ def test_a_killed_database_ends_no_session(three: Fleet, server: PostgresServer)
     before = a.incarnation
     live, (handle,) = a.state.open_session(wanted("issuer|1"), "launcher")
     over, _ = a.state.open_session(wanted("issuer|2"), "launcher")
+    until(lambda: b.knows(over) and c.knows(over))
     b.state.revoke(over.id, "operator")
     server.restart()
     for each in (a, b, c):
