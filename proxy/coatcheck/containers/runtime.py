@@ -69,7 +69,11 @@ class Runtime:
             async with asyncio.timeout(SETUP_SECONDS):
                 while not pid_file.exists():
                     if self._child.ended():
-                        raise MachineError(f"{self._program} made no sandbox: {self.said()}")
+                        raise MachineError(
+                            f"{self._program} made no sandbox: {self.said()}",
+                            "as root it must be free to write to /sys/fs/cgroup and to make user namespaces;"
+                            " else run the daemon as an ordinary user, for whom bubblewrap makes them",
+                        )
                     await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError:
             raise MachineError(f"{self._program} made no sandbox within {SETUP_SECONDS:g} s") from None
