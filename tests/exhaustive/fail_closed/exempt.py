@@ -121,9 +121,6 @@ EXCUSES = (
     Excuse(
         "planes.mitm.destination:_absolute value of call: head.get_all (2)", ("complete",), "any Host will do"
     ),
-    Excuse(
-        "request.call:Call._forbids_ranges value", ("complete",), "it is only asked whether there are some"
-    ),
     Excuse("request.call:Call._handles_in value of call: self._shared.state.genuine", ("complete",), INERT),
     Excuse(f"{L}_serve await: self._end(", ("refused",), "its one wait has a bound, in answer_and_close"),
     Excuse(
