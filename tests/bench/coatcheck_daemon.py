@@ -96,6 +96,7 @@ async def serve(directory: Path, upstream_ca: Path, port: int, core: int) -> Non
         store = VaultStore(VaultConfig(url=vault.url, login=login))
         daemon = Daemon(settings(directory, upstream_ca, port), {"vault": store})
         await daemon.start()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, daemon.hang_up)
         try:
             routes = await open_sessions(daemon)
             unfinished = directory / "routes.json.new"

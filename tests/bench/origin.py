@@ -17,7 +17,7 @@ from tests.ports import free_port
 
 LARGE = 16 * 1024 * 1024
 """Bytes that /large answers with."""
-BODY = ("0123456789abcde " * 64)[:1023] + "."
+BODY = ("a page of words " * 64)[:1023] + "."
 
 CONFIG = """
 daemon off;
