@@ -1,7 +1,7 @@
 """`python -m tests.bench.reloads`: what requests notice of policies that are read again.
 
 One client asks over and over on a kept connection: while nothing is reloaded, and while 41 files of 25 rules,
-one of them broken, are reloaded by SIGHUP five times a second and changed once a second. The rounds alternate.
+one of them broken, are reloaded by SIGHUP five times a second and changed once a second. Rounds alternate.
 """
 
 import argparse

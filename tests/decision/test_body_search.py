@@ -145,6 +145,19 @@ def test_a_body_with_more_texts_than_are_reported_says_so() -> None:
             assert search.crowded is crowded
 
 
+@pytest.mark.parametrize("decoy", [b"cch_eyJa", b"cch_eyJa.", b"cch_eyJa "])
+def test_marks_denser_than_handles_can_be_make_a_body_crowded(decoy: bytes) -> None:
+    """Each used to be hashed with all that follows it; with masking they are all masked nevertheless."""
+    body = decoy * (65_536 // len(decoy))
+    plain, masking = BodySearch(), BodySearch(masking=True)
+    assert plain.feed(body) + plain.close() == body
+    masked = masking.feed(body) + masking.close()
+    assert plain.crowded
+    assert masking.crowded
+    assert len(masked) == len(body)
+    assert b"eyJa" not in masked
+
+
 def test_an_endless_run_is_not_kept() -> None:
     """What is held back stays below a handle's greatest length."""
     search = BodySearch(masking=True)

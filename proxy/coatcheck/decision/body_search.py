@@ -20,6 +20,9 @@ from coatcheck.decision.search import MARK, Known, never
 MAX_REPORTED: Final = 64
 """Different texts reported a body, since each may cost a signature check. A session has few handles; a body
 with more is `crowded`, and the caller decides about it without knowing whether any of them is genuine."""
+SHORTEST: Final = 200
+"""Bytes of the shortest signed handle: where marks are denser than this, most of them begin nothing. The rest
+of such a chunk is not looked at one by one, at a microsecond a byte, and the body counts as crowded."""
 _MARK: Final = MARK.encode()
 _RUN: Final = re.compile(rb"[A-Za-z0-9_.-]*")
 _SIGNED: Final = re.compile(re.escape(MARK) + r"[A-Za-z0-9_-]*\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{86}")
@@ -96,6 +99,8 @@ class BodySearch:
         self._marks, self._beginnings, self._longest_beginning = _marks(references)
 
     def feed(self, chunk: OutsideBytes) -> bytes:
+        if self.crowded and not self._masking:
+            return chunk  # it is known already that a handle may be in it
         out = self._scan(chunk, end=False)
         return out if self._masking else chunk
 
@@ -116,6 +121,7 @@ class BodySearch:
         done, kept, masked = 0, self._kept, self._masked
         run = reference = 0  # where the last run of a handle's characters ends, and the last reference
         rest = len(data)
+        looks = 2 * MAX_REPORTED + len(data) // SHORTEST
         for start, mark in self._candidates(data):
             if start < reference:
                 continue
@@ -127,7 +133,13 @@ class BodySearch:
                 break
             if not stop:
                 continue
-            self._report(data[start:stop])
+            looks -= 1
+            self.crowded = self.crowded or looks < 0
+            if not self.crowded:
+                self._report(data[start:stop])
+            elif not self._masking:
+                self._held = b""
+                return b""
             if start >= masked:
                 out.append(_stars(data, done, kept, masked, start))
                 done = start
@@ -174,8 +186,6 @@ class BodySearch:
         return 0
 
     def _report(self, found: bytes) -> None:
-        if self.crowded:
-            return
         text = found.decode()
         signed = _SIGNED.match(text)
         if signed is not None:  # what stands behind the signature is no part of the handle
