@@ -100,6 +100,10 @@ class Reading:
         """The indexes of all bytes of the stream that `data[start:end]` was read from, in order."""
         return self._origin(np.arange(start, end))
 
+    def origins(self, at: Places) -> Places:
+        """The same, of what was read at `at`."""
+        return self._origin(at)
+
 
 class _Layer:
     """Bytes of which more layers may be undone. Zeros in it are no characters."""
@@ -130,8 +134,8 @@ _MEMBER: Final = re.compile(rb'"([^"\\]{1,64})"[ \t]*:[ \t]*"((?:[^"\\]|\\.){0,5
 _DATA: Final = re.compile(rb"\ndata: ?([^{\[\r\n][^\r\n]{0,512})")
 
 
-def by_key(stream: bytes) -> tuple[bytes, Places]:
-    """What messages say under the same key, one after the other, and the index of each byte; -1 in between.
+def by_key(stream: bytes) -> Reading:
+    """What messages say under the same key, one after the other.
     Language models send a word as one message, in JSON with a name before it and much behind it."""
     pieces: dict[bytes, list[tuple[int, int]]] = {}
     for member in _MEMBER.finditer(stream):
@@ -139,9 +143,14 @@ def by_key(stream: bytes) -> tuple[bytes, Places]:
     pieces[b""] = [line.span(1) for line in _DATA.finditer(b"\n" + stream)]
     pieces[b""] = [(start - 1, end - 1) for start, end in pieces[b""]]
     several = [spans for spans in pieces.values() if len(spans) > 1]
-    text = b'"'.join(b"".join(stream[start:end] for start, end in spans) for spans in several)
-    index = [np.concatenate([*(np.arange(*span) for span in spans), [-1]]) for spans in several]
-    return text, np.concatenate([*index, np.zeros(0, np.int64)])
+    text = b'"'.join(b"".join([stream[start:end] for start, end in spans]) for spans in several)
+
+    def before(at: Places) -> Places:
+        index = [np.concatenate([*(np.arange(*span) for span in spans), [-1]]) for spans in several]
+        places = np.concatenate(index)[at]
+        return np.sort(places[places >= 0])
+
+    return Reading(text, before)
 
 
 def readings(stream: bytes, literal: bytes = b"", *, in_ascii: bool = False) -> Iterator[Reading]:

@@ -15,6 +15,10 @@ MAX_HEADER_BYTES = 65536
 
 _CONTROL = re.compile("[\\x01-\\x08\\x0b-\\x1f\\x7f]")
 """What RFC 9110 5.5 has replaced by a space: escape sequences would reach the terminal that shows them."""
+_LONGEST_KNOWN = 2048
+"""Letters of names that are remembered to hold no secret."""
+_MOST_KNOWN = 256
+
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110 5.6.2
 
 # Fields between two neighbours (RFC 9110 7.6.1) and others that the sandbox must not get: Alt-Svc
@@ -127,7 +131,11 @@ def masked(headers: Headers, patterns: Patterns) -> tuple[Headers, tuple[Run, ..
     found. Names come lower-case, so they are compared without case.
     """
     runs: list[Run] = []
-    in_names = _touched([name for name, _ in headers], patterns.lower_case, runs)
+    names = [name for name, _ in headers]
+    together = "\n".join(names)
+    in_names = {} if together in patterns.without else _touched(names, patterns.lower_case, runs)
+    if not in_names and len(together) < _LONGEST_KNOWN and len(patterns.without) < _MOST_KNOWN:
+        patterns.without.add(together)
     in_values = _touched([value for _, value in headers], patterns, runs)
     if not runs:
         return headers, ()

@@ -31,8 +31,8 @@ MIN_SECRET_BYTES: Final = 16
 """Shorter secrets would be found in innocent text; policy must say `scrub: off` for them."""
 CONTEXT: Final = 1024
 """Bytes before a chunk in which a run may have begun: eleven characters, each up to 90 bytes apart."""
-CONTEXT_OF_MESSAGES: Final = 8192
-"""The same in a row of messages: eleven characters in as many messages of 740 bytes."""
+CONTEXT_OF_MESSAGES: Final = 4096
+"""The same in a row of messages: eleven characters in as many messages of 370 bytes."""
 HELD: Final = 144
 """Bytes that may wait: eleven characters that are written with up to thirteen bytes each."""
 MOST_RUNS: Final = 64
@@ -181,12 +181,25 @@ class _Index:
 class Patterns:
     """Every secret of one session, compiled. Build it once for a set of secrets and keep it."""
 
-    __slots__ = ("_in_ascii", "_indexes", "_inside", "_kinds", "_literal", "_lower_case", "_owners", "_parts")
+    __slots__ = (
+        "_in_ascii",
+        "_indexes",
+        "_inside",
+        "_kinds",
+        "_literal",
+        "_lower_case",
+        "_owners",
+        "_parts",
+        "without",
+    )
 
     def __init__(self, owners: Iterable[_Owner] = (), parts: "tuple[Patterns, ...]" = ()) -> None:
         self._owners: tuple[_Owner, ...] = tuple(owners)
         self._parts = parts
         self._lower_case: Patterns | None = None
+        self.without: set[str] = set()
+        """Names of headers, as they come together, that hold nothing of a secret: a host sends the same ones
+        with each answer."""
         present = frozenset[int]().union(*(owner.form.text for owner in self._owners))
         kinds = {kind for kind in _KINDS if not present.isdisjoint(kind)}
         self._kinds: frozenset[bytes] = frozenset(kinds.union(*(part._kinds for part in parts)))
@@ -257,18 +270,23 @@ class Patterns:
     def __reduce__(self) -> NoReturn:
         raise TypeError("Patterns hold secrets and are never serialised")
 
-    def find(self, data: bytes, *, in_messages: bool = False) -> list[Found]:
+    def find(self, data: bytes, *, seen: int | None = None) -> list[Found]:
         """Every run of a secret in any reading of `data`, by its first byte. What is read twice is found
-        once."""
+        once.
+
+        `seen`: the data is the end of a row of messages, of which so many bytes were searched before. What
+        they say under one key is read as one text, too.
+        """
         if not self._indexes or len(data) < RUN:
             return []
-        texts = readings(data, self._literal, in_ascii=self._in_ascii)
+        older = max(0, (seen or 0) - CONTEXT)
+        texts = readings(data[older:] if older else data, self._literal, in_ascii=self._in_ascii)
         found = [one for reading in texts for one in self._in(reading)]
-        if in_messages:
-            text, index = by_key(data)
-            for one in self.find(text):
-                places = index[one.places]
-                found.append(replace(one, places=np.sort(places[places >= 0])))
+        if older:
+            found = [replace(one, places=one.places + older) for one in found]
+        if seen is not None:
+            messages = by_key(data)
+            found += [replace(one, places=messages.origins(one.places)) for one in self.find(messages.data)]
         return _each_once(found) if found else found
 
     def _in(self, reading: Reading) -> Iterable[Found]:
@@ -409,7 +427,8 @@ class Scrubber:
 
     def _search(self) -> None:
         first = self._released - len(self._before)
-        found = self._patterns.find(self._before + self._pending, in_messages=self._in_messages)
+        seen = len(self._before) if self._in_messages else None
+        found = self._patterns.find(self._before + self._pending, seen=seen)
         self._found = [replace(one, places=one.places + first) for one in found]
 
     def _tell(self, run: Run, last: int) -> None:
