@@ -161,7 +161,6 @@ COVERED_BY = {
     "telemetry/events.py": "telemetry/audit/test_record.py",
     "telemetry/metrics/pulled.py": "telemetry/metrics/test_metrics.py",
     "telemetry/metrics/table.py": "telemetry/metrics/test_metrics.py",
-    "request/revalidate.py": "request/test_exchange.py",
     "request/shared.py": "request/test_exchange.py",
     "durable/starting.py": "system/durable/test_sandboxes.py",
     "durable/warm_machine.py": "system/durable/test_pool.py",

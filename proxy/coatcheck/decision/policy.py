@@ -11,6 +11,8 @@ rule that the request as written slips past, that rule's terms hold as well (I6)
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
+from typing import Final
 
 from coatcheck.decision.approval import Asking, strictest_asking
 from coatcheck.decision.denial import Deny, Reason
@@ -251,6 +253,9 @@ class Policy:
 
 # --- the rules of one host ----------------------------------------------------------------------------
 
+_FEW: Final = 64
+"""Rules of one host."""
+
 type Door = tuple[str, int, str]
 """Scheme, port and method."""
 
@@ -287,11 +292,18 @@ class HostRules:
 
     def __init__(self, rules: tuple[Rule, ...]) -> None:
         self.rules = rules
-        rooms: dict[Door, list[tuple[int, Rule]]] = {}
         self._tunnels: dict[tuple[str, int], Rule] = {}
         self._ports: dict[tuple[str, int], Rule] = {}
         self._schemes: dict[str, Rule] = {}
-        for number, rule in enumerate(rules):
+        if len(rules) > _FEW:
+            _ = self.rooms
+
+    @cached_property
+    def rooms(self) -> dict[Door, Room]:
+        """Made at the first request to the host, where that takes no longer than judging a few: a policy of
+        thousands of hosts is then in force at once."""
+        rooms: dict[Door, list[tuple[int, Rule]]] = {}
+        for number, rule in enumerate(self.rules):
             for scheme in ("https", "http") if rule.plain_http else ("https",):
                 self._schemes.setdefault(scheme, rule)
                 for port in rule.ports:
@@ -301,7 +313,7 @@ class HostRules:
                         continue
                     for method in rule.methods:
                         rooms.setdefault((scheme, port, method), []).append((number, rule))
-        self.rooms = {door: Room(inside) for door, inside in rooms.items()}
+        return {door: Room(inside) for door, inside in rooms.items()}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, HostRules) and self.rules == other.rules
@@ -313,9 +325,9 @@ class HostRules:
         """Why no rule allows a request at `door`, whatever its path: the reason that comes closest to a
         rule, as that is the one which the reader of a refusal must change."""
         scheme, port, _ = door
+        room = self.rooms.get(door)
         if (scheme, port) in self._tunnels:
             return Deny(Reason.PROTOCOL_REFUSED, rule=self._tunnels[scheme, port].name)
-        room = self.rooms.get(door)
         if room is not None:
             return Deny(Reason.PATH_NOT_ALLOWED, rule=self.rules[room.first].name)
         if (scheme, port) in self._ports:
