@@ -26,7 +26,16 @@ MUTMUT = "mutmut==3.8.1"
 ORDER = (
     *("session", "decide", "head", "host", "path", "handle", "address", "search", "verdict", "denial"),
     *("policy", "substitute", "substitute_body", "substitute_pair", "host_index", "synthetic", "steering"),
-    *("body_search", "encodings", "scrub", "body_scrubber", "response", "response_headers", "message"),
+    *(
+        "body_search",
+        "encodings",
+        "readings",
+        "scrub",
+        "body_scrubber",
+        "response",
+        "response_headers",
+        "message",
+    ),
     *("envelopes", "ratelimit", "content_coding"),
 )
 """What stands between a request and a secret first; then all others."""
