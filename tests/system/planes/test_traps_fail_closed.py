@@ -154,7 +154,7 @@ BEFORE_THE_FIRST_BYTE = [
     "coatcheck.request.call.Call.permitted",
     "coatcheck.request.call.Call.commit",
     "coatcheck.request.request_edits.substitute",
-    "coatcheck.request.request_edits.plan_request_for_scrubbing",
+    "coatcheck.request.call.plan_request_for_scrubbing",
 ]
 
 
