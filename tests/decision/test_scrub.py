@@ -129,6 +129,37 @@ def test_messages_do_not_cut_a_secret_in_pieces(size: int, first: int, between: 
     assert [one.length for one in scrubber.take_runs()] == [len(secret)]
 
 
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 30), st.sampled_from(["", "\n", "\0", "\r\n"]), st.booleans()),
+        min_size=1,
+        max_size=12,
+    ),
+    st.lists(st.sampled_from(["plain", "base64", "hex"]), max_size=4),
+)
+@settings(deadline=None)
+def test_an_adversary_who_chooses_the_cuts_sees_eleven_characters(
+    cuts: list[tuple[int, str, bool]], echoes: list[str]
+) -> None:
+    """It knows what may be seen, repeats the echo, cuts it anywhere, ends messages where it likes, and puts
+    between the pieces what readers skip."""
+    raw = KEY.encode()
+    write = {"plain": lambda: raw, "base64": lambda: base64.b64encode(raw), "hex": lambda: raw.hex().encode()}
+    stream = b" ; ".join(write[echo]() for echo in ["plain", *echoes])
+    patterns, out, at = Patterns.of([KEY]), b"", 0
+    scrubber = Scrubber(patterns)
+    for turn in range(len(stream)):
+        size, between, ends = cuts[turn % len(cuts)]
+        out += scrubber.feed(stream[at : at + size] + between.encode())
+        out += scrubber.flush() if ends else b""
+        at += size
+    out += scrubber.finish()
+    assert not patterns.find(out)
+    seen = out.translate(None, bytes(range(0x21)))
+    private = KEY.removeprefix("sk-proj-").encode()
+    assert not any(private[at : at + RUN] in seen for at in range(len(private) - RUN + 1))
+
+
 @pytest.mark.parametrize("size", [1, 4, 9])
 @pytest.mark.parametrize(
     "event",
