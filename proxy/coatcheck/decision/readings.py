@@ -53,7 +53,7 @@ _MEMBERS: Final = (
 _CLASSES: Final = bytes(sum(bit for bit, members in _MEMBERS if code in members) for code in range(256))
 _HIGH_BITS: Final = bytes((0x20, 0x08, 0x02, 0))
 _LETTERS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-_SEXTETS: Final = bytes.maketrans(_LETTERS, bytes(range(64)))
+_SEXTETS: Final = bytes.maketrans(_LETTERS + b"-_", bytes((*range(64), 62, 63)))
 _STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 
 
@@ -525,7 +525,6 @@ def _from_base64(layer: _Layer, rows: _Rows) -> Iterator[_Layer]:
     data, origin = layer.data, layer.origin
     fill = [b"AAA" if data[end : end + 1] == b"=" else b"" for _, end in rows]
     text = b"".join(data[start:end] + more for (start, end), more in zip(rows, fill, strict=True))
-    text = text.translate(_STANDARD)
     sextets = np.frombuffer(text.translate(_SEXTETS), np.uint8)
 
     @cache
@@ -539,7 +538,7 @@ def _from_base64(layer: _Layer, rows: _Rows) -> Iterator[_Layer]:
         whole = (len(text) - skipped) // 4 * 4
         if layer.in_ascii and not _may_be_ascii(sextets[skipped : skipped + whole]):
             continue
-        out = binascii.a2b_base64(text[skipped : skipped + whole])
+        out = binascii.a2b_base64(text[skipped : skipped + whole].translate(_STANDARD))
 
         def before(at: Places, skipped: int = skipped) -> Places:
             first = skipped + at // 3 * 4 + at % 3
@@ -556,7 +555,7 @@ def _may_be_ascii(sextets: NDArray[np.uint8]) -> bool:
     high = np.frombuffer(_HIGH_BITS * (len(sextets) // 4 + 1), np.uint8)[: len(sextets)]
     row = (np.bitwise_and(sextets, high) == 0).view(np.uint8)
     for step in (1, 2, 4, 8, 8):
-        if len(row) <= step:
+        if len(row) <= step or (step == 4 and not row.any()):
             return False
         row = np.bitwise_and(row[:-step], row[step:])
     return bool(row.any())
