@@ -208,6 +208,16 @@ EXCUSES = (
         "then it is looked for all the more",
     ),
     Excuse(
+        "request.exchange:Exchange._secrets value of call: self.secrets.ready",
+        ("complete",),
+        "what is not exactly yes is read once more",
+    ),
+    Excuse(
+        "request.known_secrets:KnownSecrets.patterns value of call: self._patterns",
+        ("complete",),
+        "the first time it is only asked whether there are some; the answer asks again",
+    ),
+    Excuse(
         "request.call:Call._edits value of call: self._shared.secrets.patterns",
         ("complete",),
         "it is only asked whether there are some; the answer asks again",
