@@ -1,4 +1,4 @@
-"""bubblewrap as our child: started with given descriptors, held while its users are mapped, then let go."""
+"""bubblewrap as our child: started with given descriptors, and held until its user IDs are mapped."""
 
 import asyncio
 import contextlib

@@ -1,7 +1,7 @@
 """A control group of our own for one sandbox: its memory, processes and CPU, as the kernel counts them.
 
-cgroup v2 where a group was delegated to us, v1 as root. The two differ in file names only; what neither
-gives is left out of `enforces`, and the caller must say so.
+cgroup v2 where a group was delegated to us, v1 as root. The two differ in file names only. `enforces` leaves
+out what cannot be had on this host, and the caller must report that.
 """
 
 import contextlib

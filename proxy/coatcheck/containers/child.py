@@ -1,4 +1,4 @@
-"""A program as our child that gets descriptors under given numbers, and nothing else that we have open."""
+"""A child process that gets some of our descriptors, under given numbers, and no others."""
 
 import asyncio
 import contextlib

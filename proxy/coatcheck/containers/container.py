@@ -1,13 +1,14 @@
 """A sandbox without a virtual machine: Linux namespaces, for laptops and for fast tests, or gVisor.
 
-With namespaces the kernel is the host's, so this is `isolation: namespace`, and a credential may ask for
-more. What holds: no network device but loopback, no process, file, socket or user of the host, no privilege,
-a list of system calls, limits. Where we are root runc makes it, with users of its own; else bubblewrap, with
-one. With gVisor (`isolation: gvisor`) runsc runs a kernel of its own as a process of the host, which itself
-is confined to a few dozen system calls. It has one identity: gVisor has no firewall to tell several apart.
+With namespaces the kernel is the host's, so this is `isolation: namespace`, and a credential may require
+more. A sandbox has no network device but loopback, no process, file, socket or user of the host, no
+privilege, a list of allowed system calls, and limits. Where the daemon is root, runc makes it, with several
+user IDs; elsewhere bubblewrap makes it, with one. With gVisor (`isolation: gvisor`) runsc runs a second
+kernel as a process of the host, which may itself make only a few dozen system calls. Such a sandbox has one
+identity, because gVisor has no firewall that could tell several apart.
 
-The agent is process 1 in there and speaks over a socket that we made before it ran. Files are in memory, so
-the host's exposure to one sandbox is its memory and its disk together.
+The agent is process 1 inside and speaks over a socket that we made before it ran. Files are in memory, so the
+most that one sandbox takes of the host's memory is its memory and its disk together.
 """
 
 import asyncio

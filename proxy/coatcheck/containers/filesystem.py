@@ -1,15 +1,15 @@
 """A policy's `filesystem`, enforced: the command line that runs a command behind bubblewrap.
 
-The same inside a microVM and in the namespace backend. What exists can only be seen where the command runs,
-and a moment before: so the wrapping is a shell script, made here from canonical paths, run there as the
-command's own user.
+It is the same inside a microVM and in the namespace backend. Which files exist can only be seen in the
+sandbox, right before the command runs. So the wrapping is a shell script: it is made here from canonical
+paths, and run there as the command's own user.
 
-Why nobody inside can undo it. All that the policy names is a mount point in the namespace of every command,
-each directory between an `allow_write` and what is denied below it included, and a mount point cannot be
-moved or replaced from where it is mounted (EBUSY). A path that leads through a symbolic link is refused:
-mounts would follow it to wherever it points by then. Another command can put a link there between that look
-and the mount, so a second shell, inside, looks at what was mounted where before the command starts. Nested
-namespaces inherit these mounts locked.
+Nobody inside can undo it. Every path that the policy names is a mount point in the namespace of every
+command, and so is each directory between an `allow_write` and what is denied below it. A mount point cannot
+be moved or replaced from where it is mounted (EBUSY). A path that leads through a symbolic link is refused,
+because a mount would follow the link. Another command could put a link there between this check and the
+mount, so a second shell, inside, checks what was mounted where before the command starts. Nested namespaces
+inherit these mounts locked.
 """
 
 import re

@@ -1,7 +1,8 @@
-"""What is around QEMU for the case that a guest breaks out into it.
+"""Confines QEMU, in case a guest takes it over.
 
-A user who owns nothing, a view of QEMU's own program files and no others, no network, no other process, no
-new privilege, bounded memory and files. QEMU's own seccomp filter (`qemu`) is the inner wall.
+QEMU runs as a user who owns nothing. It sees its own program files and no others, has no network, no other
+process and no way to new privileges, and its memory and files are bounded. Inside this it has its own seccomp
+filter (`qemu`).
 """
 
 import asyncio

@@ -1,7 +1,8 @@
 """What a sandbox of the host's kernel sees, for bubblewrap and for an OCI runtime (`oci`) alike.
 
-Nothing of the host but its programs, read-only, or an image's root directory instead; no home, no socket, no
-device that is more than a byte's source. Everything that can be written is a tmpfs with a size.
+It sees the host's programs, read-only, or an image's root directory instead. It sees no home directory, no
+socket, and no device but simple ones such as /dev/null. Everything that can be written is a tmpfs with a
+size.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,7 @@
-"""A sandbox as OCI runtimes take it (config.json of the runtime specification 1.0.2), and its root directory.
+"""The config.json (OCI runtime specification 1.0.2) and the root directory of a sandbox.
 
-The root of sandboxes with the host's programs holds nothing but names to mount on, and the small files that
-all have in common. It is one for all of them, owned by the host's root, and nothing in it can be written.
+Sandboxes with the host's programs share one root directory, which the host's root owns and nobody can write
+to. It holds only mount points and the small files that all of them have.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""All processes that came from one, as the host sees them: found, stopped, let on, ended."""
+"""A process and all its descendants, as the host sees them: find, stop, continue and end them."""
 
 import contextlib
 import os

@@ -1,8 +1,8 @@
 """The system calls of a sandbox that shares the host's kernel: those on a list, and no others.
 
-The list is what programs use, as Docker's default profile has it. Not on it, among others: keyrings, BPF,
-perf, userfaultfd, io_uring, modules, and (unless commands nest) mounts and user namespaces. Where a call is
-needed and a part of it is not, its arguments are checked: families of sockets, a terminal's input from
+The list is what programs use, after Docker's default profile. It leaves out, among others, keyrings, BPF,
+perf, userfaultfd, io_uring, modules, and (unless commands nest) mounts and user namespaces. Where only a part
+of a call is needed, its arguments are checked: families of sockets, input typed into a terminal from
 elsewhere (TIOCSTI). runc takes the list as it is; libseccomp compiles it for bubblewrap.
 """
 

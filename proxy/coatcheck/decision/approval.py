@@ -1,4 +1,4 @@
-"""What a rule wants somebody to be asked before a request leaves, and which later ones an answer covers."""
+"""A rule's `ask`: a person must approve a request before it leaves. Also which later requests that covers."""
 
 import hashlib
 from collections.abc import Iterable

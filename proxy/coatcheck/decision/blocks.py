@@ -1,9 +1,8 @@
 """Cuts a decoded body into pieces that say nothing of how it was compressed.
 
-An upstream that compresses a page in which a secret stands beside what a sandbox sent tells, by the length
-of what it compressed, how much of the secret the sandbox guessed (BREACH). So what was decoded leaves in
-blocks of one size, whatever came in one chunk, and a page that is shorter leaves at its end. Streams of lines
-leave line by line, as they would wait for ever.
+If a page holds a secret beside what a sandbox sent, it compresses better the more of the secret the sandbox
+guessed (BREACH). So decoded bytes leave in blocks of one size, whatever the size of the chunks that came, and
+a shorter page leaves at its end. Streams of lines leave line by line, because their blocks might never fill.
 """
 
 from typing import Final

@@ -87,9 +87,8 @@ class BodyScrubber:
 
 
 class _CompressedFile:
-    """A body that is itself compressed, a download. It leaves as it is, since its reader wants the file;
-    what is
-    in it is read beside that, and a secret in it ends the answer, as nothing can be masked there."""
+    """A body that is itself compressed, a download. It leaves as it is, since its reader wants the file. Its
+    content is searched meanwhile, and a secret in it ends the response, as nothing can be masked there."""
 
     __slots__ = ("_decoder", "scrubber")
 

@@ -1,4 +1,4 @@
-"""What would be different under another policy, for one request: two verdicts, held side by side."""
+"""One request under two policies: how the verdicts differ."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,10 +1,11 @@
-"""What of a secret is looked for in a reading: itself, and its encodings that need no escape to be undone.
+"""The forms of a secret that are looked for in each reading of a response.
 
-Escapes, and encodings within encodings, are undone by `readings`. Here are the few forms in which a part of a
-secret may stand at any place in a reading: in hex, and in Base64 at each of its three alignments.
+`readings` undoes escapes, and encodings within encodings. The few forms here are looked for as they are,
+because a part of a secret may stand in one of them at any place: the secret itself, its hex, its Base64 at
+each of three alignments, and, if it is not ASCII, its latin-1, UTF-16 and UTF-32.
 
-Parts that are no secret are left out: a PEM file's first and last line, the keys of a JSON document, the
-scheme and host of a URL, and a prefix that all tokens of a kind share.
+What is public is left out: a PEM file's first and last line, the keys of a JSON document, the scheme and host
+of a URL, and a prefix that all tokens of a kind share.
 """
 
 import base64
@@ -79,8 +80,7 @@ def _private_parts(secret: bytes, run: int) -> list[tuple[bytes, bytes]]:
 
 def _spellings(part: bytes) -> Iterator[bytes]:
     """As it is; in latin-1, in which HTTP/1 headers are sometimes read; and, where letter case says nothing
-    (a
-    UUID, a number in hex), in either case and without dashes."""
+    (a UUID, a number in hex), in either case and without dashes."""
     yield part
     if b" " in part:
         yield part.replace(b" ", b"+")  # a form field

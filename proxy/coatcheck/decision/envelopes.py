@@ -1,11 +1,11 @@
 """Bodies that are a row of messages, each after its length: gRPC, Connect, AWS event streams.
 
-The scrubber holds a body's last bytes back until it is known what follows. A stream of lines does not
-notice, as a line's end lets all before it go; a message in an envelope ends with any byte, and would wait
-for the next one. Its receiver waits for the whole message, so at an envelope's end everything leaves.
+The scrubber holds a body's last bytes back until it knows what follows. That does not delay a stream of
+lines, because everything up to a line's end leaves. A message in an envelope may end with any byte, and would
+wait for the next message while its receiver waits for it. So at an envelope's end everything leaves.
 
-gRPC and Connect compress messages one by one, with a bit in the envelope. Such a message is undone, and
-leaves in an envelope that says so: secrets could not be found in it otherwise.
+gRPC and Connect compress messages one by one and mark that with a bit in the envelope. Such a message is
+decompressed, since no secret could be found in it otherwise, and leaves in an envelope without that bit.
 """
 
 from collections.abc import Iterator

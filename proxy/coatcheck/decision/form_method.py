@@ -1,7 +1,8 @@
 """A method in a form: Rails, Laravel and Symfony carry out a POST whose form says `_method=delete` as DELETE.
 
-The search reads a body as it streams, in steps implemented in C, and remembers little. A name and a value
-that chunks cut are found with the second one, before that leaves; no server runs a form that is not whole.
+The body is searched as it streams, in steps implemented in C, and little of it is kept. A name or value that
+is cut in two is found when the second chunk comes, before that chunk leaves. That is in time, because no
+server acts on an incomplete form.
 """
 
 import re

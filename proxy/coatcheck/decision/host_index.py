@@ -1,4 +1,4 @@
-"""From a host to what is said of it, by a few dictionary look-ups.
+"""Finds what a policy says of a host, by a few dictionary look-ups.
 
 The index holds, for every exact host and every wildcard's suffix that a policy writes, all that matches
 there. The first hit, from the host itself to ever shorter suffixes, is then the whole answer: what is said

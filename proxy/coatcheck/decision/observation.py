@@ -1,4 +1,4 @@
-"""What a policy says of observing: a value, read by `observing`."""
+"""A policy's `observe` key, as a value. `observing` applies it."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,7 @@
-"""The types of what comes from outside: a sandbox or an upstream wrote it, to cost as much as it can.
+"""Types of untrusted input: a sandbox or an upstream wrote it, perhaps to cost as much time as it can.
 
-Whoever takes one of these, or a head made of them, must be linear in its length and is fed its worst input by
-`tests/decision/test_outside.py`, which finds all of them by their annotations.
+A function that takes one of these types, or a head made of them, must take time linear in its length.
+`tests/decision/test_outside.py` finds every such function by its annotations and feeds it its worst input.
 """
 
 from typing import Annotated, Final

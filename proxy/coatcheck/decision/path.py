@@ -13,8 +13,7 @@ Facts behind the rules:
   readers. They pass where no rule looks at paths; where one does, `policy.match` refuses them: see
   `ambiguous`.
 - `%2F` is a slash to some servers and part of a name to others (npm's `/@scope%2fname`, GitLab's projects).
-It
-  passes only where a rule declares it (`policy.PathPattern`), between two names that no server resolves.
+  It passes only where a rule declares it (`policy.PathPattern`), between two names that no server resolves.
 - Bytes above 0x7E never belong in a target; 0x85 and 0xA0 are white space to readers that split the
   request line as text.
 

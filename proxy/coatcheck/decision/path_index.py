@@ -1,7 +1,7 @@
-"""From the segments of a path to the patterns that match it, whatever their number.
+"""Finds the patterns that match a path, however many there are.
 
-A tree of segments. Looking up costs a step a segment where patterns are told apart by their text; where stars
-overlap, a step for each pattern that still fits.
+It is a tree of segments. A look-up takes one step per segment where the patterns differ in their text, and,
+where stars overlap, one step for each pattern that still fits.
 """
 
 from collections.abc import Iterable, Sequence

@@ -2,10 +2,10 @@
 
 Matching is equality and suffix only: no regular expression meets attacker input.
 
-A request has several readings: methods, paths and objects that it declares in headers (`steering`), with and
-without an upgrade, and spellings of its path that servers take for the same (`path.spellings`). What it
-declares must be allowed like a request of its own. A spelling neither allows nor refuses: where it fits a
-rule that the request as written slips past, that rule's terms hold as well (I6).
+A request has several readings: what a server may take it for. Some are declared in headers: methods, paths
+and objects (`steering`), or an upgrade. Others are spellings of its path that servers treat alike
+(`path.spellings`). What is declared must be allowed like a request of its own. A spelling neither allows nor
+refuses; if it fits a rule that the request as written does not fit, that rule's terms hold as well (I6).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,8 +1,8 @@
 """One range, cut out of an answer that was fetched whole and searched (RFC 9110 14).
 
-A range that an upstream cuts may begin inside an echo of a secret, where no search finds it. So none is asked
-for: the answer comes whole, is redacted, and of the result the sandbox gets what it asked for. Several
-ranges, other units and what is malformed get the whole, as any server may answer them.
+A range that an upstream cuts may begin inside an echo of a secret, where no search finds it. So upstreams are
+never asked for one: the response comes whole and is redacted, and the sandbox gets its range of the result.
+Several ranges, other units and malformed ones get the whole, as RFC 9110 allows any server to answer.
 """
 
 import re

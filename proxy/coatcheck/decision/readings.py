@@ -1,14 +1,16 @@
-"""What bytes say once escapes and encodings are undone, with the positions of what was read.
+"""Readings of a response's bytes: what they say once escapes and encodings are undone.
 
-A secret is looked for in readings of a stream, so that a form which nobody listed is found as well. A reading
-is made from another one by undoing one layer everywhere at once: escapes (percent, backslashes of all kinds,
-entities), the escapes of CSS, quoted-printable, Base64, hex, numbers in decimal, or a hex dump's lines. Each
-layer is undone again in what came out, to the depth of `DEPTH`. Every reading knows of which bytes of the
-stream each of its characters was read, so that exactly those are masked.
+A secret is looked for in every reading, so that it is found in forms that nobody listed. (The readings of a
+*request*, which are the methods and paths that a server may take it for, are in `steering` and `policy`.)
 
-Control characters and white space are left out of each reading: so line breaks of MIME, blanks between hex
-digits, the zeros of UTF-16 and UTF-32, and the small lengths between messages of protobuf do not cut a secret
-in two. The work is done by numpy and `bytes.translate`, as it is done for every byte of an answer.
+A reading is made from another one by undoing one layer everywhere at once: escapes (percent, backslashes of
+all kinds, entities), the escapes of CSS, quoted-printable, Base64, hex, numbers in decimal, or a hex dump's
+lines. What comes out is read in the same way, `DEPTH` layers deep. A reading knows from which bytes of the
+stream each of its characters was read, so that exactly those bytes are masked.
+
+Control characters and white space are left out of each reading. Therefore line breaks of MIME, blanks between
+hex digits, the zeros of UTF-16 and UTF-32, and the small lengths between messages of protobuf do not cut a
+secret in two. numpy and `bytes.translate` do the work, because it is done for every byte of a response.
 """
 
 import binascii
@@ -26,12 +28,11 @@ type Origin = Callable[[Places], Places]
 """From indexes of what was read to the indexes of all bytes that they were read from, in order."""
 
 SHORTEST: Final = 12
-"""Characters in a row that are looked for at least."""
+"""The fewest characters in a row that are looked for (`scrub.RUN`)."""
 DEPTH: Final = 4
 """Layers that are undone: percent in percent in JSON in HTML."""
 ENCODED: Final = 24
-"""Characters of an alphabet in a row from which they may be an encoding: twelve bytes in hex, 18 in
-Base64."""
+"""Characters of an encoding's alphabet in a row that are decoded: twelve bytes in hex, 18 in Base64."""
 
 _SMALL: Final = 4096
 _SKIPPED: Final = bytes(range(0x21)) + b"\x7f"
@@ -549,9 +550,8 @@ def _from_base64(layer: _Layer, rows: _Rows) -> Iterator[_Layer]:
 
 
 def _may_be_ascii(sextets: NDArray[np.uint8]) -> bool:
-    """Whether Base64 that begins here decodes to ASCII for `ENCODED` characters in a row: of each group of
-    four
-    the sixth bit of the first is then zero, the fourth of the second, and the second of the third."""
+    """Whether Base64 that begins here decodes to ASCII for `ENCODED` characters in a row. In each group of
+    four, the sixth bit of the first is then zero, the fourth of the second, and the second of the third."""
     high = np.frombuffer(_HIGH_BITS * (len(sextets) // 4 + 1), np.uint8)[: len(sextets)]
     row = (np.bitwise_and(sextets, high) == 0).view(np.uint8)
     for step in (1, 2, 4, 8, 8):

@@ -4,14 +4,15 @@ A character is masked if and only if it stands in `RUN` characters of a secret i
 the stream (`readings`). A mask has the length of what it covers, so that Content-Length framing holds, and
 blanks and line breaks between masked characters stay, so that the text around keeps its syntax.
 
-The search is the same for a part of a secret as for all of it: so nothing depends on where a chunk, a
-message or a quotation was cut. What was released stays known (`CONTEXT`): fewer than `RUN` characters of a
-secret can have left at a message's end, and what follows them is masked, whatever the next message is.
+A part of a secret is found in the same way as the whole, so it does not matter where a chunk, a message or a
+quotation was cut. What was released last is searched again with what follows (`CONTEXT`). At a message's end
+at most `RUN` - 1 characters of a secret can have left; the rest is masked in the next message.
 
-What is held back says nothing about a secret: the trailing run of bytes that could stand in one by their
-kind, at most `HELD`. Were it the longest suffix that begins a secret, a sandbox could send guesses through
-any upstream that shows them, look where its chunks are cut, and spell a secret letter by letter
-(docs/adr/0024). A line's end, a brace or a blank ends such a run: events and lines leave at once.
+What is held back must not tell what a secret begins with. So the trailing bytes that wait, at most `HELD`,
+are chosen by their kind: letters, digits, and the kinds that occur in a secret. If the longest suffix that
+begins a secret waited instead, a sandbox could send guesses through any upstream that returns them, see where
+the chunks are cut, and learn a secret letter by letter (docs/adr/0024). A line's end, a brace or a blank ends
+the run of bytes that wait, so events and lines leave at once.
 """
 
 import math
@@ -34,13 +35,13 @@ CONTEXT: Final = 1024
 CONTEXT_OF_MESSAGES: Final = 4096
 """The same in a row of messages: eleven characters in as many messages of 370 bytes."""
 HELD: Final = 144
-"""Bytes that may wait: eleven characters that are written with up to thirteen bytes each."""
+"""The most bytes that may wait: eleven characters that are written with up to thirteen bytes each."""
 MOST_RUNS: Final = 64
 """Runs that a scrubber keeps until they are taken. A stream of echoes must not fill the memory."""
 
 _MASK = b"*"
 _WIDTHS: Final = (4, 8)
-"""Bytes of a word: of plain text, and of encodings, whose letters say less and whose runs are longer."""
+"""Bytes of a word: 4 for plain text, 8 for encodings, whose runs are longer because each letter says less."""
 _STEP: Final = 8
 """Bytes between two words that are looked up: one of them lies within any `RUN` bytes."""
 _SPREAD: Final = 0x9E3779B97F4A7C15
@@ -179,7 +180,7 @@ class _Index:
 
 
 class Patterns:
-    """Every secret of one session, compiled. Build it once for a set of secrets and keep it."""
+    """A set of secrets, compiled. Build it once and keep it."""
 
     __slots__ = (
         "_in_ascii",
@@ -344,9 +345,8 @@ def _each_once(found: list[Found]) -> list[Found]:
 
 
 class Scrubber:
-    """One stream's scrubbing: `feed` every chunk, `flush` where a message ends, then `finish`. `hits`
-    counts what
-    was masked so far. After an abort do not call `finish`: what is held back must not leave."""
+    """One stream's scrubbing: `feed` every chunk, `flush` where a message ends, then `finish`. `hits` counts
+    what was masked so far. After an abort do not call `finish`: what is held back must not leave."""
 
     __slots__ = (
         "_before",
@@ -397,8 +397,7 @@ class Scrubber:
 
     def take_runs(self) -> tuple[Run, ...]:
         """What was masked since the last call: the first `MOST_RUNS`; `hits` counts all. A part of a secret
-        is
-        told once it is known how long it is: some bytes later, or at the end."""
+        is reported once its length is known: some bytes later, or at the end."""
         runs = tuple(self._runs)
         self._runs.clear()
         return runs

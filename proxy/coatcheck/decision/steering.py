@@ -1,14 +1,14 @@
-"""What makes another request of a request: headers that name a method, a path, a host, a source or a target.
+"""Steering headers: a server may take from them another method, path, host, source or target.
 
-A rule for POST means nothing where `X-HTTP-Method-Override: DELETE` is honoured (Google's APIs and many
-frameworks do), nor a rule on paths where `X-Original-URL` is (Symfony, IIS) or where `x-amz-copy-source`
-names what is read. So whatever a request declares in this way must be allowed like a request of its own
-(`policy.match`); a header that names another host is refused, as it is a second Host.
+A rule for POST is worth nothing where a server obeys `X-HTTP-Method-Override: DELETE` (Google's APIs and many
+frameworks do). The same holds for a rule on paths and `X-Original-URL` (Symfony, IIS), or
+`x-amz-copy-source`, which names what is read. So whatever a request declares in this way must be allowed like
+a request of its own (`policy.match`). A header that names another host is refused, because it is a second
+Host.
 
-This module is the one table of them: matching, approvals, records and the linter read it. It is not only a
-list. A header that is not in it counts as well if a word of its name says that it steers and its value is a
-method, a path or a URL. CGI and WSGI read `_` and `-` in names alike, and some servers every other sign, so
-names are compared by their words.
+`TABLE` lists the known ones, for matching, approvals, records and the linter. A header that is not listed
+counts as well if a word of its name says that it steers and its value is a method, a path or a URL. Names are
+compared by their words, because CGI and WSGI do not tell `_` from `-`, and some servers no other sign either.
 """
 
 import json
@@ -90,7 +90,7 @@ TABLE: Final = {
     "upgrade": Kind.UPGRADE,
     **dict.fromkeys(("script-name", "x-script-name"), Kind.WORDS),
 }
-"""Names by their words. What one of these says and cannot be read is refused."""
+"""Header names, with `-` between their words. If the value of one cannot be read, the request is refused."""
 
 ORDINARY: Final = frozenset(
     {
@@ -100,11 +100,11 @@ ORDINARY: Final = frozenset(
         *("if-none-match", "if-modified-since", "traceparent", "tracestate", "date"),
     }
 )
-"""Names that are known to steer nothing; a shortcut only, which leaves every answer as it is."""
+"""Names that are known to steer nothing. Only a shortcut: without it every verdict would be the same."""
 
 HARMLESS: Final = frozenset({"host", "access-control-request-method"})
-"""Host is judged as what it is. A browser asks which method it may use later, and uses it then (Fetch,
-4.8)."""
+"""Host is judged elsewhere, as the host. `access-control-request-method` only asks which method may be used
+later (Fetch, 4.8)."""
 
 METHODS: Final = frozenset(
     {
@@ -152,7 +152,7 @@ _VIRTUAL: Final = frozenset({"s3", "oss", "cos", "obs", "tos", "storage"})
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request that a head declares beside its own."""
+    """One request that a head asks for: its own, or a further one that a header declares."""
 
     method: str
     path: str
@@ -184,7 +184,7 @@ class Steering:
     """Why what a header says cannot be judged; empty when it can."""
 
     def asked(self, path: str) -> tuple[Asked, ...]:
-        """Every request that must be allowed, at canonical `path` and elsewhere; the own one is the first."""
+        """Every request that must be allowed, the head's own one at canonical `path` first."""
         own = [Asked(method, path, "") for method in self.methods]
         routed = [Asked(method, other, by) for other, by in self.paths for method in self.methods]
         return tuple(dict.fromkeys((*own, *routed, *self.besides)))
@@ -271,7 +271,7 @@ def _kept(name: str) -> Kind | None:
 
 
 class _Unreadable(Exception):
-    """A header says where to, and not in a form that has one reading."""
+    """A steering header whose value can be read in more than one way, or in none."""
 
 
 class _Reading:

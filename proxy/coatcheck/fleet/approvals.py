@@ -1,4 +1,4 @@
-"""Requests that wait for somebody's word, whichever daemon of the fleet holds them."""
+"""Requests that wait for approval, whichever daemon of the fleet holds them."""
 
 import asyncio
 import hashlib

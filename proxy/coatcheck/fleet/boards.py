@@ -1,7 +1,7 @@
 """What a page shows of a fleet's other daemons: handles in wrong places, and limits near their ceiling.
 
-Each daemon's own stand in the database as one sealed row, which is replaced; nothing depends on them but
-what a person sees. Only while somebody looks are those of the others read.
+Each daemon writes its own into one sealed row, which it replaces. Only what a person sees depends on them.
+The rows of the other daemons are read only while somebody has a page open.
 """
 
 import json
@@ -25,9 +25,9 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 2.0
 """As often as a page looks."""
 LOOKED_AT_SECONDS: Final = 10.0
-"""For so long after somebody looked the others are read."""
+"""How long the others are read after a page last asked."""
 REFRESH_SECONDS: Final = 20.0
-"""What has not changed is told again: others believe it for a minute."""
+"""A board that has not changed is written again after this long: others believe one for BELIEVED_SECONDS."""
 BELIEVED_SECONDS: Final = 60.0
 MOST: Final = 50
 """Of each kind, from each daemon: with texts of 500 characters some 60 kB at the very worst."""

@@ -1,7 +1,7 @@
 """The thread that keeps this daemon's copy of the fleet's state: listens, applies, notices what is wrong.
 
-It hears of everything that was committed at a moment, or that moment does not count: when none has counted
-for `max_silence`, nothing leaves (`ReplicationHealth`) and what runs is cut.
+A look at the database counts only if it showed everything that was committed by then. When none has counted
+for `max_silence`, no request leaves (`ReplicationHealth`) and running ones are cut.
 """
 
 import logging

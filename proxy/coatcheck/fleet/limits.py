@@ -1,10 +1,10 @@
 """Limits that a whole fleet keeps: each daemon may run a little ahead of the database, and no further.
 
-What is ahead is half a burst for all daemons together (one request each, where the burst is smaller than
-that): so much more than the policy says may pass at once, and never more over time, as it is paid back by
-waiting. Every daemon also keeps each limit by itself, whatever the database says: a program that can
-write there lifts a limit to as many times as there are daemons. A crash of the database empties what it knows
-of limits: they start used up then.
+All daemons together may be half a burst ahead, or one request each where that is more. So much more than the
+policy says may pass at a moment, but not over time, because it is paid back by waiting. Every daemon also
+enforces each limit alone, whatever the database says. So a program that can write to the database can
+multiply a limit by the number of daemons, and no more. A crash of the database loses what was used; limits
+begin used up then.
 """
 
 import asyncio
@@ -32,11 +32,12 @@ logger = logging.getLogger(__name__)
 REPORT_SECONDS: Final = 0.1
 """How long what was used may stay unknown to the others, where nobody waits for it."""
 FRESH_SECONDS: Final = 0.1
-"""For so long what the others have running is believed when it speaks against a request."""
+"""How old the others' count of running requests may be when it refuses a request."""
 REFRESH_SECONDS: Final = 20.0
-"""What runs for long is told again: it counts for a minute, as that of a daemon that died."""
+"""A long request is reported again after this long, because each report counts for a minute: the daemon may
+have died."""
 TIDY_SECONDS: Final = 1.0
-"""Between two looks at every share: for those that say nothing any more, and those that run for long."""
+"""Between two passes over all shares, which drop the empty ones and report long requests again."""
 MAX_SHARES: Final = 200_000
 """As many as there may be buckets; those that say nothing are dropped each second."""
 AT_ONCE: Final = 500

@@ -1,4 +1,4 @@
-"""This daemon as a member of its fleet: its state, opened, and what keeps it like the others'."""
+"""This daemon as a member of its fleet: opens its state, and starts what keeps it equal to the others'."""
 
 import asyncio
 import hmac

@@ -1,4 +1,4 @@
-"""How this daemon's changes get into the fleet's tables. Used while `State` writes, with a deadline."""
+"""Writes this daemon's changes to the fleet's tables. Called while `State` writes, with a deadline."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence

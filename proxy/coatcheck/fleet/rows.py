@@ -1,9 +1,9 @@
-"""What stands in a row of the fleet's tables, and what becomes of it by a change.
+"""What a row of the fleet's tables holds, and how a change alters it.
 
-A row holds, sealed, the few changes that lead to what it says: a daemon that reads it applies them, and so
-needs no history. Each row is sealed for its table, id, plain columns and revision. The marks of all rows are
-summed up in the fleet's row: what is put back, swapped or taken away by a program without the key is missed
-there (an additive multiset hash: Clarke and others, ASIACRYPT 2003).
+A row holds, sealed, the few changes that lead to its present content. A daemon that reads it applies them,
+and so needs no history. Each row is sealed for its table, id, plain columns and revision. The fleet's row
+holds the sum of a keyed mark for every row. If a program without the key puts an old row back, or swaps or
+removes rows, the sum no longer fits (an additive multiset hash: Clarke and others, ASIACRYPT 2003).
 """
 
 import hmac

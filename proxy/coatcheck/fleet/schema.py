@@ -2,8 +2,8 @@
 
 Two roles. `coatcheck_migrator` owns the tables; an operator runs the SQL of a release as that role, or as a
 member of it. `coatcheck_runtime` reads and writes rows and can change no table; daemons log in as members of
-it. A release only adds to the tables of the last one, so that daemons of that release go on running on them;
-what they cannot run on raises `oldest`.
+it. A release only adds to the tables of the last one, so that daemons of that release can go on running on
+them. A change that they cannot run on raises `oldest`.
 """
 
 from typing import Final

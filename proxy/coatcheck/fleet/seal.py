@@ -1,7 +1,7 @@
-"""What stands in the database is sealed: its readers learn nothing, its writers can forge nothing.
+"""Seals what daemons write to the database: others who read there learn nothing, and can forge nothing.
 
-AES-256-GCM under a key that only the daemons hold. Each record is bound to what it is and where it stands
-(`place`), so that it cannot be shown in another's place or turn.
+AES-256-GCM under a key that only the daemons hold. Each record is bound to its kind, place and revision
+(`place`), so that it is not accepted in another place, or at another time.
 """
 
 import os

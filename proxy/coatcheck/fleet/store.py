@@ -1,8 +1,8 @@
 """The fleet's tables, as a daemon reads and changes them.
 
 Each change begins by locking the fleet's row and ends by raising its revision, so that revisions follow the
-order of commits and no reader skips one. Nothing here decides; `follower` reads, `publisher` writes. What the
-database answers is believed only where a seal vouches for it.
+order of commits and no reader skips one. `follower` reads and `publisher` writes; nothing is decided here.
+What the database answers is believed only if its seal is right.
 """
 
 import base64

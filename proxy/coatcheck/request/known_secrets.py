@@ -1,8 +1,9 @@
-"""Which secrets an answer is searched for: every value of all that its tenant's policies could inject (I1).
+"""The values that a response is searched for: all that its tenant's policies could inject (I1).
 
-The values are those that the store still has, and those that were read since the start. Nothing of it is on
-disk. A tenant whose secrets were not all read yet, as after a restart, is not answered:
-`ready` says so, and `learn` reads them.
+Earlier values are included: those that the store still has, and those that were read since the start. None is
+on disk. After a restart they are read again. `ready` says whether all of a tenant's are known, and `learn`
+reads what is missing; until then none of its requests leaves, except under rules with `scrub: {off: …}`. How
+these values may be written in a response is the matter of `decision.encodings` and `decision.readings`.
 """
 
 import asyncio
@@ -42,7 +43,7 @@ class TooManySecrets(SecretUnavailable):
 
 @dataclass(slots=True)
 class _Known:
-    """What was read of one reference."""
+    """The values that were read for one reference."""
 
     values: dict[str, None] = field(default_factory=dict, repr=False)
     """As stored, in the order in which they were read."""
@@ -55,7 +56,7 @@ class _Known:
 
 @dataclass(slots=True)
 class _Tenant:
-    """Whose answers are searched for the same texts."""
+    """One tenant. All of its responses are searched for the same texts."""
 
     policies: dict[str, Policy | None] = field(default_factory=dict)
     """By name, as they were when their credentials were noted."""

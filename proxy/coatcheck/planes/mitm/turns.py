@@ -1,9 +1,10 @@
-"""Whose bytes are handled next: sandboxes take turns on the event loop, whatever connections each has (I9).
+"""Sandboxes take turns on the event loop, however many connections each has (I9).
 
-asyncio serves whatever is ready, so a sandbox with 250 connections would have 250 turns to another's one.
-Here a connection asks for a turn before it handles what it read. While the loop keeps up, nobody waits. When
-more is ready than fits into SPELL_SECONDS, sandboxes take turns by the time that they have used, with a look
-at the sockets after each spell: start-time fair queueing (Goyal, Vin, Cheng 1996), of seconds and not bytes.
+asyncio serves whatever is ready, so a sandbox with 250 connections would get 250 turns for another's one.
+Here a connection asks for a turn before it handles what it read. While the loop keeps up, none waits. When
+more is ready than fits into SPELL_SECONDS, the sandbox that has used the least time goes next. This is
+start-time fair queueing (Goyal, Vin, Cheng 1996), with seconds in place of bytes. After each spell the loop
+looks at its sockets again.
 """
 
 import asyncio
@@ -14,17 +15,17 @@ from itertools import count
 from typing import Final
 
 SPELL_SECONDS: Final = 0.0005
-"""How long turns follow each other without a look at what else has become ready."""
+"""A spell: how long turns follow each other without a look at what else has become ready."""
 LOOK_PASSES: Final = 3
-"""Of the loop, until what has become ready asks for its turn: one finds the socket, the next wakes the task
-that reads it, and in the third that task asks."""
+"""Passes of the loop until a connection that has become ready asks for its turn. The first finds the socket,
+the second wakes the task that reads it, and in the third that task asks."""
 FEW: Final = 4
 """A sandbox with no more connections than this counts as WEIGHT others. It asks for one thing at a time, and
-would wait longer than those that ask for hundreds at once."""
+would otherwise wait longer than a sandbox that asks for hundreds at once."""
 WEIGHT: Final = 4.0
 CREDIT_SECONDS: Final = 0.005
-"""Of virtual time that a sandbox may have left unused, for which it is served first: who asks for little
-would otherwise wait for a turn of each of the others."""
+"""Virtual time that a sandbox may save up and be served first for. A sandbox that asks seldom would otherwise
+wait for a turn of each of the others."""
 
 
 class Sharer:
@@ -47,7 +48,7 @@ class Turns:
     def __init__(self) -> None:
         self._sharers: dict[str, Sharer] = {}
         self._now = 0.0
-        """Virtual time: where the latest turn of those who leave nothing unused begins."""
+        """Virtual time: the latest `begins` of a turn that was given."""
         self._order: list[tuple[float, int, Sharer]] = []
         """Those that wait, by `begins`."""
         self._count = count()
@@ -55,7 +56,7 @@ class Turns:
         """Until when turns follow each other; 0: nothing was served in this pass of the loop."""
         self._looking = False
         self._serving: Sharer | None = None
-        """Who was given a turn and has not ended it."""
+        """The sandbox that was given a turn and has not ended it."""
 
     @property
     def idle(self) -> bool:
@@ -119,7 +120,7 @@ class Turns:
             heappush(self._order, (sharer.begins, next(self._count), sharer))
 
     def _next_pass(self) -> None:
-        """Turns were taken as they came. Whoever could not have one has asked by now."""
+        """Turns were taken as they came. Connections that could not have one have asked by now."""
         if self._serving is None and not self._looking:
             self._look(LOOK_PASSES - 1 if self._order else 0)
 

@@ -26,9 +26,8 @@ type Generator = layer.CommandGenerator[None]
 
 
 class MessageFilter:
-    """The messages of one direction, fragment by fragment. What one message says at its end is searched
-    together
-    with the beginning of the next: secrets come in pieces, too."""
+    """The messages of one direction, fragment by fragment. The end of one message is searched together with
+    the beginning of the next, because a secret may come in pieces."""
 
     def __init__(self, call: Call, *, from_client: bool) -> None:
         self._call = call
