@@ -240,3 +240,17 @@ def test_what_version_2_does_not_delegate_is_not_claimed(tmp_path: Path) -> None
     group.limit(32, 10, 2)
     assert group.enforces == {LimitName.MEMORY, LimitName.PROCESSES}
     assert not group.set_cpus(1) and kernel["cpu.max"] == "max 100000"
+
+
+def test_control_groups_that_are_missing_or_read_only_are_not_writable(tmp_path: Path) -> None:
+    """One line of /proc/self/mountinfo a hierarchy."""
+    line = "31 23 0:28 / {} rw,relatime - {} x rw\n"
+    for lines, writable in (
+        ((), False),
+        ((("/nowhere", "cgroup2"),), False),
+        (((str(tmp_path), "cgroup2"),), True),
+        (((str(tmp_path), "cgroup"), ("/nowhere", "cgroup")), False),
+        (((str(tmp_path), "cgroup"), ("/proc", "proc")), True),
+    ):
+        (tmp_path / "mountinfo").write_text("".join(line.format(*each) for each in lines))
+        assert cgroup.writable(tmp_path / "mountinfo") is writable

@@ -56,6 +56,14 @@ def find() -> Hierarchies:
     return Hierarchies(unified, v1)
 
 
+def writable(mountinfo: Path = Path("/proc/self/mountinfo")) -> bool:
+    """Whether all hierarchies are there and can be written, as runc needs them. In a Kubernetes pod they are
+    read-only, also for root."""
+    mounts = [line.split() for line in mountinfo.read_text().splitlines()]
+    places = [words[4] for words in mounts if words[words.index("-") + 1] in ("cgroup", "cgroup2")]
+    return bool(places) and all(os.access(place, os.W_OK) for place in places)
+
+
 def _delegated(own: Path) -> Path | None:
     """Our group, or the one above it: a group with processes in it may have no groups with limits below
     it, so systemd's DelegateSubgroup= puts a service's processes one down."""

@@ -14,7 +14,7 @@ _TOLD_BYTES = 4096
 _ABOVE_ALL = 256
 """Descriptors are moved here first, so that giving one its number closes no other."""
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
-_PACKAGES = {"bwrap": "bubblewrap", "setpriv": "util-linux", "prlimit": "util-linux"}
+_PACKAGES = {"bwrap": "bubblewrap", "setpriv": "util-linux", "prlimit": "util-linux", "renice": "bsdutils"}
 
 
 def found(program: str) -> str:

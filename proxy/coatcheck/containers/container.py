@@ -2,10 +2,11 @@
 
 With namespaces the kernel is the host's, so this is `isolation: namespace`, and a credential may require
 more. A sandbox has no network device but loopback, no process, file, socket or user of the host, no
-privilege, a list of allowed system calls, and limits. Where the daemon is root, runc makes it, with several
-user IDs; elsewhere bubblewrap makes it, with one. With gVisor (`isolation: gvisor`) runsc runs a second
-kernel as a process of the host, which may itself make only a few dozen system calls. Such a sandbox has one
-identity, because gVisor has no firewall that could tell several apart.
+privilege, a list of allowed system calls, and limits. Where the daemon is root and may make control groups,
+runc makes it, with several user IDs; elsewhere bubblewrap makes it, with one. With gVisor
+(`isolation: gvisor`) runsc runs a second kernel as a process of the host, which may itself make only a few
+dozen system calls. Such a sandbox has one identity, because gVisor has no firewall that could tell several
+apart.
 
 The agent is process 1 inside and speaks over a socket that we made before it ran. Files are in memory, so the
 most that one sandbox takes of the host's memory is its memory and its disk together.
@@ -19,7 +20,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from coatcheck.containers import oci, processes, seccomp
+from coatcheck.containers import cgroup, oci, processes, seccomp
 from coatcheck.containers.bubblewrap import BLOCK, INFO, Bubblewrap
 from coatcheck.containers.cgroup import Cgroup
 from coatcheck.containers.child import found, memory_file
@@ -55,10 +56,20 @@ _INPUT, _CHANNEL, _FILTER, _FIRST_FILE = 0, 3, 6, 7
 
 
 def find_program(isolation: Isolation) -> str:
-    """runsc for gVisor; else runc where we are root, bubblewrap where not. MachineError: it is missing."""
+    """Where that is which makes sandboxes of this class here. MachineError: it is missing."""
+    return found(_program(isolation))
+
+
+def identities(isolation: Isolation) -> tuple[str, ...]:
+    """Who can be told apart in there: bubblewrap maps one user, and gVisor has no firewall for several."""
+    return IDENTITIES if _program(isolation) == "runc" else IDENTITIES[:1]
+
+
+def _program(isolation: Isolation) -> str:
     if isolation is Isolation.GVISOR:
-        return found("runsc")
-    return found("runc" if os.geteuid() == 0 else "bwrap")
+        return "runsc"
+    # Also as root, runc makes nothing without control groups, and in a Kubernetes pod they are read-only.
+    return "runc" if os.geteuid() == 0 and cgroup.writable() else "bwrap"
 
 
 class ContainerMachine:
@@ -82,7 +93,9 @@ class ContainerMachine:
             options = _GVISOR if self._root else (*_GVISOR, "--rootless")
             self.process = Runtime("runsc", self._name, directory, options)
         else:
-            self.process = Runtime("runc", self._name, directory) if self._root else Bubblewrap()
+            several = _program(spec.isolation) == "runc"
+            self.process = Runtime("runc", self._name, directory) if several else Bubblewrap()
+        self._user = _host_user(directory) if self._root and not self._gvisor else None
         self.group: Cgroup | None = None
         self._paused = self._signalled = False
         self._stopped = False
@@ -93,13 +106,13 @@ class ContainerMachine:
 
     @property
     def identities(self) -> tuple[str, ...]:
-        """Who can be told apart in there: an ordinary user may map only himself (user_namespaces(7))."""
-        return IDENTITIES if self._root and not self._gvisor else IDENTITIES[:1]
+        """See the function of this name."""
+        return IDENTITIES if isinstance(self.process, Runtime) and not self._gvisor else IDENTITIES[:1]
 
     @property
     def unenforced(self) -> tuple[str, ...]:
         """After `start`: a sentence for each limit that this host gives no means for."""
-        why = "no cgroup is delegated to this user"
+        why = "this root may make no cgroup" if self._root else "no cgroup is delegated to this user"
         missing = {
             LimitName.MEMORY: f"each process has {self._has.memory_mib} MiB of memory, not all together",
             LimitName.PROCESSES: "processes are counted for each user of the sandbox, not for all together",
@@ -245,7 +258,7 @@ class ContainerMachine:
             given |= {
                 number: memory_file(opened, file.content) for number, file in zip(numbers, files, strict=True)
             }
-            await self.process.start(words, given, None, self._prepare)
+            await self.process.start(words, given, self._user, self._prepare)
 
     def _container(self, layout: Layout) -> oci.Container:
         files = small_files(layout, self.identities)
@@ -265,7 +278,7 @@ class ContainerMachine:
             binds=binds,
             cgroup=None if self._gvisor else self._name,
             rlimits={f"RLIMIT_{name.upper()}": most for name, most in self._limits().items()},
-            user=None if self._gvisor else _host_user(self._directory),
+            user=self._user,
             nests=self._nests,
             arguments=(AGENT, "--input" if self._gvisor else "--namespace"),
         )
@@ -300,12 +313,23 @@ class ContainerMachine:
         """Users and limits of bubblewrap's process 1, which all others inherit, before it runs."""
         if self.group:
             await asyncio.to_thread(self.group.add, first)
-        _map_user(first)
-        if LimitName.CPUS not in self.enforced():
-            os.setpriority(os.PRIO_PROCESS, first, LOW_PRIORITY)
-        process = await asyncio.create_subprocess_exec(
-            *(found("prlimit"), "--pid", str(first)),
+        _map_user(first, self._user)
+        words = [
+            *("prlimit", "--pid", str(first)),
             *(f"--{name}={most}" for name, most in self._limits().items()),
+        ]
+        await self._as_user(words)
+        if LimitName.CPUS not in self.enforced():
+            await self._as_user(["renice", "-n", str(LOW_PRIORITY), "-p", str(first)])
+
+    async def _as_user(self, words: Sequence[str]) -> None:
+        """As who process 1 is on the host: for somebody else's limits one needs CAP_SYS_RESOURCE and
+        CAP_SYS_NICE, which root in a pod lacks."""
+        become = (f"--reuid={self._user}", f"--regid={self._user}", "--clear-groups", "--")
+        given = (found("setpriv"), *become) if self._user is not None else ()
+        process = await asyncio.create_subprocess_exec(
+            *given,
+            *(found(words[0]), *words[1:]),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
@@ -343,11 +367,13 @@ def _memory_of(first: int) -> list[Remain]:
     return found
 
 
-def _map_user(first: int) -> None:
-    """Only ourselves, as the first identity."""
-    Path(f"/proc/{first}/setgroups").write_text("deny")  # user_namespaces(7): else no group is mapped
-    Path(f"/proc/{first}/uid_map").write_text(f"{AGENT_UID} {os.geteuid()} 1\n")
-    Path(f"/proc/{first}/gid_map").write_text(f"{AGENT_UID} {os.getegid()} 1\n")
+def _map_user(first: int, user: int | None) -> None:
+    """One user, as the first identity: `user`, whom root chose, or ourselves."""
+    if user is None:
+        Path(f"/proc/{first}/setgroups").write_text("deny")  # user_namespaces(7): else no group is mapped
+    uid, gid = (os.geteuid(), os.getegid()) if user is None else (user, user)
+    Path(f"/proc/{first}/uid_map").write_text(f"{AGENT_UID} {uid} 1\n")
+    Path(f"/proc/{first}/gid_map").write_text(f"{AGENT_UID} {gid} 1\n")
 
 
 def _host_user(directory: Path) -> int:

@@ -1,13 +1,12 @@
 """In the daemon: finds and measures what this host can run sandboxes in, and reports it in one line."""
 
 import asyncio
-import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from coatcheck.containers.container import find_program
+from coatcheck.containers.container import find_program, identities
 from coatcheck.containers.jail import find_qemu
 from coatcheck.decision.session import Isolation
 from coatcheck.durable import accelerator
@@ -16,7 +15,6 @@ from coatcheck.images.guest_programs import CompileError, agent
 from coatcheck.images.problem import ImageError
 from coatcheck.sandbox.machine import MachineError
 from coatcheck.sandbox.sandbox import (
-    AGENT,
     IDENTITIES,
     Backend,
     SandboxProblem,
@@ -96,11 +94,7 @@ class Backends:
             find_program(isolation)
         except MachineError as error:
             raise SandboxRefused(SandboxProblem.NO_BACKEND, str(error), error.hint) from None
-        # Without root only one user can be mapped (user_namespaces(7)), so nobody could be told from another.
-        # gVisor has no firewall for it.
-        several = isolation is Isolation.NAMESPACE and os.geteuid() == 0
-        identities = IDENTITIES if several else (AGENT,)
-        return Choice(Backend(isolation), isolation, why, None, str(self._program()), identities)
+        return Choice(Backend(isolation), isolation, why, None, str(self._program()), identities(isolation))
 
     def _program(self) -> Path:
         if self._agent is None or not self._agent.exists():

@@ -275,6 +275,47 @@ asyncio.run(main())
     ]
 
 
+@as_root
+async def test_root_without_control_groups_has_one_by_bubblewrap(agent_program: Path, tmp_path: Path) -> None:
+    """As in a Kubernetes pod, where they are read-only: runc makes nothing there, and root lacks the rights
+    over other users' limits. It is somebody else on the host all the same, and says what is not held."""
+    code = """
+import asyncio, sys
+from pathlib import Path
+from coatcheck.containers import container
+from coatcheck.decision.session import Isolation
+from tests.containers.namespaces import sandbox
+async def main():
+    assert container.find_program(Isolation.NAMESPACE).endswith("bwrap")
+    async with sandbox(Path(sys.argv[1]), Path(sys.argv[2]), identities=("agent",)) as inside:
+        machine = inside.machine
+        assert machine.identities == container.identities(Isolation.NAMESPACE) == ("agent",)
+        print(len(machine.unenforced), *machine.unenforced)
+        print((await inside.sh("id -u; nice; grep CapEff /proc/self/status; ulimit -p")).out.split())
+        pids = [remain.pid for remain in await machine.remains() if remain.pid]
+        lines = [Path(f"/proc/{pid}/status").read_text().splitlines() for pid in pids]
+        ids = [int(i) for each in lines for line in each if line[:4] in ("Uid:", "Gid:") for i in line.split()[1:]]
+        print(min(ids) >= container.FIRST_HOST_UID)
+asyncio.run(main())
+"""  # noqa: E501
+    closed = (
+        'mount --make-rprivate / && grep -E " - cgroup2? " /proc/self/mountinfo | cut -d" " -f5'
+        ' | while read -r place; do mount -o remount,bind,ro "$place" || exit; done && exec "$@"'
+    )
+    pod = ("setpriv", "--bounding-set=-sys_resource,-sys_nice", "--inh-caps=-sys_resource,-sys_nice")
+    in_pod = ("unshare", "--mount", "sh", "-c", closed, "sh", *pod)
+    done = subprocess.run(
+        [*in_pod, sys.executable, "-c", code, tmp_path, agent_program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("3 each process has 64 MiB of memory, not all together: this root may make")
+    assert lines[1:] == ["['1000', '10', 'CapEff:', '0000000000000000', '50']", "True"]
+
+
 async def test_one_that_could_not_be_paused_is_not_called_paused(
     tmp_path: Path, agent_program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from coatcheck.containers import cgroup
 from coatcheck.decision.session import Isolation
 from coatcheck.durable import accelerator
 from coatcheck.durable.accelerator import Verdict
@@ -73,7 +74,7 @@ def test_a_machine_without_either_says_what_to_install(
 ) -> None:
     """QEMU first; for namespaces runc where there is root, else bubblewrap."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    namespaces = "runc" if os.geteuid() == 0 else "bubblewrap"
+    namespaces = "runc" if os.geteuid() == 0 and cgroup.writable() else "bubblewrap"
     for backend, program in ((Backend.MICROVM, "qemu-system-x86"), (Backend.NAMESPACE, namespaces)):
         with pytest.raises(SandboxRefused) as refused:
             backends.choose(backend, None)
