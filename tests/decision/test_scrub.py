@@ -421,6 +421,9 @@ HOSTILE: dict[str, Callable[[int], bytes]] = {
     "a dump": lambda size: ENCODINGS["hexdump -C"](b"A" * (size // 5)),
     "eleven of twelve": lambda size: (KEY[8:19] + " x").encode() * (size // 13),
     "echoes": lambda size: (KEY + " ").encode() * (size // 31),
+    "echoes by key": lambda size: b"".join(
+        b'{"%d":"%b"}\n' % (at % 9, KEY.encode()) for at in range(size // 37)
+    ),
     "every escape": lambda size: b"\\u005c%5c&#92;\\3d =3D" * (size // 21),
 }
 
@@ -431,7 +434,7 @@ def test_cost_is_linear_whatever_an_upstream_sends(body: str) -> None:
     patterns = Patterns.of([KEY, ODD])
 
     def scrub(size: int) -> None:
-        scrubber = Scrubber(patterns)
+        scrubber = Scrubber(patterns, in_messages="key" in body)
         data = HOSTILE[body](size)
         for at in range(0, len(data), 65536):
             scrubber.feed(data[at : at + 65536])

@@ -1,25 +1,33 @@
 """Masked parts of secrets are counted over the answers of a session and its line, and end what it may use."""
 
+import gzip
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from coatcheck.decision.denial import Deny, Reason
+from coatcheck.decision.message import RequestHead, ResponseHead
 from coatcheck.decision.policy import Credential
-from coatcheck.decision.scrub import Run
+from coatcheck.decision.scrub import Patterns, Run, Sought
 from coatcheck.decision.session import Session
 from coatcheck.decision.verdict import Inject, Injection, Pass
 from coatcheck.policy import load_policy
 from coatcheck.request import probing
+from coatcheck.request.known_secrets import KnownSecrets
 from coatcheck.request.probing import PARTS_ALLOWED, Probing
+from coatcheck.request.response import Answer
 from coatcheck.state.sessions import NewSession
 from coatcheck.state.state import State
 from coatcheck.telemetry.events import Alarm
+from tests.known_secrets import known_secret
 from tests.request.known_world import ONE
 
 NAME = "memory:secret/one#key"
+SECRET = known_secret("probed").removeprefix("sk-test-")
 PART, WHOLE = Run(NAME, 14, False), Run(NAME, 40, True)
 
 
@@ -135,3 +143,83 @@ def test_what_is_counted_is_bounded(world: World, monkeypatch: pytest.MonkeyPatc
     for session in (first, second, first, third):
         world.masked(session, PART)
     assert world.masked(second, PART, PART) is None
+
+
+class Watched:
+    """Answers to one session, searched for its secret as a real one is."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.session = world, world.open()
+        patterns = Patterns.of([Sought(NAME, SECRET)])
+        self.known = cast("KnownSecrets", SimpleNamespace(patterns=lambda session: patterns))
+
+    def answer(self, *headers: tuple[str, str]) -> Answer:
+        head = RequestHead("GET", "/", (), "HTTP/1.1")
+        answer = Answer(head, self.session, self.known)
+        began = answer.begin(
+            ResponseHead(200, headers, "HTTP/1.1"),
+            authenticated=False,
+            keep_set_cookie=False,
+            websocket=False,
+            end_stream=False,
+        )
+        assert not isinstance(began, Deny)
+        return answer
+
+    def look_at(self, answer: Answer) -> Reason | None:
+        refused = self.world.probing.look_at(answer, self.session, "https://example.org")
+        return refused.reason if refused is not None else None
+
+
+def test_a_part_counts_when_it_is_seen_and_not_when_it_ends(world: World) -> None:
+    """A stream that stays open after a mask, or is left there, answers a guess as one that ends does."""
+    watched = Watched(world)
+    seen = []
+    for _ in range(3):
+        answer = watched.answer()
+        sent = answer.feed(f"guess: {SECRET[:13]} \n".encode())
+        seen.append(watched.look_at(answer))
+        assert sent == [b"guess: ************* \n"]
+    assert seen == [None, None, Reason.SECRET_PROBED]
+
+
+def test_an_answer_that_is_left_is_counted(world: World) -> None:
+    """A range that ends behind a mask, or a client that is gone."""
+    watched = Watched(world)
+    for _ in range(2):
+        answer = watched.answer()
+        answer.feed(f"guess: {SECRET[:13]} \n".encode())
+        watched.look_at(answer)
+        answer.break_off()
+        assert watched.look_at(answer) is None
+    assert len(world.told) == 2
+
+
+def test_a_secret_in_pieces_is_not_counted_once_it_is_whole(world: World) -> None:
+    """Lines of a PEM file come one by one."""
+    watched = Watched(world)
+    for _ in range(5):
+        answer = watched.answer()
+        for piece in (SECRET[:16], SECRET[16:]):
+            answer.feed(f"{piece}\n".encode())
+            assert watched.look_at(answer) is None
+    assert world.told == []
+
+
+@pytest.mark.parametrize("behind", ["", "\n", "\n" * 10, " \n" * 300])
+def test_a_guess_inside_a_compressed_file_is_counted(world: World, behind: str) -> None:
+    """That the answer ends says that the guess was right."""
+    watched = Watched(world)
+    answer = watched.answer()
+    assert isinstance(answer.feed(gzip.compress(f"guess: {SECRET[:13]}{behind}".encode())), Deny)
+    watched.look_at(answer)
+    assert [alarm.reason for alarm in world.told] == [Reason.SECRET_PROBED]
+
+
+def test_whole_secrets_do_not_push_a_part_out(world: World) -> None:
+    """An upstream that shows a secret a hundred times beside a guess."""
+    watched = Watched(world)
+    answer = watched.answer()
+    answer.feed((f"{SECRET}\n" * 100 + f"{SECRET[:13]} \n" + "\n" * 300).encode())
+    watched.look_at(answer)
+    assert len(world.told) == 1

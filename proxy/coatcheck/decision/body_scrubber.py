@@ -46,6 +46,15 @@ class BodyScrubber:
         inside = self._file.scrubber.take_runs() if self._file is not None else ()
         return (*self._scrubber.take_runs(), *inside)
 
+    @property
+    def going_on(self) -> Run | None:
+        """A part of a secret that was masked and is not told yet, as it may go on."""
+        return self._scrubber.going_on
+
+    def break_off(self) -> None:
+        """Nothing more comes, or may leave."""
+        self._scrubber.break_off()
+
     def look_for(self, patterns: Patterns) -> None:
         """From here on look for `patterns`, which hold all those from before and more."""
         self._scrubber.look_for(patterns)
@@ -103,6 +112,7 @@ class _CompressedFile:
             for piece in self._decoder.decode(chunk):
                 self.scrubber.feed(piece)
                 if self.scrubber.found:
+                    self.scrubber.finish()  # that the answer ends says as much as a mask, and is counted
                     raise SecretInFile("a secret inside a compressed file")
         except SecretInFile:
             raise

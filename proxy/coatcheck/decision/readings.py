@@ -146,9 +146,13 @@ def by_key(stream: bytes) -> Reading:
     several = [spans for spans in pieces.values() if len(spans) > 1]
     text = b'"'.join(b"".join([stream[start:end] for start, end in spans]) for spans in several)
 
+    @cache
+    def index() -> Places:
+        one_by_one = [np.concatenate([*(np.arange(*span) for span in spans), [-1]]) for spans in several]
+        return np.concatenate(one_by_one)
+
     def before(at: Places) -> Places:
-        index = [np.concatenate([*(np.arange(*span) for span in spans), [-1]]) for spans in several]
-        places = np.concatenate(index)[at]
+        places = index()[at]
         return np.sort(places[places >= 0])
 
     return Reading(text, before)

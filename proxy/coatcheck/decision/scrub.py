@@ -37,7 +37,8 @@ CONTEXT_OF_MESSAGES: Final = 4096
 HELD: Final = 144
 """The most bytes that may wait: eleven characters that are written with up to thirteen bytes each."""
 MOST_RUNS: Final = 64
-"""Runs that a scrubber keeps until they are taken. A stream of echoes must not fill the memory."""
+"""Whole secrets that a scrubber keeps until they are taken, and as many parts: a stream of echoes must not
+fill the memory, nor push out a part, which is counted."""
 
 _MASK = b"*"
 _WIDTHS: Final = (4, 8)
@@ -346,7 +347,7 @@ def _each_once(found: list[Found]) -> list[Found]:
 
 class Scrubber:
     """One stream's scrubbing: `feed` every chunk, `flush` where a message ends, then `finish`. `hits` counts
-    what was masked so far. After an abort do not call `finish`: what is held back must not leave."""
+    what was masked so far. After an abort call `break_off`, not `finish`: what waits must not leave."""
 
     __slots__ = (
         "_before",
@@ -396,11 +397,23 @@ class Scrubber:
         self._found = None
 
     def take_runs(self) -> tuple[Run, ...]:
-        """What was masked since the last call: the first `MOST_RUNS`; `hits` counts all. A part of a secret
-        is reported once its length is known: some bytes later, or at the end."""
+        """What was masked since the last call: the first `MOST_RUNS` whole secrets and as many parts; `hits`
+        counts all. A part is reported once its length is known: some bytes later, or at the end. Until then
+        it is `going_on`."""
         runs = tuple(self._runs)
         self._runs.clear()
         return runs
+
+    @property
+    def going_on(self) -> Run | None:
+        """A part of a secret that was masked and is not told yet."""
+        return self._open[0] if self._open is not None else None
+
+    def break_off(self) -> None:
+        """Nothing more comes, or may leave: what goes on ends here. What is held back stays here."""
+        if self._open is not None:
+            self._tell(*self._open)
+            self._open = None
 
     def feed(self, chunk: bytes) -> bytes:
         """What is decided once `chunk` has come; may be empty."""
@@ -419,9 +432,7 @@ class Scrubber:
     def finish(self) -> bytes:
         """The rest, at the end of the stream."""
         rest = self.flush()
-        if self._open is not None:
-            self._tell(*self._open)
-            self._open = None
+        self.break_off()
         return rest
 
     def _search(self) -> None:
@@ -433,7 +444,7 @@ class Scrubber:
     def _tell(self, run: Run, last: int) -> None:
         self.hits += 1
         self._told = last
-        if len(self._runs) < MOST_RUNS:
+        if sum(one.whole is run.whole for one in self._runs) < MOST_RUNS:
             self._runs.append(run)
 
     def _release(self, cut: int) -> bytes:

@@ -407,10 +407,9 @@ class Call:
 
     def _probed(self) -> Deny | None:
         """A Deny when what was just masked is one part of a secret too many: then it is not shown, either."""
-        runs = self._answer.take_runs() if self._answer is not None else ()
-        if not runs or self.session is None:
+        if self._answer is None or self.session is None:
             return None
-        return self._shared.probing.masked(self.session, runs, self.destination.url)
+        return self._shared.probing.look_at(self._answer, self.session, self.destination.url)
 
     def received(self, count: int) -> Deny | None:
         """So many bytes of the answer came in, decoded: whether they, and more, may go on."""
@@ -459,11 +458,17 @@ class Call:
         if self._ended:
             return
         self._ended = True
-        for step in (self._leave, self._vacate, lambda: self._tell(aborted)):
+        for step in (self._settle, self._leave, self._vacate, lambda: self._tell(aborted)):
             try:
                 step()
             except Exception:
                 logger.exception("request %s did not end in order", self.request_id)
+
+    def _settle(self) -> None:
+        """However the answer ended: a client that leaves as soon as it has seen a mask has seen it."""
+        if self._answer is not None:
+            self._answer.break_off()
+            self._probed()
 
     def _vacate(self) -> None:
         if self._on_end is not None:

@@ -2,7 +2,9 @@
 
 A mask that stands over a part of a secret tells that what stood there was right. A sandbox that has a few
 letters from a cut, and writes guesses of what follows into pages that it can fetch, would learn letter after
-letter. So masked parts are counted, over all answers to a session and those before it in its line.
+letter. So masked parts are counted, over all answers to a session and those before it in its line. A part
+counts from its first mask on: whether it goes on to be a whole secret only shows later, or never, if the
+client has seen enough and leaves.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,6 +15,7 @@ from coatcheck.decision.policy import Policy
 from coatcheck.decision.scrub import Run
 from coatcheck.decision.session import Session
 from coatcheck.decision.verdict import Inject, Pass
+from coatcheck.request.response import Answer
 from coatcheck.state.state import State
 from coatcheck.telemetry.events import Alarm
 
@@ -30,10 +33,25 @@ class Probing:
         self._state = state
         self._tell = tell
         self._counts: dict[tuple[str, str], int] = {}
+        self._going_on: dict[Answer, tuple[str, str]] = {}
+        """Answers at whose end so far a part of a secret stands, which is not in `_counts` yet."""
         self._over: set[str] = set()
         """Sessions that are to end, until they have."""
         self.end_grant: Callable[[str, str, str], None] = lambda session_id, credential, why: None
         self.end_session: Callable[[str, str], None] = lambda session_id, why: None
+
+    def look_at(self, answer: Answer, session: Session, where: str) -> Deny | None:
+        """Count what was masked in it since the last look. A Deny: too much, and it must not go on."""
+        self._going_on.pop(answer, None)
+        refused = self.masked(session, answer.take_runs(), where)
+        part = answer.going_on
+        if part is None or not part.secret:
+            return refused
+        if self._parts(session, part.secret) + 1 < PARTS_ALLOWED:
+            self._going_on[answer] = (session.id, part.secret)
+            return refused
+        answer.break_off()
+        return self.masked(session, answer.take_runs(), where) or refused
 
     def masked(self, session: Session, runs: Iterable[Run], where: str) -> Deny | None:
         """These were masked in an answer from `where`. A Deny: too many, and the answer must not go on."""
@@ -66,7 +84,9 @@ class Probing:
         return denial
 
     def _parts(self, session: Session, name: str) -> int:
-        return sum(self._counts.get((each, name), 0) for each in (session.id, *session.ancestors))
+        line = (session.id, *session.ancestors)
+        going_on = sum(each in line and secret == name for each, secret in self._going_on.values())
+        return going_on + sum(self._counts.get((each, name), 0) for each in line)
 
     def _part(self, session: Session, run: Run, where: str) -> Deny | None:
         key = (session.id, run.secret)

@@ -16,7 +16,7 @@ from coatcheck.decision.response import (
     plan_response,
     plan_trailers,
 )
-from coatcheck.decision.scrub import MOST_RUNS, Patterns, Run, scrub_bytes
+from coatcheck.decision.scrub import Patterns, Run, Scrubber, scrub_bytes
 from coatcheck.decision.session import Session
 from coatcheck.request.known_secrets import KnownSecrets
 
@@ -55,6 +55,8 @@ class Answer:
         """The session's and this request's own together, as long as the session's are `_common`."""
         self._patterns: Patterns | None = None
         self._scrubber: BodyScrubber | None = None
+        self.messages: Scrubber | None = None
+        """Of a WebSocket's messages, if the answer was a switch to one."""
         self._decoder: Decoder | None = None
         self._blocks: Blocks | None = None
         self._surplus = 0
@@ -65,14 +67,27 @@ class Answer:
 
     @property
     def hits(self) -> int:
-        return self._hits + (self._scrubber.hits if self._scrubber is not None else 0)
+        return self._hits + sum(each.hits for each in self._scrubbers)
+
+    @property
+    def _scrubbers(self) -> tuple[BodyScrubber | Scrubber, ...]:
+        return tuple(each for each in (self._scrubber, self.messages) if each is not None)
 
     def take_runs(self) -> tuple[Run, ...]:
-        """What was masked since the last call, in the head, the body, messages and trailers: the first ones,
-        at most `MOST_RUNS` of each."""
-        runs = (*self._runs, *(self._scrubber.take_runs() if self._scrubber is not None else ()))
+        """What was masked since the last call, in the head, the body, messages and trailers."""
+        runs = (*self._runs, *(run for each in self._scrubbers for run in each.take_runs()))
         self._runs.clear()
         return runs
+
+    @property
+    def going_on(self) -> Run | None:
+        """A part of a secret at the end of what was masked so far, which `take_runs` tells later."""
+        return next((run for each in self._scrubbers if (run := each.going_on) is not None), None)
+
+    def break_off(self) -> None:
+        """It ends here, perhaps before its end: no part of a secret goes on."""
+        for each in self._scrubbers:
+            each.break_off()
 
     @property
     def patterns(self) -> Patterns | None:
@@ -85,9 +100,9 @@ class Answer:
         return self._own
 
     def count(self, runs: tuple[Run, ...]) -> None:
-        """Masked in the head, in trailers, or by a plane that searched for `patterns`."""
+        """Masked in the head, in trailers or in control frames, all of which are short."""
         self._hits += len(runs)
-        self._runs += runs[: MOST_RUNS - len(self._runs)]
+        self._runs += runs
 
     def begin(
         self,

@@ -42,7 +42,7 @@ class MessageFilter:
         if denial is not None:
             return denial
         self._update_patterns()
-        return self._masked(self._scrubber.feed(data)) if self._scrubber else data
+        return self._call.message(self._scrubber.feed(data)) if self._scrubber else data
 
     def _update_patterns(self) -> None:
         """The session may have been served another secret since the last fragment."""
@@ -51,24 +51,14 @@ class MessageFilter:
             return
         self._patterns = patterns
         if self._scrubber is None:
-            self._scrubber = Scrubber(patterns, in_messages=True)
+            self._scrubber = self._call.answer.messages = Scrubber(patterns, in_messages=True)
         else:
             self._scrubber.look_for(patterns)
 
     def end_message(self) -> bytes | Deny:
         if self._from_client:
             return self._call.upload_end()
-        return self._masked(self._scrubber.flush()) if self._scrubber else b""
-
-    def finish(self) -> None:
-        """The direction has ended: tell what only its end makes known."""
-        if self._scrubber is not None:
-            self._masked(self._scrubber.finish())
-
-    def _masked(self, clean: bytes) -> bytes | Deny:
-        assert self._scrubber is not None
-        self._call.answer.count(self._scrubber.take_runs())
-        return self._call.message(clean)
+        return self._call.message(self._scrubber.flush()) if self._scrubber else b""
 
 
 class _Side:
@@ -180,7 +170,6 @@ class EgressWebsocket(layer.Layer):
         return BytesMessage(data=out, message_finished=received.message_finished)
 
     def _end(self, reason: Reason | None) -> Generator:
-        self._server.filter.finish()
         self._call.complete(reason)
         self._flow.live = False
         self._handle_event = self._done  # type: ignore[method-assign,assignment]
