@@ -218,6 +218,13 @@ def test_an_override_does_not_slip_past_the_rule_of_its_method() -> None:
         "/v1/merge?a=b&_Method=DELETE",
         "/v1/x?%5fmethod=PATCH",
         "/v1/x?_HttpMethod=PATCH",
+        "/v1/x?.method=PATCH",
+        "/v1/x?+_method=PATCH",
+        "/v1/x?%5Bmethod=PATCH",
+        "/v1/x?_method%00x=PATCH",
+        "/v1/x?a=b;_method=PATCH",
+        f"/v1/x?{40 * '%20'}_method=PATCH",
+        f"/v1/x?_method%00{100 * 'x'}=PATCH",
         "/v1/x?x-http-method-override=PATCH",
     ],
 )

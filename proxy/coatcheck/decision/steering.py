@@ -210,9 +210,13 @@ def kind_of(name: str) -> Kind | None:
 
 
 def overrides(parameter: str) -> bool:
-    """Whether a parameter of a query or form (lower-case) is one that frameworks take the method from."""
+    """Whether a parameter of a query or form (lower-case) is one that frameworks take the method from.
+
+    PHP reads `.method` and `[method` as `_method`, and what a NUL ends as what stands before it.
+    """
+    parameter = parameter.partition("\0")[0]
     letters = "".join(filter(str.isalnum, parameter))
-    return letters in PARAMETERS and (letters != "method" or parameter[:1] in ("_", "-"))
+    return letters in PARAMETERS and (letters != "method" or not parameter[0].isalnum())
 
 
 def names_another_host(steering: Steering, host: str) -> bool:
@@ -440,11 +444,11 @@ def _parameters(query: str) -> Iterator[str]:
     lower = query.lower()
     if "method" not in lower and "%" not in lower:
         return
-    for pair in lower.split("&"):
+    for pair in lower.replace(";", "&").split("&"):  # both part pairs in older servers
         name, _, value = pair.partition("=")
-        if ("method" not in name and "%" not in name) or max(len(name), len(value)) > _LONGEST_NAME:
+        if ("method" not in name and "%" not in name) or len(value) > _LONGEST_NAME:
             continue
-        name, value = unquote(name).lower(), unquote(value).strip().upper()
+        name, value = unquote(name).lower().strip(" +"), unquote(value).strip().upper()
         if value in METHODS and overrides(name):
             yield value
 
