@@ -35,12 +35,12 @@ EXECUTED_FILES = (
     *(".zshrc", ".zshenv", ".zprofile", ".zlogin", ".gitconfig", ".gitmodules", ".ripgreprc"),
     *(".mcp.json", ".claude/settings.json", ".claude/settings.local.json"),
 )
-"""Files by which whoever opens a directory next runs what they say: another identity of the sandbox with more
-rights, or the person who gets the directory back. The list is that of Anthropic's sandbox-runtime, and hooks
-of the agent's own settings."""
+"""Files whose content is executed when a directory is next opened: by another identity of the sandbox with
+more rights, or by the person who gets the directory back. The list is that of Anthropic's sandbox-runtime,
+with hooks of the agent's own settings."""
 EXECUTED_DIRECTORIES = (".vscode", ".idea", ".claude/commands", ".claude/agents")
 EXECUTED_IN_GIT = ("config", "hooks")
-"""Of a repository that is there: `.git` made as a placeholder would be none."""
+"""Only in a repository that exists: a `.git` made as a placeholder would not be one."""
 
 _STEERING = re.compile(r"LD_.*|GLIBC_.*|GCONV_PATH|LOCPATH|NLSPATH|MALLOC_.*|BASH_.*|ENV", re.DOTALL)
 """What these variables do to a program before its first line: code from a place that the sandbox may

@@ -109,7 +109,7 @@ def parse_ldd(listed: str) -> tuple[Path, ...]:
 
 
 def user_for(directory: Path) -> int | None:
-    """Whom QEMU runs as in `directory`, where we are root; else it runs as we do."""
+    """The user that QEMU runs as in `directory`, where we are root; else it runs as we do."""
     if os.geteuid() != 0:
         return None
     return host_user(directory, Path("/proc/self/uid_map").read_text())
@@ -133,7 +133,7 @@ def host_user(directory: Path, uid_map: str) -> int:
 
 
 def map_user(first: int, user: int) -> None:
-    """The one user in the new namespace of process `first`: `user` of the host, whoever that is in there."""
+    """Map the only user of process `first`'s new namespace to `user` of the host."""
     group = user
     if os.geteuid() != 0:
         Path(f"/proc/{first}/setgroups").write_text("deny")  # user_namespaces(7): else no group is mapped

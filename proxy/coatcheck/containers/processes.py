@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 STOP_SECONDS = 5.0
-"""Until nothing in a tree forks any more: each round stops all that there are, so even a bomb ends soon."""
+"""Time limit for stopping a tree. Each round stops all processes of it, so even a fork bomb ends soon."""
 
 KILL_SECONDS = 1.0
-"""Until what was killed is gone. What is not by then is frozen, or waits for a disk, and will go."""
+"""Time limit for killed processes to be gone. One that is left is frozen or waits for a disk."""
 _POLL_SECONDS = 0.005
 
 

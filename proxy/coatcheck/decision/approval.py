@@ -32,13 +32,13 @@ class Asking:
     wait: float = 120.0
     """Seconds that a request is held for an answer."""
     remember: float = 0.0
-    """Seconds for which a yes may be remembered, if whoever says it wants that; 0: each request asks anew."""
+    """Seconds for which a yes may be remembered, if the person who says it wants that; 0: never."""
     same: Same = Same.REQUEST
     whose: Whose = Whose.SESSION
 
 
 def strictest_asking(terms: Iterable[Asking | None]) -> Asking | None:
-    """What holds where several rules have a say: whoever asks is asked, and an answer covers the least."""
+    """What holds if several rules apply: one `ask` is enough, and an answer covers the least of them."""
     asked = [asking for asking in terms if asking is not None]
     if len(asked) < 2:
         return asked[0] if asked else None

@@ -1,6 +1,6 @@
-"""Steps 2 to 4 in one straight line: who, may it, is it genuine. The first Deny wins.
+"""Steps 2 to 4 in one straight line: whose request is it, is it allowed, are its handles genuine.
 
-Nothing here has an opinion of its own: `session`, `policy`, `search` and `handle` do.
+The first Deny wins. Each step is decided in its own module: `session`, `policy`, `search`, `handle`.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -228,7 +228,7 @@ def _check_upgrade(request: RequestHead, response: ResponseHead, websocket: bool
 
 
 def _accept(key: str) -> str:
-    """RFC 6455 4.2.2: whoever answers so has read the handshake, and is no cache that repeats another one."""
+    """The `Sec-WebSocket-Accept` for a handshake's key (RFC 6455 4.2.2): proof that the server read it."""
     digest = sha1((key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11").encode("latin-1"), usedforsecurity=False)
     return b64encode(digest.digest()).decode()
 

@@ -30,7 +30,7 @@ from coatcheck.state.buckets import ShareAwaited
 logger = logging.getLogger(__name__)
 
 REPORT_SECONDS: Final = 0.1
-"""How long what was used may stay unknown to the others, where nobody waits for it."""
+"""How long use may go unreported to the others, if no request waits for it."""
 FRESH_SECONDS: Final = 0.1
 """How old the others' count of running requests may be when it refuses a request."""
 REFRESH_SECONDS: Final = 20.0

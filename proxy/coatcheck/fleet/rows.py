@@ -61,7 +61,8 @@ class Head:
     """The fleet's row: how far its commits have come, and what all rows together must amount to."""
 
     incarnation: int
-    """Grows whenever the fleet begins anew. Microseconds, so that two that do so apart are told apart."""
+    """Grows whenever the fleet begins anew. In microseconds, so that two daemons which begin one apart choose
+    different numbers."""
     rev: int
     digest: int
     base: int

@@ -1,6 +1,6 @@
-"""Requests that wait for somebody's word: held in bounded number and time, answered once, seldom remembered.
+"""Requests that wait for approval: bounded in number and time, each answered once.
 
-Belongs to the plane's event loop. Whoever answers comes through the control API, over its bridge.
+Belongs to the plane's event loop. Answers come through the control API, over its bridge.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ MAX_SESSION_WAITING: Final = 8
 MAX_REMEMBERED: Final = 10_000
 """Answers that count for later requests. The oldest goes first, and is then asked for again."""
 MAX_ANSWERED: Final = 256
-"""Answers that whoever comes second is told of."""
+"""How many answers are kept, to tell a person who answers second."""
 PATH_CHARACTERS: Final = 2048
 """Of a path that is shown. What is left out is said: nobody may take its beginning for all of it."""
 
@@ -37,7 +37,7 @@ _WENT_AWAY: Final = "its client or its session went away"
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One request that waits, as whoever is asked sees it. Nothing in it is a secret or a handle."""
+    """One request that waits, as the person who is asked sees it. Nothing in it is a secret or a handle."""
 
     id: str
     asked_at: float

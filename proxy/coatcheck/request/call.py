@@ -114,7 +114,7 @@ class Call:
         self._leave()
 
     def client_left(self) -> None:
-        """Nobody waits for the answer: whoever is asked whether it may leave need not say."""
+        """The client has gone: an approval of this request is no longer needed."""
         self._shared.approvals.forget_request(self.request_id)
 
     def allow(self, verdict: Pass | Inject) -> Deny | None:

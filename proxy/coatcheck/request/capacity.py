@@ -1,6 +1,6 @@
-"""How many requests run and how much they keep, together and by session (I9).
+"""Bounds how many requests run and how many bytes they buffer, in total and for each session (I9).
 
-One sandbox can take neither all the places nor all the room: the rest of the fleet has need of them.
+No sandbox can take all the places or all the memory: the others need them.
 """
 
 from collections.abc import Hashable
@@ -15,8 +15,8 @@ MAX_SESSION_CALLS = 512
 MAX_BUFFERED = 67_108_864
 """Bytes of bodies kept until they are whole: four of DynamoDB's largest, 64 of a form's default."""
 SHARE = 4
-"""One session may have a fourth of them. The last fourth of places and of room is for those who have little:
-ten sessions could take all of the first, four all of the second."""
+"""One session may have a fourth of them. The last fourth of the places and of the bytes is kept for sessions
+that have little (`FEW_CALLS`, `LITTLE`): otherwise ten sessions could take all places, and four all bytes."""
 FEW_CALLS = 8
 LITTLE = 1_048_576
 """Bytes: a body of the default limit."""

@@ -1,4 +1,4 @@
-"""One request, as a straight line: who, may it, is it genuine, how often, secret, record, inject, redact.
+"""One request from its head to its end: session, rule, handles, limits, secret, record, inject, redact.
 
     receive -> decide -> limits -> (await secrets) -> audit -> commit -> ... -> respond -> ... -> complete
 

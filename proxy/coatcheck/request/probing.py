@@ -2,9 +2,8 @@
 
 A mask that stands over a part of a secret tells that what stood there was right. A sandbox that has a few
 letters from a cut, and writes guesses of what follows into pages that it can fetch, would learn letter after
-letter. So masked parts are counted, over all answers to a session and those before it in its line. A part
-counts from its first mask on: whether it goes on to be a whole secret only shows later, or never, if the
-client has seen enough and leaves.
+letter. So masked parts are counted over all responses to a session and to its ancestors. A part counts from
+its first mask on. Whether it continues to a whole secret shows only later, or never if the client leaves.
 """
 
 from collections.abc import Callable, Iterable

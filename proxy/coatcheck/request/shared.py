@@ -1,4 +1,4 @@
-"""What the requests of one plane share: state, served secrets, limits, approvals, and the record of all."""
+"""What the requests of one plane share: state, known secrets, limits, approvals, and the record of all."""
 
 import logging
 from collections.abc import Callable

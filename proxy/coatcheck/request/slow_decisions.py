@@ -1,4 +1,4 @@
-"""Decisions that take long are told of: whatever makes them slow is a way to take others' time (I9)."""
+"""Reports decisions that take long: whatever makes them slow can be used to take others' time (I9)."""
 
 import time
 from collections.abc import Callable, Iterator

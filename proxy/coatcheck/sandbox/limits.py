@@ -1,4 +1,4 @@
-"""What one sandbox may take of its host: defaults, ceilings, and the words for whoever ran into one."""
+"""What one sandbox may take of its host: defaults, ceilings, and the messages when a limit is reached."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields

@@ -1,4 +1,4 @@
-"""What the daemons of a fleet tell each other of requests that wait for somebody's word. In memory only."""
+"""What the daemons of a fleet tell each other about requests that wait for approval. In memory only."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A lock that whoever waits longest gets next."""
+"""A lock that goes to the thread that has waited longest."""
 
 from collections import deque
 from threading import Lock, get_ident
