@@ -143,9 +143,11 @@ def host_root(files: Sequence[File], own: Path | None = None) -> Path:
     made_of = json.dumps([directories, links, places, written]).encode()
     roots = own or ROOTS
     root = roots / hashlib.sha256(made_of).hexdigest()[:32]
+    roots.mkdir(exist_ok=True)
+    if own is None:
+        roots.chmod(0o755)  # a supervisor's umask lets nobody in
     if root.is_dir():
         return root
-    roots.mkdir(mode=0o755, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=roots, prefix=".new-") as place:
         new = Path(place) / "root"
         for path in (*directories, "/proc", "/dev", "/run", "/tmp", "/home", "/var", TRUST_STORE):  # noqa: S108

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.containers import cgroup, processes
+from coatcheck.containers import cgroup, oci, processes
 from coatcheck.containers.container import FIRST_HOST_UID, ContainerMachine
 from coatcheck.decision.session import Isolation
 from coatcheck.launcher.channel import StreamReset
@@ -273,6 +274,22 @@ asyncio.run(main())
         "11 True",
         "no memory",
     ]
+
+
+@as_root
+async def test_the_first_one_ever_is_there_for_its_users_whatever_the_umask(
+    agent_program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Supervisors have 077, and make the directory of roots, which must let in whoever is nobody here."""
+    roots = Path(f"/run/coatcheck-roots-{tmp_path.name}-{os.getpid()}")
+    monkeypatch.setattr(oci, "ROOTS", roots)
+    before = os.umask(0o077)
+    try:
+        async with sandbox(tmp_path, agent_program) as inside:
+            assert (await inside.sh("id -u")).out == "1000\n"
+    finally:
+        os.umask(before)
+        shutil.rmtree(roots)
 
 
 @as_root
