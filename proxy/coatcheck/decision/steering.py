@@ -148,6 +148,8 @@ MAX_DECLARED: Final = 8
 
 _VIRTUAL: Final = frozenset({"s3", "oss", "cos", "obs", "tos", "storage"})
 """Labels, or their beginnings before a hyphen, that follow the bucket in a host of an object store."""
+_AFTER_REGION: Final = frozenset({"digitaloceanspaces", "linodeobjects", "vultrobjects", "bcebos", "r2"})
+"""The same with a label between them: a region, or an account."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -489,6 +491,8 @@ def _bucket_in(host: str) -> tuple[str, str]:
         service = label.partition("-")[0]
         if service in _VIRTUAL and (service != "storage" or labels[at + 1 : at + 2] == ["googleapis"]):
             return ".".join(labels[:at]), ".".join(labels[at:])
+        if at and label in _AFTER_REGION:
+            return ".".join(labels[: at - 1]), ".".join(labels[at - 1 :])
     return "", ""
 
 
