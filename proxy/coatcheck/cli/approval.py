@@ -1,4 +1,4 @@
-"""`coatcheck approval …`: requests that wait for somebody's word, and the word."""
+"""`coatcheck approval …`: requests that wait for approval, and the answers."""
 
 import time
 from collections.abc import Callable

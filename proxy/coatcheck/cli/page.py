@@ -1,4 +1,4 @@
-"""`coatcheck page`: a link that logs in on the page for whoever is on call."""
+"""`coatcheck page`: a link that logs a person in on the web page."""
 
 from typing import Annotated
 

@@ -1,8 +1,8 @@
 """In the daemon: looks at every sandbox once a second, and does what is due.
 
-A sandbox whose supervisor is gone is swept up. One that died is recovered, where that was asked for: in its
-maker's name, with no more than that caller's grants allow now; a few times, and then it is given up. One that
-an orderly stop put to sleep is woken. One that runs is saved, as often as was asked for.
+A sandbox whose supervisor is gone is removed. One that died is recovered if its lifecycle says so: for its
+creator, within that caller's grants as they are now, and only a few times. One that an orderly stop put to
+sleep is woken. A running one is saved as often as its lifecycle says.
 """
 
 import asyncio

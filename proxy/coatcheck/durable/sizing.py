@@ -1,9 +1,8 @@
 """In the supervisor: sets the size of a running microVM: a balloon holds its memory, a control group or
 affinity its CPUs.
 
-A `microvm` machine has no hotplug, so it is built with its ceiling. The balloon is the guest's kernel's own
-doing, and whoever is root in there may let the air out: what holds against him is the control group, where
-there is one, and the ceiling.
+A `microvm` machine has no hotplug, so it is built with its ceiling. The guest's kernel operates the balloon,
+and root in the guest can deflate it. The control group, where there is one, and the ceiling hold even then.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
 """In the supervisor: holds a machine that has booted and belongs to nobody: no session, no handle, no
 egress. It is frozen.
 
-It waits for one line of its daemon, on the socket that is our standard input: the spec of whoever claims it.
-An end of file there is the daemon's end, or its word that nobody will: nothing of it is left then. Nobody
-else has the other end, and no other door is open before it is somebody's.
+It waits for one line of its daemon, on the socket that is our standard input: the spec of the sandbox that
+claims it. An end of file there means that the daemon has ended, or that nobody will claim it; it is then
+removed. Only the daemon has the other end, and nothing else is open until the machine is claimed.
 """
 
 import asyncio

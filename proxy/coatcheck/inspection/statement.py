@@ -1,4 +1,4 @@
-"""The signed statement of an inspection, and its check by whoever has only the public key.
+"""The signed statement of an inspection, and how to check it with the public key alone.
 
 Signed are the line `coatcheck inspection v1` and the statement as JSON with sorted keys and without blanks,
 in ASCII; all numbers are integers. docs/inspection.md shows the check with openssl.

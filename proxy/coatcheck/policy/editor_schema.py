@@ -1,6 +1,6 @@
 """What editors complete and explain: the JSON Schemas of policy files and of their samples.
 
-They are the models' own, with three changes for whoever types: nothing is suggested that would be refused
+They are the models' own, with three changes for people who type: nothing is suggested that would be refused
 (`null`, an empty list), words of a closed set say what they mean, and what is usually written together is one
 snippet. Other readers of JSON Schema skip `defaultSnippets` and `enumDescriptions`, as its standard wants it.
 """

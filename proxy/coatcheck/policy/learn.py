@@ -1,8 +1,8 @@
 """`coatcheck policy learn`: a draft from what was recorded, which allows that and nothing more.
 
 One rule for each host, port, set of methods and of credentials, with the very paths that were seen: no method
-is allowed on a path on which it was not used, and no line holds a wildcard. No name is resolved; whether a
-host that a sandbox asked for belongs there is for whoever reads the draft.
+is allowed on a path on which it was not used, and no line holds a wildcard. No name is resolved. The
+reader of the draft decides whether a host that a sandbox asked for belongs there.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,7 @@
 """The rules as nftables knows them: two tables of our own, replaced or removed in one transaction.
 
-One table redirects, the other one closes. Whoever loses the first (`nft flush table`) still has the second;
-whoever loses both (`nft flush ruleset`) has the routing rules of `routes`.
+One table redirects, the other one closes. If the first is lost (`nft flush table`), the second still holds;
+if both are (`nft flush ruleset`), the routing rules of `routes` still hold.
 """
 
 from coatcheck.redirect.plan import DNS, AtInterface, Inside, Ipv6, Place, Plan

@@ -148,7 +148,7 @@ def for_commands(memory_mib: int) -> int:
 
 
 def explain(name: LimitName, limits: Limits, ceiling: Limits) -> tuple[str, str]:
-    """For whoever ran into limit `name`: what happened, and how to have more of it."""
+    """The message when limit `name` is reached: what happened, and how to have more of it."""
     asking = _ASKING[name]
     have, most = asking.of(limits), asking.of(ceiling)
     happened = _HAPPENED[name].format(amount=_amount(asking, have))

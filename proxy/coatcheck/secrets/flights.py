@@ -1,4 +1,4 @@
-"""Single flight: whoever asks for what is already being fetched waits for that, and fetches nothing."""
+"""Single flight: a caller that asks for what is already being fetched waits for that fetch."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Which limits are nearly used up, for whoever watches: read from copies of the buckets, in any thread."""
+"""Which limits are nearly used up, for the page: read from copies of the buckets, in any thread."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""What happened lately, for whoever watches: the last events of each tenant, and its alarms as groups.
+"""What happened lately, for the page: the last events of each tenant, and its alarms as groups.
 
-Whoever tells appends under a lock and goes on; whoever watches comes and looks. There is no queue for a
-watcher, so a slow one misses something (and is told so), and nobody ever waits for one.
+An event is appended under a lock; a page comes and looks. No page has a queue, so a slow one misses something
+(and is told so), and nothing ever waits for one.
 """
 
 import heapq

@@ -1,4 +1,4 @@
-"""What happens to sandboxes, for whoever follows it: the last events by number, in memory."""
+"""What happens to sandboxes, for followers of their events: the last ones by number, in memory."""
 
 import time
 from collections import deque

@@ -1,4 +1,4 @@
-"""The page for whoever is on call: files for a browser, who is logged in, what they see, live.
+"""The web page for people on call: files for a browser, logins, and what each person sees, live.
 
 May import: control, control/resources, state, secrets, telemetry, settings, platform, decision.
 """

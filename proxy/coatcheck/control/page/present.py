@@ -1,6 +1,6 @@
 """Events as the page shows them: in plain words, cut to a length, and nothing of other tenants.
 
-The words are those of the refusals: whoever reads one in a sandbox and whoever reads the page talk about the
+The words are those of the refusals, so that a person at the page and a reader inside a sandbox talk about the
 same thing.
 """
 

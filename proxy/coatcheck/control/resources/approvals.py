@@ -1,4 +1,4 @@
-"""/v1/approvals: requests that wait for somebody's word, and the word."""
+"""/v1/approvals: requests that wait for approval, and the answers."""
 
 from typing import Annotated, Literal, cast
 

@@ -1,7 +1,7 @@
 """In daemon and supervisor: keeps all snapshots of one sandbox: how many, their names, and what a crash
 left of one.
 
-Blocking. None is ever removed to make room for another unless whoever wants another one says which goes.
+Blocking. None is removed to make room for another unless the caller that wants another one names it.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The private key of whoever signs bundles: a PEM file that only its owner can read."""
+"""The private key that signs bundles: a PEM file that only its owner can read."""
 
 from pathlib import Path
 

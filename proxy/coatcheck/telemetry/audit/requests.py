@@ -1,4 +1,4 @@
-"""The requests of an audit log, one after the other in bounded memory: for whoever judges them again."""
+"""The requests of an audit log, one after the other in bounded memory, for `policy replay` and `learn`."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
