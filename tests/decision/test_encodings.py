@@ -96,3 +96,9 @@ def test_text_beyond_ascii_is_looked_for_in_other_charsets() -> None:
 def test_a_form_does_not_show_its_text() -> None:
     """It may stand in a traceback."""
     assert "0123456789" not in repr(forms(KEY))
+
+
+def test_a_value_of_json_ends_where_its_quotation_marks_do() -> None:
+    """A page that names the whole value would otherwise show a part of something longer, which is counted."""
+    document = '{\n  "project": "my-project-1",\n  "password": "Zx0Yw1Vu2Ts3Rq4P"\n}'
+    assert set(plain(document)) == {b"my-project-1", b"Zx0Yw1Vu2Ts3Rq4P"}

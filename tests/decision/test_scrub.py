@@ -410,6 +410,42 @@ def test_a_part_is_told_once_and_as_a_part(chunk: int) -> None:
     assert scrubber.take_runs() == (Run("openai", RUN + 3, whole=False),)
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("<em>", "</em>"),
+        ("\\u003cem class=\\u0022hit\\u0022\\u003e", "\\u003c/em\\u003e"),
+        ("&lt;mark&gt;", "&lt;/mark&gt;"),
+        ('<span class="n">', '</span>\n<span class="o">'),
+        ("\x1b[01;31m\x1b[K", "\x1b[m\x1b[K"),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 4, 11])
+def test_markup_does_not_cut_a_secret(before: str, after: str, size: int) -> None:
+    """A search marks what it found, and whoever searches chooses what that is; pages and `grep` colour."""
+    secret = KEY.removeprefix("sk-proj-")
+    pieces = [secret[at : at + size] for at in range(0, len(secret), size)]
+    body = "".join(f"{before}{piece}{after}" for piece in pieces)
+    masked = "".join(f"{before}{'*' * len(piece)}{after}" for piece in pieces)
+    assert scrub_bytes(Patterns.of([KEY]), body.encode())[0] == masked.encode()
+
+
+def test_escapes_whose_digits_are_escaped_are_undone() -> None:
+    """A second pass finds escapes that the first one made whole."""
+    body = "".join("%" + "".join(f"%{ord(digit):02x}" for digit in f"{ord(char):02x}") for char in KEY)
+    assert scrub_bytes(Patterns.of([KEY]), body.encode())[0].rstrip(b"*") in body[: 7 * 8].encode()
+
+
+@pytest.mark.parametrize("event", ['data: "%s"\n\n', "data: %s\n\n", 'data: {"text": "%s"}\n\n'])
+def test_events_that_hold_a_string_are_one_text(event: str) -> None:
+    """As JSON or bare: quotation marks between pieces are no letters."""
+    secret = KEY.removeprefix("sk-proj-")
+    scrubber = Scrubber(Patterns.of([KEY]), in_messages=True)
+    pieces = [secret[at : at + 4] for at in range(0, len(secret), 4)]
+    out = b"".join([*(scrubber.feed((event % piece).encode()) for piece in pieces), scrubber.finish()])
+    assert out.count(b"****") >= len(pieces) - 3
+
+
 HOSTILE: dict[str, Callable[[int], bytes]] = {
     "backslashes": lambda size: b"\\" * size,
     "percent": lambda size: b"%25" * (size // 3),
@@ -424,6 +460,9 @@ HOSTILE: dict[str, Callable[[int], bytes]] = {
     "echoes by key": lambda size: b"".join(
         b'{"%d":"%b"}\n' % (at % 9, KEY.encode()) for at in range(size // 37)
     ),
+    "tags": lambda size: b"<b>x</b>" * (size // 8),
+    "unclosed tags": lambda size: b"<a" * (size // 2),
+    "colours": lambda size: b"\x1b[1m\x1b[" * (size // 6),
     "every escape": lambda size: b"\\u005c%5c&#92;\\3d =3D" * (size // 21),
 }
 

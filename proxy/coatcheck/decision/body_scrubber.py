@@ -12,7 +12,15 @@ _MAGIC: Final = {
     **{bytes([0x78, level]): "deflate" for level in (0x01, 0x5E, 0x9C, 0xDA)},
 }
 """How files begin that are compressed without a word of it in the head (RFC 1952, 8878, 1950)."""
-_MESSAGES: Final = ("event-stream", "ndjson", "jsonl", "json-seq", "stream+json", "connect+json")
+_MESSAGES: Final = (
+    "event-stream",
+    "eventstream",
+    "ndjson",
+    "jsonl",
+    "json-seq",
+    "stream+json",
+    "connect+json",
+)
 """In the names of media types of which each message may hold a few letters of a text."""
 _LONGEST_MAGIC: Final = max(map(len, _MAGIC))
 

@@ -29,6 +29,8 @@ _PUBLIC: Final = re.compile(
     rb"|[a-z][a-z0-9+.-]{1,15}://(?:[A-Za-z0-9.-]+(?::[0-9]+)?(?=[/?#\"\s]|$))?"
     rb'|(?<=[^/])@[A-Za-z0-9.-]+(?::[0-9]+)?(?=[/?#"\s]|$)'
 )
+_AROUND_VALUES: Final = b'", \t\r\n{}[]'
+"""What stands between values in JSON: with it a value that is shown whole would count as a part."""
 _STRUCTURED: Final = (b"-----BEGIN ", b"{", b"://")
 _ANY_CASE: Final = re.compile(rb"[0-9a-fA-F-]+")
 
@@ -67,7 +69,7 @@ def _private_parts(secret: bytes, run: int) -> list[tuple[bytes, bytes]]:
         in_json = secret.lstrip()[:1] == b"{"
         parts = [
             part
-            for part in _PUBLIC.split(secret)
+            for part in (each.strip(_AROUND_VALUES) if in_json else each for each in _PUBLIC.split(secret))
             if len(part.translate(None, _BLANK)) >= run
             and not (in_json and re.fullmatch(rb"[a-z_,\"\s{}]+", part))
         ]

@@ -72,8 +72,6 @@ _AFTER_BACKSLASH: Final = np.arange(256, dtype=np.int64)
 for _letter, _code in zip(b"abefnrtv\r\n", b"\x07\x08\x1b\x0c\n\r\t\x0b\0\0", strict=True):
     _AFTER_BACKSLASH[_letter] = _code
 _AFTER_BACKSLASH[list(b"uUx01234567")] = -1
-_CREATES: Final = np.zeros(256, bool)
-_CREATES[list(b"\\%&=#")] = True
 
 
 def _named_entities() -> dict[int, dict[int, int]]:
@@ -109,7 +107,7 @@ class Reading:
 class _Layer:
     """Bytes of which more layers may be undone. Zeros in it are no characters."""
 
-    __slots__ = ("css", "data", "depth", "in_ascii", "literal", "origin", "printable", "web")
+    __slots__ = ("css", "data", "depth", "escaped", "in_ascii", "literal", "marked", "origin", "printable")
 
     def __init__(self, data: bytes, origin: Origin, depth: int, literal: bytes, in_ascii: bool) -> None:
         self.data, self.origin = _ascii_of(data, origin) if in_ascii else (data, origin)
@@ -117,22 +115,24 @@ class _Layer:
         """Only text in ASCII is looked for."""
         self.depth = depth
         self.literal = literal
-        self.web = True
-        """Whether there may be escapes left to undo."""
         self.css = True
         """Whether the escapes of CSS were not yet undone. They and those of JavaScript have two readings."""
         self.printable = True
         """Whether quoted-printable was not yet undone."""
+        self.escaped = True
+        """Whether escapes are undone in it."""
+        self.marked = True
+        """Whether tags and colours were not yet left out."""
 
-    def deeper(self, data: bytes, origin: Origin, *, web: bool = True) -> "_Layer":
+    def deeper(self, data: bytes, origin: Origin) -> "_Layer":
         layer = _Layer(data, origin, self.depth - 1, self.literal, self.in_ascii)
-        layer.web, layer.css, layer.printable = web, self.css, self.printable
+        layer.css, layer.printable, layer.marked = self.css, self.printable, self.marked
         return layer
 
 
 # A member of a JSON object whose value is a string, and a line of an event that is no JSON.
 _MEMBER: Final = re.compile(rb'"([^"\\]{1,64})"[ \t]*:[ \t]*"((?:[^"\\]|\\.){0,512})"')
-_DATA: Final = re.compile(rb"\ndata: ?([^{\[\r\n][^\r\n]{0,512})")
+_DATA: Final = re.compile(rb'\ndata: ?(?:"((?:[^"\\\r\n]|\\.){0,512})"|([^{\["\r\n][^\r\n]{0,512}))')
 
 
 def by_key(stream: bytes) -> Reading:
@@ -141,7 +141,7 @@ def by_key(stream: bytes) -> Reading:
     pieces: dict[bytes, list[tuple[int, int]]] = {}
     for member in _MEMBER.finditer(stream):
         pieces.setdefault(member[1], []).append(member.span(2))
-    pieces[b""] = [line.span(1) for line in _DATA.finditer(b"\n" + stream)]
+    pieces[b""] = [line.span(line.lastindex or 0) for line in _DATA.finditer(b"\n" + stream)]
     pieces[b""] = [(start - 1, end - 1) for start, end in pieces[b""]]
     several = [spans for spans in pieces.values() if len(spans) > 1]
     text = b'"'.join(b"".join([stream[start:end] for start, end in spans]) for spans in several)
@@ -232,10 +232,12 @@ def _undone(layer: _Layer) -> Iterator[_Layer]:
     layer.data, layer.origin = _without(layer.data, layer.origin, b"\0")
     data = layer.data
     in_row = _in_a_row(np.frombuffer(data.translate(_CLASSES), np.uint8))
-    if layer.web and (b"\\" in data or b"%" in data or b"&" in data):
+    if layer.marked and (b">" in data or b"\x1b[" in data):
+        yield from _without_markup(layer)
+    if layer.escaped and (b"\\" in data or b"%" in data or b"&" in data):
         yield from _unescaped(layer)
     if layer.printable and b"=" in data and (units := _quoted_printable(data)) is not None:
-        out, origin, _ = _replaced(layer, *units)
+        out, origin = _replaced(layer, *units)
         layer.printable = False
         yield layer.deeper(out, origin)
     if in_row is None:
@@ -248,6 +250,46 @@ def _undone(layer: _Layer) -> Iterator[_Layer]:
         yield from _from_dump(layer)
     if kinds & _DECIMAL:
         yield from _from_decimal(layer, _indexes(_rows(in_row, _DECIMAL)))
+
+
+# The colours of a terminal (ECMA-48 8.3.117), and what `grep --color` puts after them.
+_COLOUR: Final = re.compile(rb"\x1b\[[0-9;]{0,32}[A-Za-z]")
+_LONGEST_TAG: Final = 256
+_BEGINS_TAG: Final = np.zeros(256, bool)
+_BEGINS_TAG[list(b"/!?abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")] = True
+
+
+def _without_markup(layer: _Layer) -> Iterator[_Layer]:
+    """The text without tags and colours: a search that marks its finds, or a page that colours source, cuts a
+    secret in pieces. Escapes in it are undone in the layer where they are undone first."""
+    data, origin = layer.data, layer.origin
+    bytes_of = np.frombuffer(data, np.uint8)
+    starts, ends = _tags(bytes_of)
+    if b"\x1b[" in data:
+        colours = [found.span() for found in _COLOUR.finditer(data)]
+        starts = np.concatenate((starts, [start for start, _ in colours])).astype(np.int64)
+        ends = np.concatenate((ends, [end for _, end in colours])).astype(np.int64)
+    if not len(starts):
+        return
+    inside = np.zeros(len(data) + 1, np.int8)
+    inside[starts] += 1
+    inside[ends] -= 1
+    text = np.cumsum(inside, dtype=np.int8)[:-1] == 0
+    deeper = layer.deeper(bytes_of[text].tobytes(), lambda at: origin(np.flatnonzero(text)[at]))
+    deeper.marked = deeper.escaped = False
+    yield deeper
+
+
+def _tags(bytes_of: NDArray[np.uint8]) -> tuple[Places, Places]:
+    """Where tags of HTML and XML begin and end."""
+    opened, closed = _places(bytes_of, ord("<")), _places(bytes_of, ord(">"))
+    if not (len(opened) and len(closed)):
+        return opened[:0], opened[:0]
+    ends = closed[np.minimum(np.searchsorted(closed, opened), len(closed) - 1)]
+    tag = (ends > opened) & (ends - opened < _LONGEST_TAG)
+    tag[:-1] &= ends[:-1] < opened[1:]
+    tag &= _BEGINS_TAG[bytes_of[np.minimum(opened + 1, len(bytes_of) - 1)]]
+    return opened[tag], ends[tag] + 1
 
 
 # --- escapes ------------------------------------------------------------------------------------------------
@@ -297,8 +339,8 @@ def _with_escapes(layer: _Layer, units: "list[_Units]") -> Iterator[_Layer]:
         units[0] if len(units) == 1 else (np.concatenate(column) for column in zip(*units, strict=True))
     )
     if len(at):
-        out, origin, created = _replaced(layer, at, length, code)
-        deeper = layer.deeper(out, origin, web=created or bool(layer.literal))
+        out, origin = _replaced(layer, at, length, code)
+        deeper = layer.deeper(out, origin)
         if not (b"=\\" in layer.data or (code == ord("=")).any()):
             deeper.printable = False  # what there is of it was undone beside this
         yield deeper
@@ -447,7 +489,7 @@ def _quoted_printable(data: bytes) -> _Units | None:
 _QUOTED_PRINTABLE: Final = re.compile(rb"=(?:[2-7][0-9A-Fa-f]|\r?\n)")
 
 
-def _replaced(layer: _Layer, at: Places, length: Places, code: Places) -> tuple[bytes, Origin, bool]:
+def _replaced(layer: _Layer, at: Places, length: Places, code: Places) -> tuple[bytes, Origin]:
     """`layer` with each escape as the character that it stands for, in UTF-8, and zeros up to its end; and
     whether characters came out with which another escape begins."""
     out = np.frombuffer(layer.data, np.uint8).copy()
@@ -478,7 +520,7 @@ def _replaced(layer: _Layer, at: Places, length: Places, code: Places) -> tuple[
         first, count = units()
         return origin(_ranges(first[places], count[places]))
 
-    return out.tobytes(), before, bool(_CREATES[code[code < 0x80]].any())
+    return out.tobytes(), before
 
 
 def _utf8(code: int, room: int) -> bytes:
