@@ -41,7 +41,7 @@ class Desk:
         self.told: list[ApprovalEvent] = []
         self.full = False
         self.later = 0.0
-        self.approvals = Approvals(self.emit, self.now, max_waiting=4, max_session_waiting=3)
+        self.approvals = Approvals(self.emit, self.now, max_waiting=8, max_session_waiting=3)
         self.use("{wait: 10m, remember: 15m}")
 
     def emit(self, event: Event) -> None:
@@ -210,7 +210,7 @@ async def test_a_remembered_yes_covers_no_other_request_and_no_other_session(des
 
 
 async def test_one_session_cannot_bury_the_others(desk: Desk) -> None:
-    """It has its own bound, and all together have one."""
+    """It has its own bound, and all of its tenant together have one, which leaves room for other tenants."""
     first, second = desk.open(), desk.open("another")
     requests = [desk.held(first, f"/{number}") for number in range(3)]
     await waiting(desk.approvals, 3)
@@ -220,9 +220,11 @@ async def test_one_session_cannot_bury_the_others(desk: Desk) -> None:
     await waiting(desk.approvals, 4)
     async with asyncio.timeout(20):
         assert why(await desk.held(desk.open("third"))) is Reason.CAPACITY
+    requests.append(desk.held(desk.open("fourth", "other")))
+    await waiting(desk.approvals, 5)
     for each in desk.approvals.waiting():
         desk.approvals.answer(each.id, YES)
-    assert await asyncio.gather(*requests) == ["alice"] * 4
+    assert await asyncio.gather(*requests) == ["alice"] * 5
 
 
 async def test_what_a_client_gave_up_is_no_longer_asked(desk: Desk) -> None:

@@ -21,8 +21,10 @@ from coatcheck.decision.verdict import Inject, Pass
 from coatcheck.state.state import State
 from coatcheck.telemetry.events import ApprovalChange, ApprovalEvent, Event
 
-MAX_WAITING: Final = 200
-"""Requests that may wait at once: more than a person looks at, and each holds a connection."""
+MAX_WAITING: Final = 400
+"""Requests that may wait at once: more than a person looks at, and each holds a connection. One tenant may
+have as many as are still free, which is half of them where it is alone: however many sessions it has, there
+is room for others (dynamic thresholds: Choudhury, Hahne 1998)."""
 MAX_SESSION_WAITING: Final = 8
 """Of one session: a loop that asks again and again must not bury what others ask."""
 MAX_REMEMBERED: Final = 10_000
@@ -160,7 +162,7 @@ class Approvals:
             return known[1]
         if (approver := self.elsewhere.allowed(asked)) is not None:
             return approver
-        crowded = self._crowded(session.id)
+        crowded = self._crowded(session)
         if crowded is not None:
             return crowded
         wall = self._now().wall
@@ -261,12 +263,13 @@ class Approvals:
         self._note(waiting.id, why)
         self._emit(self._event(waiting, change))
 
-    def _crowded(self, session_id: str) -> Deny | None:
-        of_session = sum(waiting.session.id == session_id for waiting, _ in self._waiting.values())
+    def _crowded(self, session: Session) -> Deny | None:
+        of_session = sum(waiting.session.id == session.id for waiting, _ in self._waiting.values())
         if of_session >= self._max_session_waiting:
             what = f"{of_session} requests of the session wait for an answer"
             return Deny(Reason.CONCURRENCY_LIMITED, what, retry_after=10.0)
-        if len(self._waiting) >= self._max_waiting:
+        of_tenant = sum(waiting.session.tenant == session.tenant for waiting, _ in self._waiting.values())
+        if of_tenant >= self._max_waiting - len(self._waiting):
             return Deny(Reason.CAPACITY, "too many requests wait for an answer", retry_after=10.0)
         return None
 
