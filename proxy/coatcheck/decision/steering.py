@@ -123,6 +123,7 @@ _STEERING_WORDS: Final = frozenset(
         *("original", "orig", "rewrite", "rewritten", "override", "overridden", "forward", "forwarded"),
         *("proxy", "request", "req", "route", "routing", "real", "raw", "target", "upstream", "backend"),
         *("effective", "internal", "dispatch", "accel", "sendfile"),
+        *("invoke", "matched", "unencoded"),
     }
 )
 _BARE: Final = frozenset({"x", "http", "path", "url", "uri", "info", "script", "name", "prefix", "host"})
