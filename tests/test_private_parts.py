@@ -30,7 +30,6 @@ USES: Final[dict[str, tuple[str, str]]] = {
     "HttpStream._handle_event": ("mitmproxy", "system/planes/mitm/test_stream.py"),
     "Http1Connection._handle_event": ("mitmproxy", "fuzz/test_framing.py"),
     "Http2Connection._handle_event": ("mitmproxy", "system/planes/mitm/test_http2.py"),
-    "._server_event_lock": ("mitmproxy", "system/planes/mitm/test_plane.py"),
     "._legacy_log_events": ("mitmproxy", "system/planes/mitm/test_plane.py"),
     "h11._readers": ("h11", "fuzz/test_framing.py"),
     "h11._receivebuffer": ("h11", "fuzz/test_framing.py"),

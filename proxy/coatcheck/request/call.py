@@ -4,6 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Container, Iterator
+from functools import cached_property
 
 from coatcheck.decision.body_search import MAX_REPORTED, BodySearch
 from coatcheck.decision.decide import DecisionContext, NeedBody
@@ -82,8 +83,6 @@ class Call:
         self.buffered = 0
         """Bytes kept until the body is whole."""
         self._search: BodySearch | None = None
-        self._form = FormMethods.of(head)
-        """Where a form may override the method."""
         self._answer: Answer | None = None
         self._handle_until = math.inf
         """When the first of the handles expires."""
@@ -307,6 +306,11 @@ class Call:
         search.close()
         injections = self.verdict.injections if isinstance(self.verdict, Inject) else ()
         return self._seen_in_body(search, declared={injection.handle for injection in injections})
+
+    @cached_property
+    def _form(self) -> FormMethods | None:
+        """Where a form may override the method."""
+        return FormMethods.of(self.head)
 
     def _overridden(self, chunk: bytes) -> Deny | None:
         """A method that a form names is allowed by the very rules that allowed the request, or breaks it

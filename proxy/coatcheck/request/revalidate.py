@@ -26,7 +26,7 @@ def revalidate(
     if isinstance(found, Deny):
         was = verdict is not None and verdict.rule.name == OBSERVED
         return (observed(policy, found, destination, head, wall) if was else None) or found
-    if found.asking is not None and (verdict is None or not _asked_for(found, verdict.rule)):
+    if found.asking is not None and (verdict is None or not _was_approved(found, verdict.rule)):
         return Deny(Reason.APPROVAL_TIMEOUT, "the policy now requires an approval, and none was given")
     if not isinstance(verdict, Inject):
         return found
@@ -61,7 +61,7 @@ def revalidate_as(
     return next((each for each in refused if each is not None), None)
 
 
-def _asked_for(rule: Rule, before: Rule) -> bool:
+def _was_approved(rule: Rule, before: Rule) -> bool:
     """Whether an approval that was given under `before` is one for what is asked now."""
     return before.asking is not None and rule.names == before.names
 

@@ -62,7 +62,8 @@ SOMETIMES = (
     "planes.mitm.plane:MitmPlane._sweep ",
     "planes.mitm.stream:EgressStream.state_discard",
     "planes.mitm.connection:EgressConnection.server_event await: self._take_turn(resume)",
-    "planes.mitm.turns:Turns.wait await: turn",
+    "planes.mitm.turns:Turns.take await: self._wait(sharer)",
+    "planes.mitm.turns:Turns._wait await: turn",
 )
 """Passed as the machine's speed has it: when an event's work outlasts its turn, when the second is over in
 which the sweeper looks, when a refused body comes behind its head."""
@@ -105,6 +106,7 @@ C = "planes.mitm.connection:EgressConnection."
 L = "planes.listeners.listener:Listeners."
 OVER = "the request is over: that its end could not be written down must not undo it"
 INERT = "what is no handle of ours is inert text in a body"
+NOBODY_WAITED = "the event loop calls it: what waits for a turn then fails, and nothing did"
 WRITTEN = "what it was about has been written already"
 
 EXCUSES = (
@@ -140,7 +142,9 @@ EXCUSES = (
     ),
     Excuse(f"{C}_execute call: self.link.outbox.put", ("silent",), "it is the answer that is lost"),
     Excuse(f"{C}server_event value of call: self.link.time_slice.take_unfinished", ("complete",), WRITTEN),
-    Excuse(f"{C}_handle leave: self._server_event_lock", ("complete",), WRITTEN),
+    Excuse(f"{C}_take_turn value of call: self.link.sharer", ("complete",), WRITTEN),
+    Excuse("planes.mitm.turns:Turns._next_pass call: self._look", ("complete",), NOBODY_WAITED),
+    Excuse("planes.mitm.turns:Turns._look call: self._give", ("complete",), NOBODY_WAITED),
     Excuse(f"{C}_read call: self._is_behind", ("complete",), WRITTEN),
     Excuse(
         f"{C}_take_turn await: ",
@@ -226,6 +230,11 @@ EXCUSES = (
         "request.response:Answer.patterns value of call: self._known.patterns",
         ("complete",),
         "others than before: they are asked for again",
+    ),
+    Excuse(
+        "request.response:Answer.begin value of call: message_coding",
+        ("complete",),
+        "only a compressed message of gRPC or Connect is read by it, and fails: this answer has none",
     ),
     Excuse(
         "request.call:Call.commit value of call: self._body_search",

@@ -38,9 +38,7 @@ async def passes(count: int) -> None:
 
 async def take(turns: Turns, sharer: Sharer, seconds: float) -> None:
     """One turn."""
-    await turns.wait(sharer)
-    busy(seconds)
-    turns.done(sharer, seconds)
+    await turns.take(sharer, lambda: busy(seconds))
 
 
 class Crowd:
@@ -71,10 +69,9 @@ async def test_nobody_waits_while_the_loop_keeps_up() -> None:
     turns = Turns()
     sharer = turns.join("a")
     for _ in range(3):
-        waiting = turns.wait(sharer)
+        taking = turns.take(sharer, lambda: None)
         with pytest.raises(StopIteration):
-            waiting.send(None)
-        turns.done(sharer, 0.0)
+            taking.send(None)
         await asyncio.sleep(0)
 
 
@@ -125,17 +122,49 @@ async def test_a_turn_that_nobody_takes_goes_to_the_next(monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "SPELL_SECONDS", 0.0)
     turns = Turns()
     sharers = [turns.join(f"s{number}") for number in range(3)]
-    await turns.wait(sharers[0])  # from here on everybody waits for the next pass
-    waiting = [asyncio.create_task(turns.wait(sharer)) for sharer in sharers]
+    waiting = [asyncio.create_task(take(turns, sharer, 0.0)) for sharer in sharers]
+    await take(turns, sharers[0], 0.0)  # before they ask, so that all of them wait for the next pass
     await asyncio.sleep(0)
     waiting[0].cancel()  # while it waits
-    turns.done(sharers[0], 0.0)
     while sharers[1].waiting:
         await asyncio.sleep(0)
     waiting[1].cancel()  # right when it was given
     async with asyncio.timeout(5):
         await waiting[2]
-    turns.done(sharers[2], 0.0)
+    assert all(each.cancelled() for each in waiting[:2])
+    assert turns.idle
+
+
+@pytest.mark.parametrize("time", [1, 2, 3])
+@pytest.mark.parametrize("step", ["_next_pass", "_look", "_give", "_end", "_line_up"])
+async def test_whoever_waits_for_a_turn_that_cannot_be_given_is_told(
+    monkeypatch: pytest.MonkeyPatch, step: str, time: int
+) -> None:
+    """Each gets a turn or an error, and later ones get turns again."""
+    monkeypatch.setattr(module, "SPELL_SECONDS", 0.0)
+    turns = Turns()
+    sharers = [turns.join(f"s{number}") for number in range(3)]
+    works, calls = getattr(Turns, step), 0
+    ends: list[BaseException | None] = []
+
+    def fails_at(turns: Turns, *args: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == time:
+            raise KeyError("on purpose")
+        works(turns, *args)
+
+    monkeypatch.setattr(Turns, step, fails_at)
+    async with asyncio.timeout(5):
+        while calls < time:
+            ends = await asyncio.gather(
+                *(take(turns, sharer, 0.0) for sharer in sharers * 2), return_exceptions=True
+            )
+        told = any(isinstance(end, KeyError | RuntimeError) for end in ends)
+        assert told, "nobody waited, and this shows nothing"
+        assert turns.idle
+        for sharer in sharers:
+            await take(turns, sharer, 0.0)
     assert turns.idle
 
 

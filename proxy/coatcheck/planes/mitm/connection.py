@@ -14,6 +14,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, override
 
 from mitmproxy.connection import Client, Connection, ConnectionState
@@ -88,27 +89,20 @@ class EgressConnection(server.ConnectionHandler):
         self.link.backpressure.note_progress()
 
     async def _take_turn(self, event: events.Event) -> None:
-        turns, sharer = self._shared.turns, self.link.sharer()
-        await turns.wait(sharer)
-        began = time.perf_counter()
-        try:
-            await self._handle(event)
-        finally:
-            turns.done(sharer, time.perf_counter() - began)
+        await self._shared.turns.take(self.link.sharer(), partial(self._handle, event))
 
-    async def _handle(self, event: events.Event) -> None:
-        async with self._server_event_lock:
-            # No await from here on: mitmproxy's layers must not be re-entered (mitmproxy #7027).
-            self.timeout_watchdog.register_activity()
-            self.link.time_slice.begin()
-            pending: deque[events.Event] = deque((event,))
-            while pending:
-                for command in self.layer.handle_event(pending.popleft()):
-                    self._execute(command, pending)
-                if self._tunnel_layer is not None and not pending:
-                    self._step_into_tunnel(pending)
-            if not self.link.outbox.is_empty:
-                self.link.outbox.flush()
+    def _handle(self, event: events.Event) -> None:
+        # No await in here: mitmproxy's layers must not be re-entered (mitmproxy #7027).
+        self.timeout_watchdog.register_activity()
+        self.link.time_slice.begin()
+        pending: deque[events.Event] = deque((event,))
+        while pending:
+            for command in self.layer.handle_event(pending.popleft()):
+                self._execute(command, pending)
+            if self._tunnel_layer is not None and not pending:
+                self._step_into_tunnel(pending)
+        if not self.link.outbox.is_empty:
+            self.link.outbox.flush()
 
     def _execute(self, command: commands.Command, pending: deque[events.Event]) -> None:
         if isinstance(command, commands.StartHook):

@@ -8,11 +8,15 @@ looks at its sockets again.
 """
 
 import asyncio
+import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 from typing import Final
+
+logger = logging.getLogger(__name__)
 
 SPELL_SECONDS: Final = 0.0005
 """A spell: how long turns follow each other without a look at what else has become ready."""
@@ -80,26 +84,68 @@ class Turns:
         if not sharer.connections:
             del self._sharers[sharer.key]
 
-    async def wait(self, sharer: Sharer) -> None:
-        """Returns when it is `sharer`'s turn. The caller does its work without an await, and calls `done`."""
-        if self._serving is None and not self._order and not self._looking:
-            if not self._spell_ends:
-                self._spell_ends = time.perf_counter() + SPELL_SECONDS
-                asyncio.get_running_loop().call_soon(self._next_pass)
-                return
-            if time.perf_counter() < self._spell_ends:
-                return
+    async def take(self, sharer: Sharer, work: Callable[[], None]) -> None:
+        """Do `work` when it is `sharer`'s turn. It is a plain function, so that no turn lasts over an await.
+
+        Raises what `work` raises, and RuntimeError when turns could not be given.
+        """
+        if not self._is_free():
+            await self._wait(sharer)
+        began = time.perf_counter()
+        try:
+            work()
+        finally:
+            try:
+                self._end(sharer, time.perf_counter() - began)
+            except Exception:
+                self._break_off()
+                raise
+
+    def _is_free(self) -> bool:
+        """Whether a turn can be taken at once."""
+        if self._serving is not None or self._order or self._looking:
+            return False
+        if not self._spell_ends:
+            asyncio.get_running_loop().call_soon(self._in_the_loop, self._next_pass)
+            self._spell_ends = time.perf_counter() + SPELL_SECONDS
+            return True
+        return time.perf_counter() < self._spell_ends
+
+    async def _wait(self, sharer: Sharer) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         sharer.waiting.append(turn)
-        self._line_up(sharer)
         try:
+            self._line_up(sharer)
             await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.done(sharer, 0.0)  # it was given, and nobody takes it
+        except BaseException:
+            # One that was not given yet is passed over from now on.
+            if not turn.cancel() and not turn.cancelled() and turn.exception() is None:
+                asyncio.get_running_loop().call_soon(self._in_the_loop, self._end, sharer, 0.0)
             raise
 
-    def done(self, sharer: Sharer, seconds: float) -> None:
+    def _in_the_loop[*A](self, step: Callable[[*A], None], *args: *A) -> None:
+        """What the event loop calls. It only logs what fails, and those that wait would wait for ever."""
+        try:
+            step(*args)
+        except Exception:
+            logger.exception("turns could not be given")
+            self._break_off()
+
+    def _break_off(self) -> None:
+        """Turns could not be given: fail all that wait, which ends their connections, and begin anew."""
+        waiting = {*self._sharers.values(), *(sharer for _, _, sharer in self._order)}
+        if self._serving is not None:
+            waiting.add(self._serving)
+        self._order.clear()
+        self._serving, self._looking, self._spell_ends = None, False, 0.0
+        for sharer in waiting:
+            sharer.lined_up = False
+            while sharer.waiting:
+                turn = sharer.waiting.popleft()
+                if not turn.done():
+                    turn.set_exception(RuntimeError("turns could not be given"))
+
+    def _end(self, sharer: Sharer, seconds: float) -> None:
         """The turn took so long."""
         weight = WEIGHT if sharer.connections <= FEW else 1.0
         sharer.begins = max(sharer.begins, self._now - CREDIT_SECONDS) + seconds / weight
@@ -127,7 +173,7 @@ class Turns:
     def _look(self, passes: int) -> None:
         self._looking = passes > 0
         if self._looking:
-            asyncio.get_running_loop().call_soon(self._look, passes - 1)
+            asyncio.get_running_loop().call_soon(self._in_the_loop, self._look, passes - 1)
             return
         self._spell_ends = time.perf_counter() + SPELL_SECONDS if self._order else 0.0
         self._give()

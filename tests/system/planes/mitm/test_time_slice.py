@@ -1,6 +1,8 @@
 """I5, I9: what one read brought keeps nobody waiting, however small its pieces are."""
 
 import asyncio
+from collections.abc import Callable
+from typing import override
 
 import pytest
 
@@ -27,9 +29,10 @@ class Counted(Turns):
 
     turns = 0
 
-    def done(self, sharer: Sharer, seconds: float) -> None:
+    @override
+    async def take(self, sharer: Sharer, work: Callable[[], None]) -> None:
+        await super().take(sharer, work)
         self.turns += 1
-        super().done(sharer, seconds)
 
 
 @pytest.fixture
