@@ -83,6 +83,8 @@ BOTH = policy(MERGE, BROAD)
         "/v1/merge%3Fx=1",
         "/v1/merge%23x",
         "/v1/%EF%BD%8Derge",
+        "/v1/mer%E2%80%8Cge",
+        "/v1/me%C2%ADrge",
     ],
 )
 def test_a_spelling_that_servers_take_for_the_same_does_not_slip_past_a_rule(target: str) -> None:

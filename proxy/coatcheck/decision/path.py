@@ -76,11 +76,17 @@ def spellings(path: OutsideText) -> tuple[list[str], ...]:
     slash at the end, and without the dots and blanks at a name's end that Windows drops. A second reading
     where frameworks take the last segment's suffix for a format (`/merge.json` is `/merge` in Rails)."""
     text = unquote(path) if "%" in path else path
-    text = text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
+    text = text.lower() if text.isascii() else _folded(text)
     if "?" in text or "#" in text:  # escaped: a front end that decodes them ends the path there
         end = min(at for sign in "?#" if (at := text.find(sign)) >= 0)
         return (*_spellings(text), *_spellings(text[:end]))
     return _spellings(text)
+
+
+def _folded(text: str) -> str:
+    """Compared as Unicode's NFKC_Casefold does, without what is not seen: HFS+ ignores it (CVE-2014-9390)."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return "".join(sign for sign in folded if unicodedata.category(sign) != "Cf")
 
 
 def _spellings(text: str) -> tuple[list[str], ...]:
