@@ -262,20 +262,20 @@ async def test_a_handle_that_expires_while_its_request_waits_gets_no_secret(
     world: World, monkeypatch: pytest.MonkeyPatch, waits: str
 ) -> None:
     """A body that trickles in, an approval, a slow store: the last look is at the handle's end, too (I4)."""
-    short = world.state.mint(world.session.id, "api", ttl=1.0).value
+    short = world.state.mint(world.session.id, "api", ttl=60.0).value
     if waits == "for the store":
         world.store.at_hand = False
         fetched = world.store.fetch
 
         async def slow(ref: SecretRef) -> Secret:
-            in_seconds(world, monkeypatch, 2)
+            in_seconds(world, monkeypatch, 61)
             return await fetched(ref)
 
         monkeypatch.setattr(world.store, "fetch", slow)
     call = await world.ask(handle=short)
     assert call.denial is None
     if waits == "for its plane":
-        in_seconds(world, monkeypatch, 2)
+        in_seconds(world, monkeypatch, 61)
     out = call.commit(b"")
     assert why(out) is Reason.HANDLE_EXPIRED
     assert world.store.secret not in repr(out)
@@ -287,12 +287,12 @@ async def test_a_handle_that_expires_while_its_body_is_buffered_gets_no_secret(
 ) -> None:
     """The handle stands in the body, so the verdict comes with the whole of it; then the store is asked."""
     world.state.swap_policies({"default": load_policy("default", IN_BODY)})
-    text = json.dumps({"key": world.state.mint(world.session.id, "api", ttl=1.0).value}).encode()
+    text = json.dumps({"key": world.state.mint(world.session.id, "api", ttl=60.0).value}).encode()
     head = RequestHead("POST", "/v1/x", (("content-type", "application/json"),), end_stream=False)
     call, _ = world.exchange.receive(world.peer(), API, head, http2=False)
     world.exchange.receive_body(call, text)
     assert call.denial is None
-    in_seconds(world, monkeypatch, 2)
+    in_seconds(world, monkeypatch, 61)
     assert why(call.commit(text)) is Reason.HANDLE_EXPIRED
 
 
