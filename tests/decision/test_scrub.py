@@ -446,6 +446,19 @@ def test_events_that_hold_a_string_are_one_text(event: str) -> None:
     assert out.count(b"****") >= len(pieces) - 3
 
 
+def test_a_guess_between_the_letters_of_a_known_secret_is_told() -> None:
+    """What messages say under one key stands around what they say under another."""
+    known, wanted = "KnownToAllTheWorldHere0123456789", KEY.removeprefix("sk-proj-")
+    scrubber = Scrubber(Patterns.of([Sought("known", known), Sought("it", KEY)]), in_messages=True)
+    pieces = (("k", known[:16]), ("j", wanted[:13]), ("k", known[16:]))
+    scrubber.feed("".join(f'{{"{key}":"{text}"}}\n' for key, text in pieces).encode())
+    scrubber.finish()
+    assert {(run.secret, run.length, run.whole) for run in scrubber.take_runs()} == {
+        ("known", 32, True),
+        ("it", 13, False),
+    }
+
+
 HOSTILE: dict[str, Callable[[int], bytes]] = {
     "backslashes": lambda size: b"\\" * size,
     "percent": lambda size: b"%25" * (size // 3),

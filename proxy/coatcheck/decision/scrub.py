@@ -51,6 +51,8 @@ _SPARSE: Final = 32
 _LONG: Final = 8192
 """Of a longer text only some runs are kept, so that a secret of a megabyte does not take hundreds of them."""
 _SPARSEST: Final = 8
+_NESTED: Final = 8
+"""Echoes before one that may reach over it: what messages say under so many keys at once."""
 # Kinds of bytes. Letters, digits and what encodings write may always continue a secret; of the others a
 # whole kind does as soon as one of it stands in a secret, so that no cut tells which one it is.
 _ALWAYS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=-_.~%\\&#;"
@@ -332,17 +334,27 @@ def _found(reading: Reading, start: int, end: int, owner: _Owner) -> Found:
 
 
 def _each_once(found: list[Found]) -> list[Found]:
-    """What overlaps is one echo: its longest run says whose, and all of it is masked."""
+    """What is read from the same bytes is one echo: its longest run says whose, and all of it is masked. One
+    that only stands between another one's letters, as keys of JSON do, is one of its own."""
     found.sort(key=lambda one: int(one.places[0]))
-    merged = found[:1]
-    for one in found[1:]:
-        last = merged[-1]
-        if one.places[0] > last.places[-1]:
+    merged: list[Found] = []
+    for one in found:
+        near = range(max(0, len(merged) - _NESTED), len(merged))
+        index = next((at for at in near if _same(one.places, merged[at].places)), None)
+        if index is None:
             merged.append(one)
             continue
-        longest = max(last, one, key=lambda each: (each.run.whole, each.run.length))
-        merged[-1] = replace(longest, places=np.union1d(last.places, one.places))
+        other = merged[index]
+        longest = max(other, one, key=lambda each: (each.run.whole, each.run.length))
+        merged[index] = replace(longest, places=np.union1d(other.places, one.places))
     return merged
+
+
+def _same(one: Places, other: Places) -> bool:
+    """Whether half of the bytes of either are the other's."""
+    if one[0] > other[-1]:
+        return False
+    return len(np.intersect1d(one, other)) * 2 >= min(len(one), len(other))
 
 
 class Scrubber:
@@ -376,9 +388,9 @@ class Scrubber:
         self._pending = b""
         self._found: list[Found] | None = None
         """What was found in `_before` and `_pending`; None: they were not searched for all there is."""
-        self._open: tuple[Run, int] | None = None
+        self._open: tuple[Run, Places] | None = None
         """A part of a secret that may go on, and where it ends so far."""
-        self._told = -1
+        self._told: Places = np.zeros(0, np.int64)
         """Where the last run ends that was told."""
         self._runs: list[Run] = []
 
@@ -412,7 +424,7 @@ class Scrubber:
     def break_off(self) -> None:
         """Nothing more comes, or may leave: what goes on ends here. What is held back stays here."""
         if self._open is not None:
-            self._tell(*self._open)
+            self._tell(self._open[0])
             self._open = None
 
     def feed(self, chunk: bytes) -> bytes:
@@ -441,9 +453,8 @@ class Scrubber:
         found = self._patterns.find(self._before + self._pending, seen=seen)
         self._found = [replace(one, places=one.places + first) for one in found]
 
-    def _tell(self, run: Run, last: int) -> None:
+    def _tell(self, run: Run) -> None:
         self.hits += 1
-        self._told = last
         if sum(one.whole is run.whole for one in self._runs) < MOST_RUNS:
             self._runs.append(run)
 
@@ -468,24 +479,39 @@ class Scrubber:
         """Tell the runs that begin before `end`, which is released. The last one may go on for a while."""
         over = self._released + len(self._pending) - self._context // (RUN - 1)
         was_open, self._open = self._open, None
+        told = [self._told]
         for one in found:
-            first, last, run = int(one.places[0]), int(one.places[-1]), one.run
-            if first <= self._told or first >= end:
-                continue  # told before, or found again when it is released
-            if was_open is not None and first <= was_open[1]:
-                new = int((one.places > was_open[1]).sum())
-                length = was_open[0].length + round(run.length * new / len(one.places))
+            if one.places[0] >= end or _meet(one.places, self._told):
+                continue  # found again when it is released, or told before
+            run, places = one.run, one.places
+            if was_open is not None and _meet(places, was_open[1]):
+                new = int((places > was_open[1][-1]).sum())
+                length = was_open[0].length + round(run.length * new / len(places))
                 length = min(max(length, run.length), one.total)
                 run = Run(run.secret, length, run.whole or length == one.total)
+                places = np.union1d(was_open[1], places)
                 was_open = None
-            if run.whole or one is not found[-1] or last < over:
-                self._tell(run, last)
+            if run.whole or one is not found[-1] or places[-1] < over:
+                self._tell(run)
+                told.append(places)
             else:
-                self._open = (run, last)
-        if was_open is not None and was_open[1] < over:
-            self._tell(*was_open)
+                self._open = (run, places)
+        if was_open is not None and (was_open[1][-1] < over or self._open is not None):
+            self._tell(was_open[0])
+            told.append(was_open[1])
         elif was_open is not None:
             self._open = was_open
+        if len(told) > 1:
+            self._told = np.sort(np.concatenate(told))
+        self._told = self._told[self._told >= end - self._context]
+
+
+def _meet(some: Places, others: Places) -> bool:
+    """Whether they have a place in common. Both are in order."""
+    if not len(others) or some[0] > others[-1] or some[-1] < others[0]:
+        return False
+    at = np.minimum(np.searchsorted(others, some), len(others) - 1)
+    return bool((others[at] == some).any())
 
 
 def scrub_bytes(patterns: Patterns, data: bytes) -> tuple[bytes, tuple[Run, ...]]:
