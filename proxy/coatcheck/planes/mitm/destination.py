@@ -128,8 +128,6 @@ def _absolute(
     if target == route.client.sockname:
         # With a base URL of ours and proxy variables, clients ask the proxy for the proxy: reverse mode.
         return _reverse(head, route, reverse_host)
-    if not head.get_all("host"):
-        request.headers["host"] = authority
     return Destination("http", *target), head
 
 

@@ -96,6 +96,10 @@ class _Bounded(Http1Connection):
         self._held = b""
         self._link.parsers.holding.discard(self)
 
+    def release(self) -> Generator:
+        """Send what was held."""
+        yield from self._with_held()
+
     def _with_held(self, data: bytes = b"") -> Generator:
         """Send what was held, and `data`."""
         if self._held:
@@ -111,7 +115,7 @@ class _Bounded(Http1Connection):
     @override
     def _handle_event(self, event: events.Event) -> Generator:
         if isinstance(event, Release):
-            yield from self._with_held()
+            yield from self.release()
         elif isinstance(event, Resume):
             if self.state == self.read_body:
                 yield from self.read_body(events.DataReceived(self.conn, b""))

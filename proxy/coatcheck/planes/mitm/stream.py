@@ -39,7 +39,7 @@ from mitmproxy.proxy.layers.http._base import HttpEvent
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.planes.mitm.flow import EgressFlow
 from coatcheck.planes.mitm.hooks import EnterTunnel, VerdictHook
-from coatcheck.planes.mitm.http1 import BoundedHttp1Client
+from coatcheck.planes.mitm.http1 import BoundedHttp1Client, BoundedHttp1Server
 from coatcheck.planes.mitm.link import Link
 from coatcheck.planes.mitm.refusal import FAILED, refusal
 from coatcheck.planes.mitm.translate import apply_edits, frame_body, response_head, set_response_headers
@@ -395,6 +395,12 @@ class EgressStream(mitm_http.HttpStream):
                 ResponseProtocolError(self.stream_id, reason.value, ErrorCode.KILL), self.context.client
             )
         else:
+            # TLS tells its end with the last bytes, so the head may have come in this very read: the client
+            # gets what came before the end, however it was cut into reads.
+            parser = self.link.parsers.by_connection[self.context.client]
+            assert isinstance(parser, BoundedHttp1Server)
+            yield from parser.release()
+            self.link.outbox.flush()
             # A FIN would be a clean end where the body's end is the connection's; a reset never is.
             self.link.ending.reset_client()
 
