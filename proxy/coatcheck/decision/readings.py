@@ -52,6 +52,10 @@ _MEMBERS: Final = (
     (_ASCII, bytes(range(0x80))),
 )
 _CLASSES: Final = bytes(sum(bit for bit, members in _MEMBERS if code in members) for code in range(256))
+_ENCODING_CLASSES: Final = bytes(code & (_BASE64 | _HEX | _DECIMAL) for code in _CLASSES)
+_MEMBER_OF: Final = {
+    kind: bytes(bool(bits & kind) for bits in range(256)) for kind in (_BASE64, _HEX, _DECIMAL)
+}
 _HIGH_BITS: Final = bytes((0x20, 0x08, 0x02, 0))
 _LETTERS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _SEXTETS: Final = bytes.maketrans(_LETTERS + b"-_", bytes((*range(64), 62, 63)))
@@ -178,6 +182,124 @@ def readings(stream: bytes, literal: bytes = b"", *, in_ascii: bool = False) -> 
         yield Reading(*_without(layer.data, layer.origin, _SKIPPED))
         if layer.depth:
             layers += _undone(layer)
+
+
+# What `texts_of` leaves to `readings`: markup, and escapes other than the common ones of JSON and URLs.
+_RARE: Final = re.compile(rb'\\(?![nrt"/\\])|%[uU]|&(?:#|[0-9A-Za-z]{1,7};)')
+_COMMON: Final = re.compile(rb'\\[nrt"/\\]|%[0-9A-Fa-f]{2}')
+_WRITTEN: Final = {b"\\n": b"\n", b"\\r": b"\r", b"\\t": b"\t", b'\\"': b'"', b"\\/": b"/", b"\\\\": b"\\"}
+_BEHIND_ONE_BACKSLASH: Final = tuple(_WRITTEN.items())[:-1]
+_PRINTED: Final = re.compile(rb"=(?:[0-9A-Fa-f]{2}|\r?\n)")
+_IS_HIGH: Final = bytes(code >= 0x80 for code in range(256))
+_TWELVE_ASCII: Final = bytes(SHORTEST)
+_ASCII_ROW: Final = bytes(ENCODED * 3 // 4)
+# What stands in each match of `_DUMPED`, found faster.
+_MAYBE_DUMPED: Final = re.compile(
+    rb"[ \t](?:(?<=[0-9a-fA-F][ \t])|(?<=:[ \t]))[ \t]{0,2}[0-9a-fA-F]{2,8}(?:[ \t-]|[\r\n]|$)"
+)
+_DECIMAL_DIGITS: Final = b"0123456789"
+_NO_HEX_DIGITS: Final = bytes(set(range(256)).difference(_HEX_DIGITS))
+_MOST_TEXTS: Final = 24
+
+
+def texts_of(stream: bytes, literal: bytes = b"", *, in_ascii: bool = False) -> list[bytes] | None:
+    """What the `readings` of a small stream say, without where they say it. None is missing in which twelve
+    characters of a secret could stand, and there may be more. None if that is not cheap to tell.
+
+    numpy takes about a microsecond for each of its steps, however short the text, so most of the cost of a
+    small text without a secret would be steps that change nothing.
+    """
+    if len(stream) >= _SMALL:
+        return None
+    texts = [stream]
+    seen = {stream}
+    first = 0
+    for _ in range(DEPTH):
+        layers, first = texts[first:], len(texts)
+        for data in layers:
+            below = _texts_below(data.replace(b"\0", b""), literal, in_ascii)
+            if below is None or len(texts) > _MOST_TEXTS:
+                return None
+            for text in below:
+                if in_ascii and b"<" not in text and _TWELVE_ASCII not in text.translate(_IS_HIGH):
+                    continue  # nothing that ASCII is read from
+                if len(text) >= SHORTEST and text not in seen:
+                    seen.add(text)
+                    texts.append(text)
+    return [text.translate(None, _SKIPPED) for text in texts]
+
+
+def _texts_below(data: bytes, literal: bytes, in_ascii: bool) -> list[bytes] | None:
+    """One more layer of `data` undone in each way; the data of all that `_undone` makes of it."""
+    if b"\x1b[" in data or (b"<" in data and b">" in data):
+        return None
+    texts = []
+    if b"\\" in data or b"%" in data or b"&" in data:
+        if _RARE.search(data) or (literal and b"%" in data):
+            return None
+        text = data
+        if b"\\\\" not in data and b"\\" in data:
+            for escape, character in _BEHIND_ONE_BACKSLASH:
+                text = text.replace(escape, character)
+        if b"\\" in text or b"%" in text:
+            text = _COMMON.sub(_character, text)
+        if text != data:
+            texts.append(text)
+    if b"=" in data and _QUOTED_PRINTABLE.search(data):
+        texts.append(_PRINTED.sub(_printed, data))
+    if len(data) < ENCODED:
+        return texts
+    # A byte for each place as in `_in_a_row`, all of them in one long number.
+    row = int.from_bytes(data.translate(_ENCODING_CLASSES), "little")
+    for step in (1, 2, 4, 8, 8):
+        row &= row >> 8 * step
+    if not row:
+        return texts
+    in_row = row.to_bytes(len(data), "little")
+    if rows := _rows_of(in_row, _BASE64):
+        text = b"".join(
+            [data[start:end] + (b"AAA" if data[end : end + 1] == b"=" else b"") for start, end in rows]
+        ).translate(_STANDARD)
+        for skipped in range(4):
+            decoded = binascii.a2b_base64(text[skipped : skipped + (len(text) - skipped) // 4 * 4])
+            if not in_ascii or _ASCII_ROW in decoded.translate(_IS_HIGH):
+                texts.append(decoded)
+    if rows := _rows_of(in_row, _HEX):
+        chosen = b"".join([data[start:end] for start, end in rows])
+        if len(chosen.translate(None, _NO_HEX_DIGITS)) >= ENCODED:
+            if b"\n0" in data and _MAYBE_DUMPED.search(data):
+                return None
+            digits = chosen.replace(b"X", b"x").replace(b"0x", b"").translate(None, _NO_HEX_DIGITS)
+            for skipped in range(2):
+                whole = (len(digits) - skipped) // 2 * 2
+                texts.append(binascii.a2b_hex(digits[skipped : skipped + whole]))
+    if rows := _rows_of(in_row, _DECIMAL):
+        chosen = b"".join([data[start:end] for start, end in rows])
+        if len(chosen) - len(chosen.translate(None, _DECIMAL_DIGITS)) >= ENCODED // 2:
+            return None
+    return texts
+
+
+def _character(escape: re.Match[bytes]) -> bytes:
+    written = escape[0]
+    return _WRITTEN.get(written) or binascii.a2b_hex(written[1:])
+
+
+def _printed(escape: re.Match[bytes]) -> bytes:
+    written = escape[0]
+    return binascii.a2b_hex(written[1:]) if written[1] not in b"\r\n" else b""
+
+
+def _rows_of(in_row: bytes, kind: int) -> "_Rows":
+    """`_rows` of a small text."""
+    member = in_row.translate(_MEMBER_OF[kind])
+    rows = []
+    start = member.find(b"\1")
+    while start >= 0:
+        end = member.find(b"\0", start)  # the last places begin no row
+        rows.append((start, end + ENCODED - 1))
+        start = member.find(b"\1", end)
+    return rows
 
 
 def _ascii_of(stream: bytes, origin: Origin) -> tuple[bytes, Origin]:

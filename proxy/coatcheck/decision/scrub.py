@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coatcheck.decision.encodings import Form, forms_of
-from coatcheck.decision.readings import INTRODUCERS, Places, Reading, by_key, readings
+from coatcheck.decision.readings import INTRODUCERS, Places, Reading, by_key, readings, texts_of
 
 RUN: Final = 12
 """Characters of a secret in a row that are masked wherever they stand; fewer may remain at a cut."""
@@ -48,6 +48,8 @@ _STEP: Final = 8
 _SPREAD: Final = 0x9E3779B97F4A7C15
 _SPARSE: Final = 32
 """Entries of the table for each word, so that few others fall on one that is taken."""
+_MOST_HEADS: Final = 1 << 16
+"""Words of which a set is made as well, which is faster than the table for a small text."""
 _LONG: Final = 8192
 """Of a longer text only some runs are kept, so that a secret of a megabyte does not take hundreds of them."""
 _SPARSEST: Final = 8
@@ -123,7 +125,7 @@ class _Index:
     looked up in the table, all at once; the few that are in it are looked at in full.
     """
 
-    __slots__ = ("_shift", "_table", "_type", "runs", "width", "words")
+    __slots__ = ("_heads", "_shift", "_table", "_type", "runs", "width", "words")
 
     def __init__(self, width: int, words: "_Words", runs: "tuple[_Runs, ...]") -> None:
         """`width`: bytes of a word, so that `_STEP + width - 1` is no more than the shortest run."""
@@ -135,6 +137,7 @@ class _Index:
         self._shift = 8 * width - bits
         self._table = np.zeros(1 << bits, bool)
         self._table[self._entries(self.words)] = True
+        self._heads: frozenset[int] | None = None
 
     def _entries(self, words: "_Words") -> "_Words":
         """Where words stand in the table: the upper bits of a product, which all bits of the word stir."""
@@ -161,6 +164,14 @@ class _Index:
             letters = np.lib.stride_tricks.sliding_window_view(np.frombuffer(text, np.uint8), width)
             words.append(letters.copy().view(f"<u{width}").ravel())
         return cls(width, np.concatenate(words), tuple(runs.items()))
+
+    def may_hold(self, data: bytes, words: list[int]) -> bool:
+        """Whether a run stands in `data`; `words` are the first four bytes of those that are looked up."""
+        if self._heads is None and len(self.words) <= _MOST_HEADS:
+            self._heads = frozenset(self.words.view(np.uint32)[:: self.width // 4].tolist())
+        if self._heads is not None and self._heads.isdisjoint(words):
+            return False
+        return bool(self.occurrences(data))
 
     def occurrences(self, data: bytes) -> list[tuple[int, _Owner]]:
         """Where a run begins in `data`, and whose it is, in order."""
@@ -284,14 +295,26 @@ class Patterns:
         if not self._indexes or len(data) < RUN:
             return []
         older = max(0, (seen or 0) - CONTEXT)
-        texts = readings(data[older:] if older else data, self._literal, in_ascii=self._in_ascii)
-        found = [one for reading in texts for one in self._in(reading)]
+        newer = data[older:] if older else data
+        found = []
+        if self._may_hold(newer):
+            texts = readings(newer, self._literal, in_ascii=self._in_ascii)
+            found = [one for reading in texts for one in self._in(reading)]
         if older:
             found = [replace(one, places=one.places + older) for one in found]
         if seen is not None:
             messages = by_key(data)
             found += [replace(one, places=messages.origins(one.places)) for one in self.find(messages.data)]
         return _each_once(found) if found else found
+
+    def _may_hold(self, data: bytes) -> bool:
+        """False only if no reading of `data` holds a run."""
+        texts = texts_of(data, self._literal, in_ascii=self._in_ascii)
+        if texts is None:
+            return True
+        together = b"\n".join(texts)
+        words = memoryview(together)[: len(together) // 4 * 4].cast("I")[:: _STEP // 4].tolist()
+        return any(index.may_hold(together, words) for index in self._indexes)
 
     def _in(self, reading: Reading) -> Iterable[Found]:
         for index in self._indexes:
