@@ -120,7 +120,9 @@ def spoil(content: bytes, where: str) -> bytes:
         "magic": b"x" + content[1:],
         "salt": content[: len(MAGIC)] + bytes([content[len(MAGIC)] ^ 1]) + content[len(MAGIC) + 1 :],
         "prefix": content[: header - 1] + bytes([content[header - 1] ^ 1]) + content[header:],
-        "a byte": content[: header + sealed + 77] + b"\0" + content[header + sealed + 78 :],
+        "a byte": content[: header + sealed + 77]
+        + bytes([content[header + sealed + 77] ^ 1])
+        + content[header + sealed + 78 :],
         "swapped chunks": content[:header] + second + first + rest,
         "a chunk twice": content[:header] + first + first + second + rest,
         "a chunk less": content[:header] + second + rest,

@@ -90,17 +90,17 @@ async def test_what_kv_still_has_of_a_secret_is_read_with_the_right_to_read_it(
     """Its versions, newest first, without those that were deleted or destroyed, or that KV has dropped."""
     values = [known_secret(f"version {number}") for number in range(1, 15)]
     for number, value in enumerate(values, 1):
-        await bao.put("versions", {"api_key" if number != 12 else "other": value})
-    await bao.call(lambda c: c.secrets.kv.v2.delete_secret_versions("versions", [9]))
-    await bao.call(lambda c: c.secrets.kv.v2.destroy_secret_versions("versions", [10]))
+        await bao.put("of-many-versions", {"api_key" if number != 12 else "other": value})
+    await bao.call(lambda c: c.secrets.kv.v2.delete_secret_versions("of-many-versions", [9]))
+    await bao.call(lambda c: c.secrets.kv.v2.destroy_secret_versions("of-many-versions", [10]))
     store = make_store()
-    found = await store.history(ref("versions"), ())
+    found = await store.history(ref("of-many-versions"), ())
     assert [(each.version, each.reveal()) for each in found] == [
         (str(number), values[number - 1]) for number in (14, 13, 11, 8, 7, 6, 5)
     ]
-    assert [each.version for each in await store.history(ref("versions"), {"11"})] == ["14", "13"]
-    await bao.call(lambda c: c.secrets.kv.v2.delete_latest_version_of_secret("versions"))
-    assert [each.version for each in await store.history(ref("versions"), {"11"})] == ["13"]
+    assert [each.version for each in await store.history(ref("of-many-versions"), {"11"})] == ["14", "13"]
+    await bao.call(lambda c: c.secrets.kv.v2.delete_latest_version_of_secret("of-many-versions"))
+    assert [each.version for each in await store.history(ref("of-many-versions"), {"11"})] == ["13"]
     assert await store.history(ref("nothing-here"), ()) == ()
 
 
