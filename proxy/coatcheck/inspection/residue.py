@@ -82,8 +82,11 @@ def forms_of(value: Value) -> tuple[Form, ...]:
     for name, text in sorted(named, key=lambda pair: (len(pair[1]), pair)):
         if SHORTEST <= len(text) <= LONGEST and not any(shorter in text for shorter in texts):
             texts[text] = name
-    public = _armour(value.secret)
-    return tuple(_form(value.credential, name, text, public) for text, name in texts.items())
+    public = {"plain": (armour := _armour(value.secret)), **dict.fromkeys(_WIDTHS, armour)}
+    # The other forms are of the private parts alone (`encodings.forms_of`).
+    return tuple(
+        _form(value.credential, name, text, public.get(name, (0, 0))) for text, name in texts.items()
+    )
 
 
 def _wide(secret: bytes) -> Iterator[tuple[str, bytes]]:
@@ -106,8 +109,7 @@ def _armour(secret: bytes) -> tuple[int, int]:
 
 def _form(credential: str, encoding: str, text: bytes, public: tuple[int, int]) -> Form:
     width = _WIDTHS.get(encoding, 1)
-    # Twice: no encoding in use makes those lines, letters and dashes mostly, longer than that.
-    beginning, end = (EDGE + 2 * width * lines for lines in public)
+    beginning, end = (EDGE + width * lines for lines in public)
     half = (len(text) + 1) // 2
     return Form(credential, encoding, text, min(beginning, half), min(end, half))
 
