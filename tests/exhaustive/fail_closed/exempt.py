@@ -120,9 +120,6 @@ EXCUSES = (
         ("silent", "broken off"),
         "the sweeper's check, on a slow machine: one that fails cuts the connection, whatever is on it",
     ),
-    Excuse(
-        "planes.mitm.destination:_absolute value of call: head.get_all (2)", ("complete",), "any Host will do"
-    ),
     Excuse("request.call:Call._handles_in value of call: self._shared.state.genuine", ("complete",), INERT),
     Excuse(f"{L}_serve await: self._end(", ("refused",), "its one wait has a bound, in answer_and_close"),
     Excuse(
