@@ -236,7 +236,17 @@ class EgressConnection(server.ConnectionHandler):
             connection.state &= ~ConnectionState.CAN_READ
         else:
             connection.state = ConnectionState.CLOSED
-        await self.server_event(events.ConnectionClosed(connection))
+        while True:
+            try:
+                await self.server_event(events.ConnectionClosed(connection))
+                break
+            except asyncio.CancelledError as error:
+                # It was closed while its end waited for a turn. The layers hear of the end all the same, and
+                # it leaves in order: else it would look like a failure of ours.
+                connection.state = ConnectionState.CLOSED
+                if cancelled is not None:
+                    raise
+                cancelled = error
         if connection.state is ConnectionState.CAN_WRITE:
             # The peer is done sending, and we may still send to it; a cancel ends that (as upstream does).
             try:
