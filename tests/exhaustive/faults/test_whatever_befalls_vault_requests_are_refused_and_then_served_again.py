@@ -41,6 +41,9 @@ rules:
   - {name: b, hosts: [api.anthropic.com], methods: [GET], credentials: [anthropic]}
 """
 
+TTL = 0.01
+"""Seconds. Each request asks Vault, or waits for a read that another one began."""
+
 WRONG = {
     "500": (500, '{"errors":["no"]}'),
     "no json": (200, "<html></html>"),
@@ -69,7 +72,8 @@ class World:
     front: SlowFront
 
     async def ask(self) -> tuple[int, str]:
-        """Of the credential whose secret is in Vault."""
+        """Of the credential whose secret is in Vault. What the last request had read again is old by then."""
+        await asyncio.sleep(10 * TTL)
         headers = {"Authorization": f"Bearer {self.sandbox.handles['openai']}"}
         answer = await self.http.get("https://api.openai.com/v1/models", headers=headers)
         return answer.status_code, reason(answer)
@@ -136,7 +140,7 @@ async def world(
             upstream_ca=upstream_tls.ca,
             connect_to=dict.fromkeys(("api.openai.com:443", "api.anthropic.com:443"), origin_server.port),
             stores=stores,
-            secret_ttl=0.01,
+            secret_ttl=TTL,
             secret_max_stale=0.0,
         ) as daemon:
             sandbox = await daemon.sandbox()
