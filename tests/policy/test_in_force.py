@@ -210,7 +210,8 @@ async def test_three_hundred_reloads_at_once_are_two(
     while not reads:
         await asyncio.sleep(0)
     put(deployment.place / "default.yaml", YAML + b"# changed after it was read\n")
-    assert all(await asyncio.gather(first, *(policies.reload() for _ in range(300))))
+    _, *later = await asyncio.gather(first, *(policies.reload() for _ in range(300)))
+    assert all(later)  # the first may have seen half of the file
     assert reads == 2
     assert (
         deployment.state.policies["default"].sha256
