@@ -63,6 +63,13 @@ class Inside:
         fields += [("pty", "24,80")] if pty else [("stdin", "none")]
         return await self.channel.open("exec", fields)
 
+    async def started(self, *command: str, identity: str = "agent") -> Stream:
+        """Start a command that prints a line when what the test needs of it is done; wait for that line."""
+        stream = await self.start(*command, identity=identity)
+        async with asyncio.timeout(SECONDS):
+            assert isinstance(await stream.read(), Chunk)
+        return stream
+
     async def run(self, *command: str, identity: str = "agent", pty: bool = False) -> Ran:
         """Until it ended."""
         async with asyncio.timeout(SECONDS):

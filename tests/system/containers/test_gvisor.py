@@ -94,7 +94,7 @@ async def test_a_paused_one_executes_nothing_and_goes_on(inside: Inside) -> None
 
 async def test_what_remains_of_it_holds_what_was_in_its_memory_and_files(inside: Inside) -> None:
     """An inspection finds there what a program had, running or written down."""
-    await inside.start("sh", "-c", "printf 'planted-%s' here > /home/agent/x; sleep 60")
+    await inside.started("sh", "-c", "printf 'planted-%s' here > /home/agent/x; echo written; sleep 60")
     assert (await inside.sh("cat /home/agent/x")).out == "planted-here"
     await inside.machine.pause()
     remains = await inside.machine.remains()
@@ -105,7 +105,7 @@ async def test_what_remains_of_it_holds_what_was_in_its_memory_and_files(inside:
 
 async def test_nothing_is_left_when_it_stops(inside: Inside) -> None:
     """No process, no group, and stopping twice is nothing."""
-    await inside.start("sleep", "60")
+    await inside.started("sh", "-c", "echo up; sleep 60")
     pids = [each.pid for each in await inside.machine.remains() if each.pid]
     assert pids
     await inside.machine.pause()
@@ -142,8 +142,7 @@ async def test_whoever_starts_it_and_is_killed_takes_it_along(agent_program: Pat
         "async def main():\n"
         f" async with sandbox(Path({str(tmp_path)!r}), Path({str(agent_program)!r}), WANTED,"
         " identities=('agent',)) as inside:\n"
-        "  await inside.start('sleep', '60')\n"
-        "  await inside.sh('true')\n"
+        "  await inside.started('sh', '-c', 'echo up; sleep 60')\n"
         "  print(*[r.pid for r in await inside.machine.remains() if r.pid], flush=True)\n"
         "  await asyncio.sleep(60)\n"
         "asyncio.run(main())"

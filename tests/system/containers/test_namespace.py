@@ -44,9 +44,8 @@ async def test_a_sandbox_runs_commands_as_its_users(agent_program: Path, tmp_pat
 async def test_it_is_nobody_on_the_host(agent_program: Path, tmp_path: Path) -> None:
     """Also where we are root: not one process of it has a user or group that anything else has."""
     async with sandbox(tmp_path, agent_program) as inside:
-        await inside.start("sleep", "60")
-        await inside.start("sleep", "60", identity="tool")
-        await inside.sh("true")
+        for identity in ("agent", "tool"):
+            await inside.started("sh", "-c", "echo up; exec sleep 60", identity=identity)
         pids = [remain.pid for remain in await inside.machine.remains() if remain.pid]
         assert len(pids) >= 3
         for pid in pids:
@@ -103,16 +102,12 @@ async def test_what_remains_is_its_processes_and_where_it_may_write(
 ) -> None:
     """As the host reads them: a file's content and a process's environment."""
     async with sandbox(tmp_path, agent_program) as inside:
-        await inside.start("sh", "-c", "echo planted > /home/agent/x; MARK=planted exec sleep 60")
-        deadline = time.monotonic() + 20
-        environments: list[bytes] = []
-        while not any(b"MARK=planted" in content for content in environments):
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.01)
-            remains = await inside.machine.remains()
-            pids = [remain.pid for remain in remains if remain.kind is RemainKind.PROCESS]
-            environments = [Path(f"/proc/{pid}/environ").read_bytes() for pid in pids]
+        script = "echo planted > /home/agent/x; MARK=planted exec sh -c 'echo written; sleep 60'"
+        await inside.started("sh", "-c", script)
         remains = await inside.machine.remains()
+        pids = [remain.pid for remain in remains if remain.kind is RemainKind.PROCESS]
+        environments = [Path(f"/proc/{pid}/environ").read_bytes() for pid in pids]
+        assert any(b"MARK=planted" in content for content in environments)
         homes = [remain.path for remain in remains if remain.name == "files in /home"]
         assert homes[0] and (homes[0] / "agent/x").read_text() == "planted\n"
 
@@ -124,8 +119,7 @@ async def test_whoever_starts_it_and_is_killed_takes_it_along(agent_program: Pat
         "from tests.containers.namespaces import sandbox\n"
         "async def main():\n"
         f" async with sandbox(Path({str(tmp_path)!r}), Path({str(agent_program)!r})) as inside:\n"
-        "  await inside.start('sleep', '60')\n"
-        "  await inside.sh('true')\n"
+        "  await inside.started('sh', '-c', 'echo up; exec sleep 60')\n"
         "  print(inside.group, *[r.pid for r in await inside.machine.remains() if r.pid], flush=True)\n"
         "  await asyncio.sleep(60)\n"
         "asyncio.run(main())"

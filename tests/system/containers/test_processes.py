@@ -51,7 +51,8 @@ def test_a_tree_that_goes_on_forking_is_stopped_all_the_same() -> None:
     fork = "import os,time\nwhile True:\n if os.fork(): os.wait()\n else:\n  time.sleep(0.002); os._exit(0)"
     first = subprocess.Popen([sys.executable, "-c", fork])
     try:
-        time.sleep(0.1)
+        while len(processes.tree(first.pid)) < 2:
+            time.sleep(0.005)
         processes.stop_tree(first.pid)
         before = processes.tree(first.pid)
         time.sleep(0.1)

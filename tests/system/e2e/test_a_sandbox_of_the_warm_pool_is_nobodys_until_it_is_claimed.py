@@ -29,7 +29,8 @@ async def test_nothing_was_in_them_that_is_anybodys(claimed: Claimed) -> None:
     """All of their memory, before anybody had claimed them; the same search finds a handle in a command's."""
     assert claimed.found == [] and claimed.searched == 2 * 192 * 2**20
     one = claimed.sandboxes[0]
-    await one.start(["sh", "-c", "while :; do sleep 1000; done"])
+    process = await one.start(["sh", "-c", "echo up; while :; do sleep 1000; done"])
+    assert await process.read() is not None
     supervisor = claimed.where.daemon.sandboxes.supervisor(one.id)
     assert supervisor is not None
     memory = await asyncio.to_thread(memory_of, supervisor.pid)
