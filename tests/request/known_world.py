@@ -13,7 +13,7 @@ from coatcheck.decision.scrub import scrub_bytes
 from coatcheck.decision.session import Session
 from coatcheck.policy import load_policy
 from coatcheck.request.known_secrets import KnownSecrets
-from coatcheck.secrets import Secret, SecretMissing, SecretUnavailable
+from coatcheck.secrets import Secret, SecretDenied, SecretMissing, SecretUnavailable
 from coatcheck.secrets.cache import CachedStore
 from coatcheck.secrets.memory import MemoryStore
 from coatcheck.state.sessions import NewSession, StateSettings
@@ -42,12 +42,15 @@ class Shelf(MemoryStore):
 
     versions: dict[str, list[str]] = field(default_factory=dict)
     failing: bool = False
+    denied: set[str] = field(default_factory=set)
     asked: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
 
     @override
     async def fetch(self, ref: SecretRef) -> Secret:
         if self.failing:
             raise SecretUnavailable("sealed")
+        if ref.path in self.denied:
+            raise SecretDenied("permission denied")
         values = self.versions.get(ref.path)
         if not values:
             raise SecretMissing("none")
@@ -57,6 +60,8 @@ class Shelf(MemoryStore):
     async def history(self, ref: SecretRef, known: Collection[str]) -> tuple[Secret, ...]:
         if self.failing:
             raise SecretUnavailable("sealed")
+        if ref.path in self.denied:
+            raise SecretDenied("permission denied")
         self.asked.append((ref.path, tuple(sorted(known))))
         found = []
         for number, value in reversed(list(enumerate(self.versions.get(ref.path, ()), 1))):

@@ -4,6 +4,7 @@ from hashlib import sha256
 
 import pytest
 
+from coatcheck.decision.policy import SecretRef
 from coatcheck.decision.scrub import Run, scrub_bytes
 from coatcheck.policy import load_policy
 from coatcheck.request import known_secrets
@@ -77,6 +78,31 @@ async def test_a_secret_that_the_store_does_not_have_keeps_nobody_waiting(world:
     world.shelf.versions = {"two": [OTHER]}
     session = await world.learned(world.open())
     assert world.known.patterns(session) is None
+
+
+async def test_a_secret_that_the_daemon_may_not_read_keeps_nobody_waiting(world: World) -> None:
+    """A policy may name more than one user's Vault allows. Once it is allowed, all its versions are read
+    before the next request leaves."""
+    world.shelf.denied = {"one"}
+    session = await world.learned(world.open())
+    assert world.known.ready(session)
+    assert world.known.patterns(session) is None
+    world.shelf.denied = set()
+    world.clock.advance(5)
+    await world.store.fetch(SecretRef("memory", "secret", "one", "key"))
+    assert not world.known.ready(session)
+    await world.learned(session)
+    assert world.masked(session, f"{OLD} {NEW}") == f"{'*' * len(OLD)} {'*' * len(NEW)}"
+
+
+async def test_what_was_read_before_a_denial_is_still_looked_for(world: World) -> None:
+    """It may have been served."""
+    session = await world.learned(world.open())
+    world.shelf.denied = {"one"}
+    world.clock.advance(60)
+    await world.settled(session)
+    assert world.known.ready(session)
+    assert world.masked(session, OLD) == "*" * len(OLD)
 
 
 async def test_a_rotation_is_seen_in_time_and_once(world: World) -> None:

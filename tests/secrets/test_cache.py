@@ -6,7 +6,7 @@ from collections.abc import Collection
 import pytest
 
 from coatcheck.decision.policy import SecretRef
-from coatcheck.secrets import Secret, SecretMissing, SecretUnavailable
+from coatcheck.secrets import Secret, SecretDenied, SecretMissing, SecretUnavailable
 from coatcheck.secrets.cache import CachedStore
 from tests.secrets.clock import Clock
 from tests.secrets.refs import ref
@@ -153,13 +153,14 @@ async def test_a_refresh_that_hangs_does_not_extend_the_ttl(
     assert shelf.reads == 2
 
 
-async def test_a_missing_secret_is_believed_for_the_negative_ttl(
-    cache: CachedStore, shelf: Shelf, clock: Clock
+@pytest.mark.parametrize("refusal", [SecretMissing, SecretDenied])
+async def test_a_secret_that_is_not_to_be_had_is_believed_for_the_negative_ttl(
+    refusal: type[SecretUnavailable], cache: CachedStore, shelf: Shelf, clock: Clock
 ) -> None:
     """The store is not asked again for 5 s, then it is."""
-    shelf.answer = SecretMissing
+    shelf.answer = refusal
     for _ in range(3):
-        with pytest.raises(SecretMissing, match="the shelf says no"):
+        with pytest.raises(refusal, match="the shelf says no"):
             await value(cache)
     assert shelf.reads == 1
     shelf.answer = "made meanwhile"
@@ -195,12 +196,15 @@ async def test_while_a_failure_is_young_the_old_value_serves_without_asking(
     assert await value(cache) == "second"
 
 
-async def test_a_deleted_secret_is_not_served_stale(cache: CachedStore, shelf: Shelf, clock: Clock) -> None:
-    """ "Missing" is an answer: the old value goes at once, also when the store fails afterwards."""
+@pytest.mark.parametrize("refusal", [SecretMissing, SecretDenied])
+async def test_a_deleted_or_withdrawn_secret_is_not_served_stale(
+    refusal: type[SecretUnavailable], cache: CachedStore, shelf: Shelf, clock: Clock
+) -> None:
+    """That is an answer: the old value goes at once, also when the store fails afterwards."""
     await value(cache)
-    shelf.answer = SecretMissing
+    shelf.answer = refusal
     clock.advance(TTL)
-    with pytest.raises(SecretMissing):
+    with pytest.raises(refusal):
         await value(cache)
     shelf.answer = SecretUnavailable
     clock.advance(NEGATIVE)

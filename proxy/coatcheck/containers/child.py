@@ -59,8 +59,8 @@ class Child:
                 actions.append((os.POSIX_SPAWN_DUP2, above, number))
             # Not subprocess: it cannot give a descriptor a number. What we opened ourselves is closed at the
             # exec, what we inherited is closed above: one descriptor of a directory, and there is no sandbox.
-            # A group of its own: Ctrl-C is for whoever drives the sandbox, not for the sandbox. But our own
-            # session: by it what is left is found when we are killed (`processes.has_ended`).
+            # A group of its own: Ctrl-C is for the program that drives the sandbox, not for the sandbox.
+            # But our own session: by it what is left is found when we are killed (`processes.has_ended`).
             self.pid = os.posix_spawn(words[0], list(words), _ENVIRONMENT, file_actions=actions, setpgroup=0)
         self._watch()
 

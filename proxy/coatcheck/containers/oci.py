@@ -27,7 +27,7 @@ from coatcheck.containers.layout import (
 from coatcheck.sandbox.sandbox import IDENTITIES
 
 ROOTS: Final = Path("/run/coatcheck-roots")
-"""Where anybody may look: whoever runs a sandbox is nobody on the host, and must get there."""
+"""Readable for everyone: the user that runs a sandbox has no rights on the host, and must reach it."""
 OPEN_FILES: Final = 8192
 """A process. Browsers take thousands; the kernel's memory for them is counted in a cgroup only."""
 CAPABILITIES: Final = (

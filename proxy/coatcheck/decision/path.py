@@ -45,7 +45,7 @@ _PLAIN = frozenset(
 
 
 ENCODED_SLASH = "%2F"
-"""As it stands in a canonical path."""
+"""How an escaped slash is spelt in a canonical path."""
 
 
 def check_target(target: OutsideText, *, slashes: bool = False) -> Deny | None:

@@ -19,7 +19,7 @@ from coatcheck.decision.injection import check_text
 from coatcheck.decision.policy import Credential, Policy, SecretRef
 from coatcheck.decision.scrub import Patterns, Sought
 from coatcheck.decision.session import Session
-from coatcheck.secrets import Secret, SecretMissing, SecretUnavailable
+from coatcheck.secrets import Secret, SecretDenied, SecretMissing, SecretUnavailable
 from coatcheck.secrets.cache import CachedStore
 from coatcheck.state.state import State
 
@@ -52,6 +52,8 @@ class _Known:
     """The store's earlier versions were read, too."""
     history: frozenset[str] = frozenset()
     """The versions that were known then: what is older needs no second look."""
+    denied: bool = False
+    """The store does not let the daemon read it. It cannot be injected either, so it keeps nobody waiting."""
 
 
 @dataclass(slots=True)
@@ -140,6 +142,10 @@ class KnownSecrets:
         if secret.reveal() not in known.values:
             known.values[secret.reveal()] = None
             self._changes += 1
+        if known.denied:  # allowed since: its earlier versions are read before the next request leaves
+            known.denied = False
+            for tenant in self._tenants.values():
+                tenant.learned = tenant.learned and all(map(self._is_complete, tenant.credentials))
 
     def covers(self, session: Session, texts: Iterable[Text]) -> bool:
         """Whether each of `texts`, which are about to be injected, is looked for in the session's answers."""
@@ -203,7 +209,7 @@ class KnownSecrets:
 
     def _is_complete(self, credential: Credential) -> bool:
         known = self._known.get(credential.secret)
-        return known is not None and known.complete
+        return known is not None and (known.complete or known.denied)
 
     def _note(self, tenant: _Tenant, names: Iterable[str]) -> None:
         """Look for the secrets of these policies, as they are now."""
@@ -249,19 +255,25 @@ class KnownSecrets:
         tenant.look_at = self._clock() + self._store.ttl
 
     async def _read(self, ref: SecretRef, turns: asyncio.Semaphore) -> None:
-        """The current value, and those before it that are not known yet. One that the store does not have, or
-        no more, says nothing and keeps nobody waiting."""
+        """The current value, and those before it that are not known yet. One that the store does not have, no
+        more, or not for this daemon says nothing and keeps nobody waiting."""
         async with turns:
             known = self._known.setdefault(ref, _Known())
             try:
-                self.heard(await self._store.fetch(ref))
-            except SecretMissing:
-                pass
-            if not known.complete:
-                # Also of one that was deleted on purpose: what it was before may have been served.
-                for secret in await self._store.history(ref, known.history):
-                    self.heard(secret)
-                known.complete, known.history = True, frozenset(known.versions)
+                try:
+                    self.heard(await self._store.fetch(ref))
+                except SecretMissing:
+                    pass
+                if not known.complete:
+                    # Also of one that was deleted on purpose: what it was before may have been served.
+                    for secret in await self._store.history(ref, known.history):
+                        self.heard(secret)
+                    known.complete, known.history = True, frozenset(known.versions)
+                known.denied = False
+            except SecretDenied as denied:
+                if not known.denied:
+                    logger.warning("responses are not searched for %s: %s", ref, denied)
+                known.denied = True
 
     def _make_room(self, kept: str) -> None:
         if len(self._tenants) <= self.TENANTS:

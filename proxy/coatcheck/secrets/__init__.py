@@ -56,8 +56,15 @@ class SecretMissing(SecretUnavailable):
     kind = "missing"
 
 
+class SecretDenied(SecretUnavailable):
+    """The store knows the daemon and does not let it read this secret. Retrying will not help until an
+    operator allows it."""
+
+    kind = "denied"
+
+
 class SecretStore(Protocol):
-    """A source of secrets. It never blocks the loop and never raises anything but the two above."""
+    """A source of secrets. It never blocks the loop and never raises anything but the three above."""
 
     async def fetch(self, ref: SecretRef) -> Secret: ...
 

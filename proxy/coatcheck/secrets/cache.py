@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from coatcheck.decision.policy import SecretRef
-from coatcheck.secrets import Secret, SecretMissing, SecretStore, SecretUnavailable
+from coatcheck.secrets import Secret, SecretDenied, SecretMissing, SecretStore, SecretUnavailable
 from coatcheck.secrets.flights import Flights
 
 _FLIGHT_SECONDS = 30.0
@@ -34,7 +34,7 @@ class CachedStore:
     """A SecretStore over another. Belongs to one event loop; `peek` and `ages` never wait.
 
     `ttl`: seconds after which a rotated secret is picked up at the latest. `negative_ttl`: seconds
-    for which "missing", and "unavailable" where an old value can be served, are believed.
+    for which "missing" and "denied", and "unavailable" where an old value can be served, are believed.
     `max_stale`: seconds past `ttl` for which the old value serves while the store is unavailable.
     `refresh_ahead`: a secret in use is read anew this many seconds before its `ttl`, beside the
     requests. `max_entries`: policy bounds the number of secrets anyway; this bounds its mistakes.
@@ -59,7 +59,7 @@ class CachedStore:
         self._max_entries = max_entries
         self._clock = clock
         self._entries: dict[SecretRef, _Entry] = {}
-        self._missing: dict[SecretRef, tuple[float, str]] = {}
+        self._refused: dict[SecretRef, tuple[float, SecretMissing | SecretDenied]] = {}
         self._flights: Flights[SecretRef, Secret] = Flights(
             "the secret store", seconds=_FLIGHT_SECONDS, limit=max_entries
         )
@@ -84,16 +84,16 @@ class CachedStore:
     async def fetch(self, ref: SecretRef) -> Secret:
         if (secret := self.peek(ref)) is not None:
             return secret
-        if (missing := self._missing.get(ref)) is not None:
-            if self._clock() < missing[0]:
-                raise SecretMissing(missing[1])
-            del self._missing[ref]
+        if (refused := self._refused.get(ref)) is not None:
+            if self._clock() < refused[0]:
+                raise type(refused[1])(*refused[1].args)
+            del self._refused[ref]
         entry = self._entries.get(ref)
         if entry is not None and self._clock() < entry.retry_at and self._servable(entry):
             return entry.secret
         try:
             return await self._flights.join(ref, lambda: self._read(ref))
-        except SecretMissing:
+        except (SecretMissing, SecretDenied):
             raise
         except SecretUnavailable:
             entry = self._entries.get(ref)
@@ -116,24 +116,25 @@ class CachedStore:
         now = self._clock()
         for ref in [ref for ref, entry in self._entries.items() if now - entry.read_at >= self._keep]:
             del self._entries[ref]
-        for ref in [ref for ref, (until, _) in self._missing.items() if now >= until]:
-            del self._missing[ref]
+        for ref in [ref for ref, (until, _) in self._refused.items() if now >= until]:
+            del self._refused[ref]
 
     async def close(self) -> None:
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._flights.cancel()
         self._entries.clear()
-        self._missing.clear()
+        self._refused.clear()
         await self._inner.close()
 
     async def _read(self, ref: SecretRef) -> Secret:
         began = self._clock()  # not the end: it may have been rotated while the answer was on its way
         try:
             secret = await self._inner.fetch(ref)
-        except SecretMissing as missing:
-            self._entries.pop(ref, None)  # deleted on purpose: the old value is not "stale", it is wrong
-            _put(self._missing, ref, (self._clock() + self._negative_ttl, str(missing)), self._max_entries)
+        except (SecretMissing, SecretDenied) as refused:
+            # Deleted or withdrawn on purpose: the old value is not stale, it is wrong.
+            self._entries.pop(ref, None)
+            _put(self._refused, ref, (self._clock() + self._negative_ttl, refused), self._max_entries)
             self._sweep_later()
             raise
         except SecretUnavailable:
@@ -166,7 +167,7 @@ class CachedStore:
     def _sweep_on_time(self) -> None:
         self._sweeper = None
         self.sweep()
-        if self._entries or self._missing:
+        if self._entries or self._refused:
             self._sweep_later()
 
 

@@ -21,7 +21,7 @@ import hvac
 
 from coatcheck.decision.policy import SecretRef
 from coatcheck.platform.http_client import Deadline, HttpClient, tls_context
-from coatcheck.secrets import Secret, SecretMissing, SecretUnavailable
+from coatcheck.secrets import Secret, SecretDenied, SecretMissing, SecretUnavailable
 from coatcheck.secrets.breaker import Breaker
 from coatcheck.secrets.flights import Flights
 from coatcheck.secrets.vault_errors import VaultBusy, VaultDenied, VaultUnreachable, ask
@@ -168,8 +168,8 @@ class VaultStore:
             try:
                 entry = await self._on_thread(key, version, token, deadline)
             except VaultDenied:
-                entry = await self._on_thread(key, version, await self._tokens.replace(token), deadline)
-        except SecretMissing:
+                entry = await self._with_living_token(key, version, token, deadline)
+        except (SecretMissing, SecretDenied):
             self._succeeded(key)
             raise
         except VaultUnreachable:
@@ -184,6 +184,19 @@ class VaultStore:
             raise
         self._succeeded(key)
         return entry
+
+    async def _with_living_token(
+        self, key: tuple[str, str], version: int, denied: VaultToken, deadline: Deadline
+    ) -> _Entry:
+        """Vault answers 403 to a dead token, too: only a living one shows that this path is not allowed."""
+        token = await self._tokens.replace(denied)
+        try:
+            return await self._on_thread(key, version, token, deadline)
+        except VaultDenied as refusal:
+            if await self._tokens.replace(token) is not token:
+                raise
+            forbidden = SecretDenied(*refusal.args)
+        raise forbidden
 
     async def _on_thread(
         self, key: tuple[str, str], version: int, token: VaultToken, deadline: Deadline

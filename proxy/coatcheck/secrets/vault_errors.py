@@ -13,7 +13,7 @@ from coatcheck.secrets import SecretMissing, SecretUnavailable
 
 
 class VaultDenied(SecretUnavailable):
-    """401 or 403: the token is dead, or its policies do not allow this."""
+    """401 or 403: the token is dead, or its policies do not allow this. The store tells these two apart."""
 
     kind = "denied"
 

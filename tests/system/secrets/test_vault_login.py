@@ -17,7 +17,7 @@ from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from coatcheck.secrets import SecretUnavailable
+from coatcheck.secrets import SecretDenied, SecretMissing, SecretUnavailable
 from coatcheck.secrets.embedded import EmbeddedVault
 from coatcheck.secrets.vault import VaultStore
 from coatcheck.secrets.vault_login import AppRoleLogin, JwtLogin, KubernetesLogin, TokenLogin, read_material
@@ -252,15 +252,29 @@ async def test_a_revoked_token_is_replaced_by_one_new_login(
 async def test_a_denied_path_does_not_log_in_again_and_again(
     bao: EmbeddedVault, role: str, make_store: MakeStore, tmp_path: Path
 ) -> None:
-    """A path that no policy allows is refused, and costs no new token while ours is alive and young."""
+    """A path that no policy allows is denied, and costs no new token while ours is alive and young."""
     login = await approle(bao, role, tmp_path / "secret-id")
     await bao.call(lambda client: client.sys.create_or_update_policy(role, READ.replace("data", "other")))
     async with SlowFront.start(bao.url) as front:
         store = make_store(url=front.url, login=login, breaker_threshold=100)
         for _ in range(5):
-            with pytest.raises(SecretUnavailable, match="permission denied"):
+            with pytest.raises(SecretDenied, match="permission denied"):
                 await read(store)
         assert front.asked[f"/v1/auth/{role}/login"] == 1
+
+
+async def test_a_dead_token_is_not_a_denied_path(
+    bao: EmbeddedVault, role: str, make_store: MakeStore, tmp_path: Path
+) -> None:
+    """Vault answers 403 to both. What the daemon may not read is unknown until it has a token that counts."""
+    login = await approle(bao, role, tmp_path / "secret-id")
+    store = make_store(login=login)
+    await read(store)
+    (tmp_path / "secret-id").write_text(known_secret("wrong secret_id"))
+    await bao.call(lambda client: client.sys.revoke_prefix(f"auth/{role}/"))
+    with pytest.raises(SecretUnavailable) as caught:
+        await read(store)
+    assert not isinstance(caught.value, SecretDenied | SecretMissing)
 
 
 async def test_failed_logins_are_not_repeated_at_once(
