@@ -95,17 +95,17 @@ class SharedBoards:
         now, own = self._now(), self._own()
         told = b""
         if own != self._told or now.monotonic - self._told_at > REFRESH_SECONDS:
-            told = _written(own, now.wall)
+            told = write(own, now.wall)
         wanted = now.monotonic - self._looked_at < LOOKED_AT_SECONDS
         if not told and not wanted:
             return
         found = self._store.boards(told, wanted=wanted)
         if told:
             self._told, self._told_at = own, now.monotonic
-        self._others = tuple(_read(content, now.wall) for content in found)
+        self._others = tuple(read(content, now.wall) for content in found)
 
 
-def _written(board: Board, at: float) -> bytes:
+def write(board: Board, at: float) -> bytes:
     alarms = [
         [a.tenant, a.session, a.reason.value, a.credential, a.first, a.last, a.count, a.detail, a.where]
         for a in board.alarms[:MOST]
@@ -121,7 +121,7 @@ def _of_limit(limit: Limit) -> list[Any]:
     return [limit.kind.value, limit.count, limit.period, limit.burst, limit.per.value]
 
 
-def _read(content: bytes, now: float) -> Board:
+def read(content: bytes, now: float) -> Board:
     """Empty when it is old, or from a release that writes something else."""
     try:
         written: Mapping[str, Any] = json.loads(content)

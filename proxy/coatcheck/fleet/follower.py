@@ -81,7 +81,7 @@ class Follower:
         bounds: Bounds,
         emit: Callable[[Event], None],
     ) -> None:
-        self._store, self._replica, self._hearing, self._bounds, self._emit = (
+        self.store, self._replica, self._hearing, self._bounds, self._emit = (
             store,
             replica,
             hearing,
@@ -113,7 +113,7 @@ class Follower:
                 "the thread that follows the shared state is stuck in a statement, and is left behind"
             )
         else:
-            self._store.disconnect()
+            self.store.disconnect()
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -122,7 +122,7 @@ class Follower:
                     self._watch()
                     self._keep_house()
                     if not self._stopping.is_set():
-                        self._store.wait(self._bounds.pause)
+                        self.store.wait(self._bounds.pause)
             except FAILURES as error:
                 self._failed(str(error))
             except Exception:
@@ -133,7 +133,7 @@ class Follower:
         self._hearing.why = why
         if self._outage.noticed(why):
             logger.warning("the shared state cannot be followed: %s", why)
-        self._store.disconnect()
+        self.store.disconnect()
         self._read_leases_again()
         self._watch()
         self._stopping.wait(AGAIN_SECONDS)
@@ -142,7 +142,7 @@ class Follower:
 
     def _listen(self) -> bool:
         """Apply what is new. True: everything is known that was committed when we asked."""
-        known, store = self._replica.position, self._store
+        known, store = self._replica.position, self.store
         store.incarnation = known.incarnation if known is not None else 0
         asked = self._replica.clock.now().monotonic
         heard = store.listen(
@@ -150,7 +150,7 @@ class Follower:
             self._leases_after,
             seconds=WHOLE_SECONDS if known is None else None,
         )
-        self._compare_clocks(heard, asked)
+        compare_clocks(self._replica.clock.now(), heard, asked, self._bounds.max_skew)
         head = heard.head
         lost = _lost(known, head)
         if lost is not None or head is None:
@@ -186,7 +186,7 @@ class Follower:
             if head.digest != known.digest:
                 raise StateLost(f"revision {head.rev} is another than the one that was read")
             return True
-        marks, before = self._store.rows, self._replica.marks
+        marks, before = self.store.rows, self._replica.marks
         new = {row.place: marks.mark(head.incarnation, row) for row in rows}
         old = [before[str(place)] for place in new if str(place) in before]
         entries = self._entries(head, rows)
@@ -201,16 +201,16 @@ class Follower:
         return True
 
     def _entries(self, head: Head, rows: Sequence[Row]) -> list[Entry]:
-        return entries_of((row, self._store.rows.entry(head.incarnation, row)) for row in rows)
+        return entries_of((row, self.store.rows.entry(head.incarnation, row)) for row in rows)
 
     def _read_all(self, known: Position | None) -> None:
         """All rows as one moment has them, in place of our copy. StateLost: they are not whole, or one that
         is no newer than our copy is another than in our copy."""
         seconds = WHOLE_SECONDS if self._deaf else self._bounds.max_silence
-        head, rows = self._store.all_rows(seconds)
+        head, rows = self.store.all_rows(seconds)
         if head is None or (known is not None and head.incarnation != known.incarnation):
             return  # it was begun anew a moment ago, which the next look tells
-        marks = {row.place: self._store.rows.mark(head.incarnation, row) for row in rows}
+        marks = {row.place: self.store.rows.mark(head.incarnation, row) for row in rows}
         before = self._replica.marks if known is not None else {}
         news = [row for row in rows if before.get(str(row.place)) != marks[row.place]]
         entries = self._entries(head, news)
@@ -241,21 +241,12 @@ class Follower:
         incarnation = max(seen + 1, time.time_ns() // 1000)
         now = self._replica.clock.now().wall
         keys = KeysChanged(self._replica.keys.replaced(now).exported())
-        founded = self._store.found(head, incarnation, keys, now)
+        founded = self.store.found(head, incarnation, keys, now)
         if founded:
             self._tell("shared_state_founded", f"incarnation {incarnation}" + (f": {why}" if why else ""))
             if why:
                 logger.error("every session of the fleet ends: %s", why)
         self._stopping.wait(AGAIN_SECONDS)  # where nothing stays, a fleet must not begin anew all the time
-
-    def _compare_clocks(self, heard: Heard, asked: float) -> None:
-        now = self._replica.clock.now()
-        apart = abs(now.wall - heard.time) - (now.monotonic - asked)
-        if not apart <= self._bounds.max_skew:  # also when it is no number
-            raise ClockApart(
-                f"this host's clock and the database's are {apart:.1f} s apart, more than"
-                f" {self._bounds.max_skew:g} s: leases would mean something else here. Set the clock"
-            )
 
     # --- chores --------------------------------------------------------------------------------------------
 
@@ -271,7 +262,7 @@ class Follower:
                 logger.warning("%s %s", error.message, error.hint)
         if time.monotonic() - self._house_at > HOUSE_SECONDS:
             self._house_at = time.monotonic()
-            self._store.tidy()
+            self.store.tidy()
             self._drop_useless()
 
     def _tell_and_rotate(self, now: Now) -> None:
@@ -283,13 +274,13 @@ class Follower:
 
     def _drop_useless(self) -> None:
         """Drop the rows of what this daemon, which knows all, has forgotten."""
-        rows = self._store.rows
+        rows = self.store.rows
         marks, position, kept = self._replica.kept(rows.place)
         useless = {Place(*place.split("/", 1)): mark for place, mark in marks.items() if place not in kept}
         old = time.monotonic() - self._dropped_at > DROP_SECONDS
         if position is None or not useless or not (old or len(useless) >= DROPPED_AT_ONCE):
             return
-        head = self._store.drop(position.incarnation, useless, position.rev)
+        head = self.store.drop(position.incarnation, useless, position.rev)
         if head is None:
             return  # somebody was faster: another time
         self._dropped_at = time.monotonic()
@@ -311,6 +302,17 @@ class Follower:
             self._emit(DaemonEvent(self._replica.clock.now().wall, what, detail))
         except Exception:
             logger.exception("%s could not be recorded", what)
+
+
+def compare_clocks(now: Now, heard: Heard, asked: float, max_skew: float) -> None:
+    """ClockApart when the database's clock is further from ours than `max_skew` and the time since it was
+    asked, at `asked` on the monotonic clock, can explain."""
+    apart = abs(now.wall - heard.time) - (now.monotonic - asked)
+    if not apart <= max_skew:  # also when it is no number
+        raise ClockApart(
+            f"this host's clock and the database's are {apart:.1f} s apart, more than"
+            f" {max_skew:g} s: leases would mean something else here. Set the clock"
+        )
 
 
 def _lost(known: Position | None, head: Head | None) -> str | None:

@@ -6,7 +6,7 @@ AES-256-GCM under a key that only the daemons hold. Each record is bound to its 
 
 import os
 import stat
-from collections import OrderedDict
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -39,7 +39,8 @@ class Seal:
         self._salt = os.urandom(SALT_BYTES)
         self._own = self._derived(self._salt)
         self._count = 0
-        self._known: OrderedDict[bytes, AESGCM] = OrderedDict()
+        self.key_of = lru_cache(MAX_SEALERS)(self._derived)
+        """The key of the process that chose this salt."""
 
     def seal(self, place: str, content: bytes) -> bytes:
         """Not thread-safe: one thread or one lock a `Seal`."""
@@ -53,17 +54,9 @@ class Seal:
         if len(nonce) != NONCE_BYTES:
             raise SealBroken(f"the record of {place} is too short")
         try:
-            return self._of(salt).decrypt(nonce, sealed[SALT_BYTES + NONCE_BYTES :], place.encode())
+            return self.key_of(salt).decrypt(nonce, sealed[SALT_BYTES + NONCE_BYTES :], place.encode())
         except InvalidTag:
             raise SealBroken(f"the record of {place} was not sealed with our key for this place") from None
-
-    def _of(self, salt: bytes) -> AESGCM:
-        found = self._known.get(salt)
-        if found is None:
-            found = self._known[salt] = self._derived(salt)
-            if len(self._known) > MAX_SEALERS:
-                self._known.popitem(last=False)
-        return found
 
     def _derived(self, salt: bytes) -> AESGCM:
         return AESGCM(HKDF(SHA256(), KEY_BYTES, salt, self._info).derive(self._key))

@@ -93,6 +93,13 @@ class Daemon:
         assert replica is not None
         return replica.position.incarnation if replica.position is not None else 0
 
+    @property
+    def rev(self) -> int:
+        """Up to here it has applied what was committed."""
+        replica = self.state.replica
+        assert replica is not None
+        return replica.position.rev if replica.position is not None else -1
+
 
 @dataclass
 class Fleet:

@@ -148,10 +148,10 @@ def test_where_nobody_looks_and_nothing_changes_nothing_is_asked(
 )
 def test_what_is_old_or_of_another_release_is_left_out(written: Any) -> None:
     """A page shows the rest."""
-    assert boards._read(written, 1000.0) == Board()
+    assert boards.read(written, 1000.0) == Board()
 
 
 def test_what_is_written_has_a_bound() -> None:
     """However much a sandbox does: the newest and the fullest."""
     many = Board((ALARM,) * 500, (LEVEL,) * 500)
-    assert boards._read(boards._written(many, 5.0), 5.0) == Board((ALARM,) * 50, (LEVEL,) * 50)
+    assert boards.read(boards.write(many, 5.0), 5.0) == Board((ALARM,) * 50, (LEVEL,) * 50)

@@ -3,10 +3,11 @@
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -210,10 +211,17 @@ async def test_what_is_no_number_in_the_database_spoils_one_limit_and_no_other(
         assert await two.ask_all(sound, 20) == 20
 
 
-async def _stored(server: PostgresServer) -> None:
-    """Until the database knows a limit."""
+async def _stored(
+    server: PostgresServer, *, seconds: float = 0, running: Mapping[str, int] | None = None
+) -> None:
+    """Until the database knows a limit: one that is used up for about `seconds`, or one of which so many are
+    `running` at each daemon."""
+    used = f"SELECT name FROM limits WHERE until - extract(epoch FROM now()) > {seconds - 60}"
     async with asyncio.timeout(20):
-        while not server.do("SELECT name FROM limits UNION ALL SELECT name FROM running"):
+        while True:
+            counted = dict(server.do("SELECT member, count FROM running"))
+            if running.items() <= counted.items() if running else counted or server.do(used):
+                return
             await asyncio.sleep(0.02)
 
 
@@ -243,10 +251,9 @@ async def test_after_a_crash_of_the_database_what_runs_elsewhere_is_counted_agai
         server.restart()
         assert await two.ask_all(limited, 6) <= 1
         await asyncio.sleep(1.5)
-        one.shared._note(next(iter(one.shared._shares)))  # as one more request there does
-        await asyncio.sleep(0.5)
-        assert await two.ask_all(limited, 6) <= 2
-        assert server.do("SELECT sum(count)::int FROM running WHERE member = 'daemon-0'") == [(5,)]
+        one.buckets.leave(SESSION, limited, ())
+        await _stored(server, running={"daemon-0": 4})
+        assert await two.ask_all(limited, 6) <= 3
 
 
 async def test_a_full_table_of_shares_empties_itself_and_stops_nothing(
@@ -260,10 +267,17 @@ async def test_a_full_table_of_shares_empties_itself_and_stops_nothing(
         assert await one.ask(first) is None
         await _stored(server)
         server.send(signal.SIGSTOP)
+        telling, settle = asyncio.Event(), one.store.settle
+        loop = asyncio.get_running_loop()
+
+        def told(*about: Any) -> Any:
+            loop.call_soon_threadsafe(telling.set)
+            return settle(*about)
+
+        monkeypatch.setattr(one.store, "settle", told)
         one.buckets.leave(SESSION, first, ())
         async with asyncio.timeout(20):
-            while one.shared._changed:  # it is being told, which nobody answers yet
-                await asyncio.sleep(0.02)
+            await telling.wait()  # the database does not answer yet
         one.buckets.take(SESSION, second, (), time.monotonic())
         server.send(signal.SIGCONT)
         async with asyncio.timeout(20):
@@ -283,14 +297,16 @@ async def test_what_all_have_used_of_a_limit_is_shown_at_each(
     def near(one: One) -> list[tuple[str, ...]]:
         return [each.who for each in levels(*one.buckets.used(), (of,), time.monotonic(), lambda *_: True)]
 
+    used, running = 0, dict[str, int]()
     async with daemons(server, short, count=2) as (one, two):
         for asking, count in ((one, 7), (two, 2), (one, 1)):
             assert await asking.ask_all(limited, count) == count
-            async with asyncio.timeout(20):
-                while asking.shared._changed or any(
-                    each.reporting for each in asking.shared._shares.values()
-                ):
-                    await asyncio.sleep(0.02)
+            used += count
+            if kind is LimitKind.REQUESTS:
+                await _stored(server, seconds=used * 300)
+            else:
+                running[asking.store.member] = running.get(asking.store.member, 0) + count
+                await _stored(server, running=running)
             if count > 1:
                 assert near(asking) == []
         async with asyncio.timeout(20):

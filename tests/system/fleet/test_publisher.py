@@ -144,7 +144,7 @@ def test_what_another_opened_a_moment_before_is_revoked_with_all(
     """Whoever revokes has not heard of it yet: it is answered when it has, and revoked that, too. Who never
     hears is not told that all are."""
     a, b, _ = three.daemons
-    store, stuck, held = b.member.follower._store, Event(), Event()
+    store, stuck, held = b.member.follower.store, Event(), Event()
     listen = store.listen
 
     def later(*about: object, **more: object) -> Heard:
@@ -312,7 +312,7 @@ def test_what_a_member_did_a_moment_ago_speaks_against_nothing_that_it_does(
 ) -> None:
     """Its own commits were judged here already, whether its follower has read them or not."""
     a, b, _ = three.daemons
-    store, held = a.member.follower._store, Event()
+    store, held = a.member.follower.store, Event()
     listen = store.listen
 
     def later(*about: object, **more: object) -> Heard:
@@ -336,7 +336,7 @@ def test_what_a_member_did_a_moment_ago_speaks_against_nothing_that_it_does(
 @contextmanager
 def _hearing_nothing(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Its copy stays as it is, and it goes on all the same."""
-    store, stuck, held = daemon.member.follower._store, Event(), Event()
+    store, stuck, held = daemon.member.follower.store, Event(), Event()
     listen = store.listen
 
     def later(*about: object, **more: object) -> Heard:
