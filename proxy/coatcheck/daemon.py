@@ -24,6 +24,7 @@ from coatcheck.planes.configured import (
     Addresses,
     open_shared,
     platform_tokens,
+    proxy_tls,
     session_cas,
     upstream_settings,
 )
@@ -35,6 +36,7 @@ from coatcheck.planes.upstream.upstream import Upstream
 from coatcheck.platform.outage import Outage
 from coatcheck.platform.process_memory import give_back_memory, raise_file_limit
 from coatcheck.platform.process_memory import protect_process as protect_process
+from coatcheck.platform.server_tls import ServerTls
 from coatcheck.platform.state_directory import StateDirectory
 from coatcheck.platform.systemd import notify
 from coatcheck.policy.in_force import PoliciesInForce
@@ -140,6 +142,7 @@ class Daemon:
         self.listeners: Listeners | None = None
         self.addresses = Addresses()
         self.control: ControlServer | None = None
+        self._proxy_tls: ServerTls | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.ready = False
         self._hung_up = asyncio.Event()
@@ -153,13 +156,17 @@ class Daemon:
         start the plane and open the listeners."""
         self.loop = asyncio.get_running_loop()
         self.policies.load()
+        tokens = platform_tokens(self.settings)
+        if tokens is not None:
+            await tokens.source.read()  # later failures refuse tokens, but a daemon does not start so
+            self._tasks.append(asyncio.create_task(tokens.source.follow(), name="platform keys"))
         upstream = Upstream(upstream_settings(self.settings))
         self.plane = MitmPlane(
             self.exchange,
             upstream,
             ClientTls(LeafIssuer(self.authority)),
             UpstreamTls(self.settings.upstream_ca_file),
-            platform_tokens(self.settings),
+            tokens,
             self.session_cas,
         )
         self.listeners = Listeners(self.plane, self.settings.runtime, Resolver(self.metrics.dns_asked))
@@ -169,7 +176,8 @@ class Daemon:
         self._tasks.append(asyncio.create_task(self.plane.run(), name="plane"))
         self._tasks.append(asyncio.create_task(self._keep_house(), name="housekeeping"))
         self._tasks.append(asyncio.create_task(self._answer_hang_ups(), name="reloading"))
-        self.addresses = await open_shared(self.listeners, self.settings)
+        self._proxy_tls = proxy_tls(self.settings)
+        self.addresses = await open_shared(self.listeners, self.settings, self._proxy_tls)
         for session_id, port in self.state.listeners().items():
             if not self.exchange.is_over(session_id):
                 await self._reopen(self.listeners, session_id, port)
@@ -257,6 +265,10 @@ class Daemon:
 
     async def _look_after(self) -> None:
         self.telemetry.settle(self.state.clock.now().wall)
+        if self._proxy_tls is not None:
+            self._proxy_tls.look()
+        if self.control is not None:
+            self.control.look()
         await self.policies.look()
 
     async def _chore(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.control.sockets import ControlSocketError, bind_tcp, bind_unix, tls_context
+from coatcheck.control.sockets import ControlSocketError, bind_tcp, bind_unix, server_tls
 
 
 @pytest.fixture
@@ -67,4 +67,4 @@ def test_certificates_that_cannot_be_used_are_said_so(tmp_path: Path) -> None:
     (tmp_path / "bad.pem").write_text("bad")
     for name in ("missing.pem", "bad.pem"):
         with pytest.raises(ControlSocketError, match="certificates"):
-            tls_context(tmp_path / name, None)
+            server_tls(tmp_path / name, None)

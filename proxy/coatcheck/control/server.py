@@ -8,7 +8,6 @@ import asyncio
 import logging
 import os
 import socket
-import ssl
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -31,13 +30,14 @@ from coatcheck.control.sockets import (
     ControlSocketError,
     bind_tcp,
     bind_unix,
-    load_certificates,
-    tls_context,
+    server_tls,
+    unusable,
 )
 from coatcheck.durable.incarnations import Maker
 from coatcheck.durable.reconcile import Reconciler
 from coatcheck.durable.snapshotting import save
 from coatcheck.durable.stopping import put_to_sleep
+from coatcheck.platform.server_tls import ServerTls
 from coatcheck.settings.daemon import Settings
 from coatcheck.settings.page import OidcClient
 
@@ -58,7 +58,7 @@ class ControlServer:
         self._context: Context | None = None
         self._forget_links: Callable[[], None] = lambda: None
         self._openid: OpenIdLogins | None = None
-        self._tls: ssl.SSLContext | None = None
+        self._tls: ServerTls | None = None
         self._unix: tuple[socket.socket, tuple[int, int]] | None = None
         self._tcp: list[socket.socket] = []
         self._thread: threading.Thread | None = None
@@ -82,7 +82,7 @@ class ControlServer:
         settings = self._settings
         self._grants = self._load_grants()
         if settings.control_tls_certificate is not None:
-            self._tls = tls_context(settings.control_tls_certificate, settings.control_client_ca)
+            self._tls = server_tls(settings.control_tls_certificate, settings.control_client_ca)
         if settings.page_oidc is not None and settings.control_port is not None:
             self._openid = _openid(settings.page_oidc)
         try:
@@ -107,9 +107,8 @@ class ControlServer:
         """Read grants and certificates again. Says what is wrong with them; then the old ones stay."""
         try:
             grants = self._load_grants()
-            if self._settings.control_tls_certificate is not None:
-                # Into a context of its own first: a half-loaded one must not serve.
-                tls_context(self._settings.control_tls_certificate, self._settings.control_client_ca)
+            if self._tls is not None:
+                self._check_certificates(self._tls)
         except (GrantsError, ControlSocketError) as error:
             logger.error("control API not reloaded, the old grants stay in force: %s. %s", error, error.hint)
             return f"{error}. {error.hint}"
@@ -121,7 +120,7 @@ class ControlServer:
         except OSError as error:
             logger.error("cannot set the mode of %s: %s", self.path, error.strerror)
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._renew_certificates)
+            self.look()
             self._loop.call_soon_threadsafe(self._forget_links)
         return None
 
@@ -158,7 +157,8 @@ class ControlServer:
         self._context = context
         self._forget_links = context.logins.forget_links
         self._dispatcher = Dispatcher(context, self._grants, self._names())
-        doors = [Listener(each, self._dispatcher.handle, _everybody, self._tls) for each in self._tcp]
+        tls = self._tls.context if self._tls is not None else None
+        doors = [Listener(each, self._dispatcher.handle, _everybody, tls) for each in self._tcp]
         if self._unix is not None:
             doors.append(Listener(self._unix[0], self._dispatcher.handle, self._admit))
         tasks = [asyncio.create_task(door.keep_open()) for door in doors]
@@ -202,14 +202,16 @@ class ControlServer:
             return answer_bytes(refused(problem))
         return None
 
-    def _renew_certificates(self) -> None:
-        """On the control API's loop, between handshakes."""
-        certificate = self._settings.control_tls_certificate
-        if self._tls is not None and certificate is not None:
-            try:
-                load_certificates(self._tls, certificate, self._settings.control_client_ca)
-            except ControlSocketError as error:
-                logger.error("the control API's certificates stay as they were: %s", error)
+    def look(self) -> None:
+        """At the certificates, which may have been renewed: on the control API's loop, between handshakes."""
+        if self._tls is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._tls.look)
+
+    def _check_certificates(self, tls: ServerTls) -> None:
+        try:
+            tls.check()
+        except OSError as error:
+            raise unusable(error) from None
 
     # --- what settings mean ------------------------------------------------------------------------
 

@@ -2,12 +2,12 @@
 
 import os
 import socket
-import ssl
 import stat
 from pathlib import Path
 from typing import Final
 
 from coatcheck.platform.errors import CoatcheckError
+from coatcheck.platform.server_tls import ServerTls
 
 BACKLOG: Final = 128
 _LONGEST_PATH: Final = 107
@@ -62,27 +62,20 @@ def bind_tcp(host: str, port: int) -> list[socket.socket]:
     return bound
 
 
-def tls_context(certificate: Path, client_ca: Path | None) -> ssl.SSLContext:
+def server_tls(certificate: Path, client_ca: Path | None) -> ServerTls:
     """The TCP listener's TLS. With `client_ca`, a client certificate may be shown, and must then be good."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if client_ca is not None:
-        context.verify_mode = ssl.CERT_OPTIONAL
-    load_certificates(context, certificate, client_ca)
-    return context
-
-
-def load_certificates(context: ssl.SSLContext, certificate: Path, client_ca: Path | None) -> None:
-    """Read the files into `context`, again after a renewal."""
     try:
-        context.load_cert_chain(certificate)
-        if client_ca is not None:
-            context.load_verify_locations(client_ca)
-    except (OSError, ssl.SSLError) as error:
-        raise ControlSocketError(
-            f"the control API's certificates cannot be used: {error.strerror or error}",
-            "control_tls_certificate is a PEM file of certificate and key, control_client_ca of roots.",
-        ) from None
+        return ServerTls(certificate, client_ca)
+    except OSError as error:
+        raise unusable(error) from None
+
+
+def unusable(error: OSError) -> ControlSocketError:
+    return ControlSocketError(
+        f"the control API's certificates cannot be used: {error.strerror or error}",
+        "control_tls_certificate is a PEM file of certificate and key, or a directory with tls.crt and"
+        " tls.key; control_client_ca is a PEM file of roots.",
+    )
 
 
 def _remove_dead(path: Path) -> None:

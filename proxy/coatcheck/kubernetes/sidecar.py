@@ -74,8 +74,10 @@ async def serve_pod(settings: Settings, pod: Pod) -> None:
     if tokens is None:
         raise SidecarError(
             "no issuer is set, so no token can be trusted",
-            "set COATCHECK_TOKEN_JWKS_FILE, COATCHECK_TOKEN_ISSUER and COATCHECK_TOKEN_AUDIENCE",
+            "set COATCHECK_TOKEN_JWKS_URL or COATCHECK_TOKEN_JWKS_FILE, COATCHECK_TOKEN_ISSUER and"
+            " COATCHECK_TOKEN_AUDIENCE",
         )
+    await tokens.source.read()
     proof = prove(tokens, pod, time.time())
     async with own_daemon(settings) as serving:
         ending = asyncio.Event()
@@ -87,6 +89,7 @@ async def serve_pod(settings: Settings, pod: Pod) -> None:
         logger.info("session %s of pod/%s in %s: the workload may begin", session, proof.pod, proof.namespace)
         keeping = asyncio.create_task(_keep(client, tokens, pod, session, lease), name="pod session")
         stopping = asyncio.create_task(ending.wait())
+        following = asyncio.create_task(tokens.source.follow(), name="platform keys")
         try:
             await asyncio.wait((serving, stopping, keeping), return_when=asyncio.FIRST_COMPLETED)
             if keeping.done():
@@ -95,9 +98,10 @@ async def serve_pod(settings: Settings, pod: Pod) -> None:
             if serving.done():
                 serving.result()
         finally:
-            for task in (keeping, stopping):
+            beside = (keeping, stopping, following)
+            for task in beside:
                 task.cancel()
-            await asyncio.gather(keeping, stopping, return_exceptions=True)
+            await asyncio.gather(*beside, return_exceptions=True)
             if ending.is_set():
                 with suppress(ControlError):  # its lease lapses anyway
                     await asyncio.to_thread(client.end, session)
@@ -131,7 +135,7 @@ def prove(tokens: PlatformTokens, pod: Pod, now: float) -> TokenProof:
     if proof is None:
         raise SidecarError(
             f"the token in {pod.token_file} proves nothing",
-            "it must be signed by a key of COATCHECK_TOKEN_JWKS_FILE, name COATCHECK_TOKEN_ISSUER and only "
+            "it must be signed by a key that the platform publishes, name COATCHECK_TOKEN_ISSUER and only "
             "COATCHECK_TOKEN_AUDIENCE, and not have expired",
         )
     if proof.origin.value.rpartition("|")[2] != pod.uid or not proof.namespace or not proof.pod:

@@ -1,6 +1,5 @@
 """From settings to what the plane is made of; `serve` puts it together."""
 
-import ssl
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -9,8 +8,10 @@ from coatcheck.decision.address import parse_networks
 from coatcheck.decision.host import split_authority
 from coatcheck.planes.listeners.listener import TRANSPARENT_LISTENER, Listeners, SharedListener
 from coatcheck.planes.mitm.session_ca import SessionCas
-from coatcheck.planes.origins.platform_token import PlatformTokens, read_jwks
+from coatcheck.planes.origins.platform_keys import KeyFile, KeyUrl
+from coatcheck.planes.origins.platform_token import PlatformTokens
 from coatcheck.planes.upstream.upstream import ParentProxy, UpstreamSettings
+from coatcheck.platform.server_tls import ServerTls
 from coatcheck.settings.daemon import Settings, parse_parent_proxy
 
 type Address = tuple[str, int]
@@ -25,19 +26,19 @@ class Addresses:
     dns: tuple[Address, ...] = ()
 
 
-async def open_shared(listeners: Listeners, settings: Settings) -> Addresses:
+async def open_shared(listeners: Listeners, settings: Settings, tls: ServerTls | None) -> Addresses:
     """Open the listeners that several sandboxes use. OSError when an address cannot be had."""
     proxy: Address | None = None
     transparent: list[Address] = []
     dns: list[Address] = []
     if settings.proxy_port is not None:
-        trusted, tls = settings.proxy_trust_addresses, mtls_context(settings)
+        trusted = settings.proxy_trust_addresses
         shared = SharedListener(
             "proxy",
             settings.proxy_host,
             settings.proxy_port,
             trusted,
-            tls,
+            tls.context if tls is not None else None,
             share_port=settings.proxy_share_port,
         )
         proxy = await listeners.open_shared(shared)
@@ -65,23 +66,25 @@ def upstream_settings(settings: Settings) -> UpstreamSettings:
 
 
 def platform_tokens(settings: Settings) -> PlatformTokens | None:
-    """The verifier of sandboxes' platform tokens. OSError or ValueError when there are no keys at start."""
-    if settings.token_jwks_file is None or settings.token_issuer is None or settings.token_audience is None:
+    """The verifier of sandboxes' platform tokens. A daemon reads its keys before it starts."""
+    if settings.token_issuer is None or settings.token_audience is None:
         return None
-    read_jwks(settings.token_jwks_file)  # later failures refuse tokens, but a daemon does not start so
-    return PlatformTokens(settings.token_jwks_file, settings.token_issuer, settings.token_audience)
+    if settings.token_jwks_url is not None:
+        source: KeyFile | KeyUrl = KeyUrl(
+            settings.token_jwks_url, settings.token_jwks_ca_file, settings.token_jwks_bearer_file
+        )
+    elif settings.token_jwks_file is not None:
+        source = KeyFile(settings.token_jwks_file)
+    else:
+        return None
+    return PlatformTokens(source, settings.token_issuer, settings.token_audience)
 
 
-def mtls_context(settings: Settings) -> ssl.SSLContext | None:
-    """The shared listener's TLS: it demands a certificate of the sandboxes' CA."""
+def proxy_tls(settings: Settings) -> ServerTls | None:
+    """The shared listener's TLS: it demands a certificate of the sandboxes' CA. OSError: bad files."""
     if settings.proxy_tls_certificate is None or settings.proxy_client_ca is None:
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(settings.proxy_tls_certificate)
-    context.load_verify_locations(settings.proxy_client_ca)
-    context.verify_mode = ssl.CERT_REQUIRED
-    return context
+    return ServerTls(settings.proxy_tls_certificate, settings.proxy_client_ca, required=True)
 
 
 def session_cas(settings: Settings, directory: Path) -> SessionCas | None:

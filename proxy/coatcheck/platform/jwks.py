@@ -18,7 +18,10 @@ def parse_jwks(content: bytes) -> dict[str, jwt.PyJWK]:
     """The signature keys of a JWKS by key id. ValueError says what is wrong."""
     if len(content) > JWKS_BYTES:
         raise ValueError(f"it is larger than {JWKS_BYTES} bytes")
-    document = json.loads(content)
+    try:
+        document = json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     listed = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(listed, list) or not 1 <= len(listed) <= MAX_KEYS:
         raise ValueError(f"it is not a JWKS with 1 to {MAX_KEYS} keys")

@@ -112,8 +112,9 @@ class Settings(PageSettings, SharedStateSettings, BaseSettings):
     )
     proxy_tls_certificate: Path | None = Field(
         None,
-        description="PEM file with the certificate and key of the shared listener. Together with"
-        " `proxy_client_ca` it enables origin class `mtls`.",
+        description="PEM file with the certificate and key of the shared listener, or a directory with"
+        " `tls.crt` and `tls.key`; read again when it changes. Together with `proxy_client_ca` it enables"
+        " origin class `mtls`.",
     )
     proxy_client_ca: Path | None = Field(
         None, description="PEM file with the CAs that sign sandboxes' client certificates."
@@ -123,6 +124,21 @@ class Settings(PageSettings, SharedStateSettings, BaseSettings):
         description="JWKS file of the platform that issues sandboxes' tokens; read again when it changes."
         " Enables origin class `token`: the sandbox sends `Proxy-Authorization: Bearer <jwt>`, or"
         " the token as the Basic password.",
+    )
+    token_jwks_url: str | None = Field(
+        None,
+        description="URL of the same, instead of a file: the cluster's own"
+        " (`https://kubernetes.default.svc/openid/v1/jwks`) or a public issuer's. Read at the start, every"
+        " five minutes, and when a token names a new key. While it cannot be read, known keys count for an"
+        " hour.",
+    )
+    token_jwks_ca_file: Path | None = Field(
+        None, description="CA certificates for `token_jwks_url`. Default: the public ones of certifi."
+    )
+    token_jwks_bearer_file: Path | None = Field(
+        None,
+        description="File with a bearer token for `token_jwks_url`, read before each use. A cluster gives its"
+        " keys to service accounts only.",
     )
     token_issuer: str | None = Field(
         None, description="Required `iss` claim of sandboxes' tokens, compared exactly."
@@ -155,8 +171,8 @@ class Settings(PageSettings, SharedStateSettings, BaseSettings):
     )
     control_tls_certificate: Path | None = Field(
         None,
-        description="PEM file with the certificate and key of the control API over TCP. Required on any"
-        " address that is not loopback.",
+        description="PEM file with the certificate and key of the control API over TCP, or a directory with"
+        " `tls.crt` and `tls.key`; read again when it changes. Required on any address that is not loopback.",
     )
     control_client_ca: Path | None = Field(
         None,
@@ -442,6 +458,20 @@ class Settings(PageSettings, SharedStateSettings, BaseSettings):
             parse_parent_proxy(value)
         return value
 
+    def _platform(self) -> None:
+        if self.token_jwks_file is not None and self.token_jwks_url is not None:
+            raise ValueError("token_jwks_file and token_jwks_url are both set: leave one out")
+        tokens = (self.token_jwks_file or self.token_jwks_url, self.token_issuer, self.token_audience)
+        if len({value is None for value in tokens}) > 1:
+            raise ValueError(
+                "token_jwks_file (or token_jwks_url), token_issuer and token_audience belong together:"
+                " all or none"
+            )
+        if self.token_jwks_url is None and (self.token_jwks_ca_file or self.token_jwks_bearer_file):
+            raise ValueError("token_jwks_ca_file and token_jwks_bearer_file need token_jwks_url")
+        if self.token_jwks_url is not None and not is_web_url(self.token_jwks_url, ("https",)):
+            raise ValueError("token_jwks_url must look like https://host/path")
+
     @model_validator(mode="after")
     def _together(self) -> "Settings":
         if (self.webhook_url is None) != (self.webhook_secret_file is None):
@@ -453,9 +483,7 @@ class Settings(PageSettings, SharedStateSettings, BaseSettings):
             raise ValueError("parent_proxy_credentials has no effect without parent_proxy")
         if (self.proxy_client_ca is None) != (self.proxy_tls_certificate is None):
             raise ValueError("proxy_tls_certificate and proxy_client_ca belong together: set both or neither")
-        tokens = (self.token_jwks_file, self.token_issuer, self.token_audience)
-        if len({value is None for value in tokens}) > 1:
-            raise ValueError("token_jwks_file, token_issuer and token_audience belong together: all or none")
+        self._platform()
         if self.token_issuer is not None and "|" in self.token_issuer:
             raise ValueError("token_issuer must not hold `|`: an origin is written `issuer|pod uid`")
         if self.transparent_port is not None and not self.transparent_trust_addresses:

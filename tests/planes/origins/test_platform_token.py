@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from coatcheck.decision.message import Origin, OriginClass
-from coatcheck.planes.origins.platform_token import PlatformTokens, read_jwks
+from coatcheck.planes.origins.platform_keys import KeyFile, read_jwks
+from coatcheck.planes.origins.platform_token import PlatformTokens
 from tests.planes.platform import AUDIENCE, ISSUER, Platform
 
 ORIGIN = Origin(OriginClass.TOKEN, f"{ISSUER}|pod-a")
@@ -27,7 +28,7 @@ def platform(tmp_path: Path) -> Platform:
 
 @pytest.fixture
 def tokens(platform: Platform) -> PlatformTokens:
-    return PlatformTokens(platform.file, ISSUER, AUDIENCE)
+    return PlatformTokens(KeyFile(platform.file), ISSUER, AUDIENCE)
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "ES256", "EdDSA"])

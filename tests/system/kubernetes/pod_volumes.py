@@ -15,6 +15,7 @@ import pytest
 
 from coatcheck.client.control import Answer, ControlClient
 from coatcheck.kubernetes.sidecar import Pod, prove
+from coatcheck.planes.origins.platform_keys import KeyFile
 from coatcheck.planes.origins.platform_token import PlatformTokens, TokenProof
 from tests.planes.platform import AUDIENCE, ISSUER, Platform
 from tests.system.e2e.story import policy
@@ -99,7 +100,7 @@ class PodVolumes:
 
     def prove(self) -> TokenProof:
         """What its token proves now."""
-        tokens = PlatformTokens(self.platform.file, ISSUER, AUDIENCE)
+        tokens = PlatformTokens(KeyFile(self.platform.file), ISSUER, AUDIENCE)
         pod = Pod(self.directory / "tokens/token", UID, "10.1.2.3", "default", self.directory / "workload")
         return prove(tokens, pod, time.time())
 

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from coatcheck.planes.configured import (
     Addresses,
-    mtls_context,
     platform_tokens,
+    proxy_tls,
     session_cas,
     upstream_settings,
 )
@@ -46,22 +46,24 @@ def test_the_shared_listener_demands_a_certificate(tmp_path: Path) -> None:
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "proxy.pem")
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     settings = Settings(proxy_tls_certificate=tmp_path / "proxy.pem", proxy_client_ca=tmp_path / "ca.pem")
-    context = mtls_context(settings)
-    assert context is not None
-    assert context.verify_mode is ssl.CERT_REQUIRED
-    assert mtls_context(Settings()) is None
+    tls = proxy_tls(settings)
+    assert tls is not None
+    assert tls.context.verify_mode is ssl.CERT_REQUIRED
+    assert proxy_tls(Settings()) is None
 
 
-def test_a_daemon_does_not_start_without_the_keys_that_it_was_told_of(tmp_path: Path) -> None:
+async def test_a_daemon_does_not_start_without_the_keys_that_it_was_told_of(tmp_path: Path) -> None:
     """A missing or broken JWKS is an error at once, not a fleet of refused sandboxes later."""
     settings = Settings(token_jwks_file=tmp_path / "jwks.json", token_issuer=ISSUER, token_audience=AUDIENCE)
+    tokens = platform_tokens(settings)
+    assert tokens is not None
     with pytest.raises(OSError, match=r"jwks\.json"):
-        platform_tokens(settings)
+        await tokens.source.read()
     platform = Platform(tmp_path / "jwks.json")
-    assert platform_tokens(settings) is not None
+    await tokens.source.read()
     platform.write({"keys": []})
     with pytest.raises(ValueError, match="JWKS"):
-        platform_tokens(settings)
+        await tokens.source.read()
     assert platform_tokens(Settings()) is None
 
 

@@ -5,23 +5,17 @@ anybody else; a token for several audiences could be replayed to us by the other
 """
 
 import hashlib
-import logging
 import math
-import os
 import re
-import stat
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jwt
 
 from coatcheck.decision.message import Origin, OriginClass
-from coatcheck.platform.jwks import JWKS_BYTES, parse_jwks
-
-logger = logging.getLogger(__name__)
+from coatcheck.planes.origins.platform_keys import NONE, KeyFile, KeyUrl
 
 TOKEN_BYTES = 8192
 """Kubernetes' own have about 1.2 KiB."""
@@ -51,19 +45,21 @@ class TokenProof:
 class PlatformTokens:
     """Verifies tokens of one issuer for one audience. Belongs to the plane's loop."""
 
-    def __init__(self, jwks_file: Path, issuer: str, audience: str) -> None:
-        self._file = jwks_file
+    def __init__(self, source: KeyFile | KeyUrl, issuer: str, audience: str) -> None:
+        self.source = source
         self._issuer = issuer
         self._audience = audience
-        self._stamp: object = None
-        self._keys: Mapping[str, jwt.PyJWK] = {}
+        self._keys = NONE
         self.proofs: OrderedDict[str, TokenProof] = OrderedDict()
 
     def proof(self, token: str, now: float) -> TokenProof | None:
         """What `token` proves at `now` (Unix seconds), or None. Nothing of a token is ever logged."""
         if len(token) > TOKEN_BYTES or _JWT.fullmatch(token) is None:
             return None
-        self._read_keys()
+        keys = self.source.now()
+        if keys is not self._keys:  # a key that is gone takes its tokens with it
+            self._keys = keys
+            self.proofs.clear()
         digest = hashlib.sha256(token.encode()).hexdigest()
         known = self.proofs.get(digest)
         if known is None:
@@ -85,6 +81,7 @@ class PlatformTokens:
             header = jwt.get_unverified_header(token)
             key = self._keys.get(header.get("kid", ""))
             if key is None:
+                self.source.missed()
                 return None
             claims = jwt.decode(
                 token,
@@ -120,33 +117,6 @@ class PlatformTokens:
             return None
         origin = Origin(OriginClass.TOKEN, f"{self._issuer}|{uid}")
         return TokenProof(origin, expires, _name(platform.get("namespace")), _name(pod.get("name")))
-
-    def _read_keys(self) -> None:
-        """Read the file again when it changed. A key that is gone takes its tokens with it, and a file that
-        cannot be read takes all: breaking it must not keep an old key alive."""
-        try:
-            status = self._file.stat()
-            stamp: object = (status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode)
-        except OSError as error:
-            stamp = error.errno
-        if stamp == self._stamp:
-            return
-        self._stamp = stamp
-        self.proofs.clear()
-        self._keys = {}
-        try:
-            self._keys = read_jwks(self._file)
-        except (OSError, ValueError) as error:
-            logger.error("no platform token counts until %s can be read: %s", self._file, error)
-
-
-def read_jwks(path: Path) -> dict[str, jwt.PyJWK]:
-    """The signature keys in a JWKS file (RFC 7517) by key id. OSError or ValueError says what is wrong."""
-    with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_mode & stat.S_IWOTH:
-            raise ValueError("anyone may write to it: chmod o-w")
-        content = file.read(JWKS_BYTES + 1)
-    return parse_jwks(content)
 
 
 def _name(value: object) -> str:
