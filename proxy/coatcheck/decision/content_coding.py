@@ -21,6 +21,9 @@ DECODABLE = ("gzip", "deflate", "br", "zstd")
 MAX_CODINGS = 2
 
 _ALIASES = {"x-gzip": "gzip"}  # RFC 9110 8.4.1.3
+_NONE = frozenset({"", "identity", "none", "binary", "utf-8", "utf8", "aws-chunked"})
+"""They code nothing: charsets and words that servers put here by mistake, which clients ignore, and what S3
+keeps of an upload whose chunks it has undone."""
 _RESTARTING = frozenset({"gzip", "zstd"})  # RFC 1952 2.2 and RFC 8878 3: members may follow each other
 _EMPTY_MEMBERS = 16  # in a row: a legitimate end marker is one; each costs us a new decoder
 _ZSTD_WINDOW = 8 * 1024 * 1024  # RFC 9659: what a receiver of `Content-Encoding: zstd` must bear
@@ -56,7 +59,7 @@ def parse_codings(values: Iterable[str]) -> tuple[str, ...] | None:
     for token in ",".join(values).split(","):
         name = token.strip(" \t").lower()
         name = _ALIASES.get(name, name)
-        if name in ("", "identity"):
+        if name in _NONE:
             continue
         if name not in DECODABLE:
             return None

@@ -71,12 +71,18 @@ _ABOUT_BYTES = BODY_DIGESTS | {"accept-ranges"}
 _OF_A_REFUSED_RANGE = frozenset({"accept-ranges", "connection", "date", "etag", "last-modified", "server"})
 
 # Charsets in which ASCII stands for itself, so that secrets are found. Servers choose another one when they
-# are asked to (Spring: `Accept: application/json;charset=utf-16`): UTF-16, UTF-7, EBCDIC.
+# are asked to (Spring: `Accept: application/json;charset=utf-16`): UTF-16, UTF-7, EBCDIC. Names are compared
+# without the signs that people leave out or put in.
 _CHARSET = re.compile(
-    r"utf-?8(?:mb4)?|(?:us-)?ascii|iso-?8859-[0-9]{1,2}(?:-[ie])?|latin-?[0-9]|windows-(?:[0-9]{3,4}|31j)"
-    r"|cp(?:125[0-8]|9(?:32|36|49|50))|koi8-[a-z]{1,2}|gbk|gb2312|gb18030|big5(?:-hkscs)?|euc-(?:jp|kr|tw)"
-    r"|(?:x-|shift_)s?jis|ks_c_5601-1987|tis-620|macintosh|binary|"
+    r"|binary|utf8(?:mb[34])?|(?:us)?ascii|ansix34(?:1968|1986)|iso646(?:us|irv1991)"
+    r"|iso8859(?:[1-9]|1[0-6])(?:[ie]|19[0-9]{2})?|latin(?:[1-9]|10)|l(?:[1-9]|10)|x?macintosh|macroman|xmaccyrillic"
+    r"|(?:x?cp|ibm|ms|windows|xwindows)"
+    r"(?:437|737|775|850|852|855|857|858|86[0-356]|869|874|932|936|949|950|125[0-8])|windows31j|mskanji"
+    r"|koi8(?:r|u|ru|t)?|gbk|xgbk|gb2312(?:80)?|gb18030|euccn|big5(?:hkscs)?|cnbig5|xxbig5|x?euc(?:jp|kr|tw)"
+    r"|x?s(?:hift)?jis|ksc56011987|ksc5601|uhc|korean|tis620(?:0|25291|25330)?|ptcp154|kz1048|rk1048|hproman8"
 )
+
+_LOOSE = str.maketrans("", "", " \t\"'-_.:")
 
 _TRACES = frozenset({"TRACE", "TRACK"})
 
@@ -193,12 +199,12 @@ def _partial(headers: Headers, part: Part, length: int, runs: tuple[Run, ...]) -
 
 def _check_status(request: RequestHead, response: ResponseHead, websocket: bool, *, searched: bool) -> None:
     status = response.status
-    if not 100 <= status <= 599:
-        raise HeaderRefused("the status code is not between 100 and 599")
+    if not 100 <= status <= 999:  # above 599 it reads as a 5xx (RFC 9110 15); LinkedIn sends 999
+        raise HeaderRefused("the status code is not between 100 and 999")
     if status == 101:
         _check_upgrade(request, response, websocket)
     elif status < 200:
-        # mitmproxy would take it for the final response, and the two sides would disagree from there.
+        # The plane drops them. One that comes here was taken for the final response.
         raise HeaderRefused(f"interim response {status}")
     if searched and status in (206, 226):
         # A range (or a delta, RFC 3229) may begin inside an echo of a secret, which no pattern finds.
@@ -262,7 +268,7 @@ def readable_charset(response: ResponseHead) -> bool:
     for content_type in response.get_all("content-type"):
         for parameter in content_type.lower().split(";")[1:]:
             name, _, value = parameter.partition("=")
-            if name.strip(" \t") == "charset" and not _CHARSET.fullmatch(value.strip(" \t\"'")):
+            if name.strip(" \t") == "charset" and not _CHARSET.fullmatch(value.translate(_LOOSE)):
                 return False
     return True
 

@@ -16,9 +16,8 @@ CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 POISON = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoison"
 
 REFUSED = {
-    "1_4_103_early_hints": b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + OK,
-    "1_4_100_continue_unasked": b"HTTP/1.1 100 Continue\r\n\r\n" + OK,
-    "1_4_102_processing": b"HTTP/1.1 102 Processing\r\n\r\n" + OK,
+    "1_4_a_103_that_announces_content": b"HTTP/1.1 103 Early Hints\r\nContent-Length: 6\r\n\r\npoison" + OK,
+    "1_4_interim_answers_without_end": b"HTTP/1.1 102 Processing\r\n\r\n" * 3_000 + OK,
     "1_5_101_unasked": b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nraw",
     "1_5_101_to_h2c": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\nraw",
     "1_7_endless_head": HEAD + b"X-Note: " + b"a" * 200_000,
@@ -35,7 +34,6 @@ REFUSED = {
     "space_in_a_name": HEAD + b"X Note: a\r\nContent-Length: 2\r\n\r\nok",
     "no_colon": HEAD + b"X-Note\r\nContent-Length: 2\r\n\r\nok",
     "status_099": b"HTTP/1.1 099 Odd\r\nContent-Length: 2\r\n\r\nok",
-    "status_600": b"HTTP/1.1 600 Odd\r\nContent-Length: 2\r\n\r\nok",
     "status_with_sign": b"HTTP/1.1 +200 OK\r\nContent-Length: 2\r\n\r\nok",
     "status_with_underscore": b"HTTP/1.1 2_00 OK\r\nContent-Length: 2\r\n\r\nok",
     "http_2_in_an_h1_line": b"HTTP/2.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
@@ -76,6 +74,28 @@ async def test_an_answer_with_more_than_one_reading_is_refused(
         await raw.send(request(raw_sandbox))
         assert (await everything(raw)).endswith(b"\r\n\r\nok")
     assert len(raw_origin.visits) == 2, "the upstream connection was used again"
+    await nothing_is_left(raw_daemon)
+
+
+INTERIM = {
+    "103": b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n",
+    "an unasked 100": b"HTTP/1.1 100 Continue\r\n\r\n",
+    "several": b"HTTP/1.1 102 Processing\r\n\r\n" * 40 + b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("answer", INTERIM)
+async def test_interim_answers_are_dropped(
+    raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, answer: str
+) -> None:
+    """The one that follows them is the answer, and the connection is in step and used again."""
+    raw_origin.behave = answering(INTERIM[answer] + OK)
+    async with tunnel(raw_daemon, raw_sandbox) as raw:
+        for _ in range(2):
+            await raw.send(request(raw_sandbox))
+            out = await everything(raw)
+            assert out.startswith(b"HTTP/1.1 200") and out.endswith(b"\r\n\r\nok")
+            assert out.count(b"HTTP/1.1 ") == 1 and b"</a>" not in out
     await nothing_is_left(raw_daemon)
 
 

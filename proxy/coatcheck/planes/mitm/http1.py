@@ -33,6 +33,8 @@ _REQUEST_LINE = re.compile(rb"[!-~]+ [!-~\x80-\xff]+ HTTP/1\.[01]")
 HTTP/2.0 in it would make mitmproxy read the host elsewhere than the upstream does."""
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] [1-9][0-9][0-9](?: [^\r\n]*)?\r?\n")
 """int() would take `+200` and `2_00` for a status."""
+_INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)[0-9][0-9][ \r\n]")
+"""Of an answer before the answer (RFC 9110 15.2). A 101 is the last one on its connection."""
 _CONTROLS = bytes(code for code in (*range(0x20), 0x7F) if code not in b"\t\r\n")
 """mitmproxy strips some of them from values, where others see them."""
 
@@ -297,6 +299,8 @@ class BoundedHttp1Client(_Bounded, Http1Client):
 
     _alone = False
     """No other request may follow on this connection."""
+    _interim = 0
+    """Bytes of interim answers to this request."""
 
     def __init__(self, context: Context, link: Link) -> None:
         super().__init__(context)
@@ -335,19 +339,43 @@ class BoundedHttp1Client(_Bounded, Http1Client):
     def read_headers(self, event: events.ConnectionEvent) -> Generator:
         asked = isinstance(event, events.DataReceived) and self.request is not None
         if asked:
+            try:
+                self._drop_interim_answers()
+            except ValueError:
+                yield from self._fail()
+                return
             raw = bytes(self.buf)
             if b"\n" in raw and _STATUS_LINE.match(raw) is None:
                 yield from self._fail()
                 return
+            if _INTERIM.match(raw):
+                return  # half of one
         for command in super().read_headers(event):
             received = command.event if isinstance(command, mitm_http.ReceiveHttp) else None
             if isinstance(received, mitm_http.ResponseHeaders):
                 response = received.response
                 self._last = self._alone or _says_close(response)
+                self._interim = 0
             yield command
         # `==`, not `is`: each access makes a new bound method.
         if self.state == self.read_headers and len(self.buf) > MAX_HEADER_BYTES:
             yield from self._fail()
+
+    def _drop_interim_answers(self) -> None:
+        """Nothing of them is for the client: it had a 100 of our own, hints about other hosts lead nowhere,
+        and any of them may hold an echo. mitmproxy would take the first for the last. ValueError: not one
+        reading, or no end of them."""
+        while _INTERIM.match(bytes(self.buf)):
+            before = len(self.buf)
+            lines = self.buf.maybe_extract_lines()
+            self._interim += before - len(self.buf)
+            if self._interim + (before if lines is None else 0) > MAX_HEADER_BYTES:
+                raise ValueError("endless interim answers")
+            if lines is None:
+                return
+            headers = http1.read_response_head([bytes(line) for line in lines]).headers
+            if "content-length" in headers or "transfer-encoding" in headers:
+                raise ValueError("an interim answer that announces content (RFC 9110 8.6, 9112 6.1)")
 
     def _fail(self) -> Generator:
         assert self.stream_id is not None
