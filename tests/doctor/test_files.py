@@ -36,6 +36,19 @@ def test_a_missing_state_directory_is_no_mistake_yet(tmp_path: Path) -> None:
     assert only(state_directory(subject(tmp_path))).level is Level.WARNING
 
 
+def test_state_at_the_earlier_default_is_said_with_the_command_that_moves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It works, and only from the directory that it is in."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.chdir(tmp_path)
+    StateDirectory.open(tmp_path / "var/coatcheck")
+    found = only(state_directory(subject(tmp_path, state_dir=tmp_path / "var/coatcheck")))
+    assert found.level is Level.WARNING
+    assert f"mv -T {tmp_path}/var/coatcheck {tmp_path}/home/.local/state/coatcheck" in found.hint
+
+
 @pytest.mark.parametrize("part", ["", "sessions", "audit", "ca"])
 def test_an_open_state_directory_is_found(part: str, state: StateDirectory, tmp_path: Path) -> None:
     """It, or any part of it."""

@@ -50,7 +50,9 @@ def test_its_limits_are_the_codes(tmp_path: Path) -> None:
 async def test_its_python_runs(daemon: TestDaemon, capsys: pytest.CaptureFixture[str]) -> None:
     """As it stands there, but for where the socket is and which backend a test can have quickly."""
     (block,) = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
-    block = block.replace("var/coatcheck/run/control.sock", str(daemon.settings.control))
+    block = block.replace(
+        'Path.home() / ".local/state/coatcheck/run/control.sock"', f'Path("{daemon.settings.control}")'
+    )
     block = block.replace('policy="default"', 'policy="default", backend="namespace"')
     names: dict[str, object] = {}
     body = "".join(f"    {line}\n" for line in block.splitlines())

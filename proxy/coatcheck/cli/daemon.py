@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from coatcheck.cli.errors import CommandError, ExitCode
+from coatcheck.cli.errors import CommandError, ExitCode, note
 
 LogFormatOption = Annotated[str | None, typer.Option(help="Log format on stderr: human or json.")]
 LogLevelOption = Annotated[str | None, typer.Option(help="Log level: debug, info, warning or error.")]
@@ -54,6 +54,7 @@ def serve(
 
     Example: COATCHECK_CONFIG=/etc/coatcheck/config.toml coatcheck serve
     """
+    from coatcheck.settings.daemon import how_to_move
     from coatcheck.settings.explained import load_settings
 
     loaded = load_settings(
@@ -68,6 +69,12 @@ def serve(
         log_level=log_level,
     )
     configure_log(loaded.log_format, loaded.log_level)
+    if (command := how_to_move(loaded)) is not None:
+        note(
+            "note",
+            f"the state directory is at its earlier default, {loaded.state_dir}, and is used there; to move"
+            f" it to where every directory finds it, stop this daemon and type: {command}",
+        )
     from coatcheck import daemon
     from coatcheck.platform.process_memory import hide_memory
 

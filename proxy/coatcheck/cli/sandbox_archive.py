@@ -110,7 +110,7 @@ def _kept(sandbox: str, state_dir: Path | None) -> "tuple[Store, Path, int]":
             f"{sandbox[:80]!r} is not a sandbox id", "coatcheck sandbox list shows them", ExitCode.USAGE
         )
     settings = load_settings(state_dir=state_dir)
-    state = settings.state_dir.absolute()
+    state = settings.state_dir
     place = state / "sandboxes" / sandbox.removeprefix("sbx_") / SNAPSHOTS
     if not place.is_dir():
         raise CommandError(

@@ -24,7 +24,7 @@ def control_socket(subject: Subject) -> list[Finding]:
             f"{path} has {len(str(path))} characters, a socket's path at most {LONGEST_SOCKET_PATH}",
             "set COATCHECK_RUNTIME_DIR to a short path, such as /run/coatcheck",
         )
-    if len(str(subject.settings.runtime.absolute())) + SESSION_SOCKET_BYTES > LONGEST_SOCKET_PATH:
+    if len(str(subject.settings.runtime)) + SESSION_SOCKET_BYTES > LONGEST_SOCKET_PATH:
         return problem(
             check,
             f"{subject.settings.runtime} is too long for sessions' sockets in it",

@@ -14,7 +14,7 @@ from coatcheck.policy.bundle.signed import SignedPolicies
 from coatcheck.policy.file.problem import PolicyError
 from coatcheck.policy.file.public_suffix import list_written
 from coatcheck.policy.watch import PolicyWatch
-from coatcheck.settings.daemon import Settings
+from coatcheck.settings.daemon import Settings, how_to_move
 from coatcheck.state.opening import DATABASE_NAME
 
 SUFFIX_LIST_WARNING = timedelta(days=180)
@@ -25,7 +25,7 @@ CLOCK_SECONDS = 60.0
 
 def state_directory(subject: Subject) -> list[Finding]:
     """Ours, 0700, no links: the daemon refuses anything else at its start."""
-    check, path = "state directory", subject.settings.state_dir.absolute()
+    check, path = "state directory", subject.settings.state_dir
     if not path.exists() and not path.is_symlink():
         return warning(check, f"{path} does not exist yet", "coatcheck serve makes it at its first start")
     try:
@@ -35,6 +35,12 @@ def state_directory(subject: Subject) -> list[Finding]:
                 check_private_directory(path / part)
     except PrivateFileError as error:
         return problem(check, str(error), error.hint)
+    if (command := how_to_move(subject.settings)) is not None:
+        return warning(
+            check,
+            f"{path} is at the earlier default, which only commands in one directory find",
+            f"stop the daemon, then: {command}",
+        )
     return ok(check, f"{path} is ours alone")
 
 

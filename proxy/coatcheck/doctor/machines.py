@@ -60,7 +60,7 @@ def microvms(subject: Subject) -> list[Finding]:
     except MachineError as error:
         return ok(check, f"none here: {error}; {error.hint}")
     try:
-        kernel: Path | None = find(subject.settings.cache.absolute(), "default") / "vmlinuz"
+        kernel: Path | None = find(subject.settings.cache, "default") / "vmlinuz"
         image = ""
     except ImageError as error:
         kernel, image = None, f"; no image is built yet: {error.hint}"

@@ -42,7 +42,7 @@ async def own_daemon(
 
     Raises OwnDaemonError, and what `daemon.run` raises.
     """
-    if len(str(settings.control.absolute())) > LONGEST_SOCKET_PATH:
+    if len(str(settings.control)) > LONGEST_SOCKET_PATH:
         raise OwnDaemonError(
             f"{settings.control} is longer than a socket's path may be ({LONGEST_SOCKET_PATH} bytes)",
             "give a state directory with a shorter path",

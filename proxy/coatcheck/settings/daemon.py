@@ -5,12 +5,13 @@ setting.
 """
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -21,10 +22,24 @@ from pydantic_settings import (
 from coatcheck.decision.address import parse_networks
 from coatcheck.decision.host import split_authority
 from coatcheck.platform.web_url import is_web_url
+from coatcheck.settings import places
 from coatcheck.settings.page import PageSettings
 from coatcheck.settings.shared_state import GONE, SharedStateSettings
 
 PREFIX = "COATCHECK_"
+
+
+def surroundings() -> places.Surroundings:
+    """What the default places follow from, as this process has it."""
+    try:
+        home: Path | None = Path.home()
+    except RuntimeError:  # a user id without an entry, as containers have it
+        home = None
+    try:
+        directory = Path.cwd()
+    except OSError:  # it was removed under us
+        directory = Path("/")
+    return places.Surroundings(dict(os.environ), home, directory, Path(sys.prefix).parent)
 
 
 class Settings(PageSettings, SharedStateSettings, BaseSettings):
@@ -36,15 +51,22 @@ class Settings(PageSettings, SharedStateSettings, BaseSettings):
 
     # --- where things are ---
     state_dir: Path = Field(
-        Path("var/coatcheck"),
-        description="Directory for keys, sessions, the CA and the audit log. Must be private (mode 0700).",
+        default_factory=lambda: places.state_directory(surroundings()),
+        description="Directory for keys, sessions, the CA and the audit log. Must be private (mode 0700)."
+        " Default: `coatcheck` in XDG_STATE_HOME or ~/.local/state; under systemd, the unit's"
+        " StateDirectory, /var/lib/coatcheck.",
     )
     runtime_dir: Path | None = Field(
-        None,
-        description="Directory for sockets. Default: `run` in the state directory; the systemd unit sets"
-        " /run/coatcheck.",
+        default_factory=lambda: places.runtime_directory(surroundings()),
+        description="Directory for sockets. Default: `run` in the state directory; under systemd, the unit's"
+        " RuntimeDirectory, /run/coatcheck.",
     )
-    policy: Path = Field(Path("policies"), description="Directory of policy files, or a single policy file.")
+    policy: Path = Field(
+        default_factory=lambda: places.policies(surroundings()),
+        description="Directory of policy files, or a single policy file. Default: the first of"
+        " `coatcheck/policies` in XDG_CONFIG_HOME or ~/.config, `policies` in the current directory, and"
+        " the sample policy; under systemd only /etc/coatcheck/policies.",
+    )
     policy_trust_root: Path | None = Field(
         None,
         description="PEM file with the public keys that may sign policy bundles. When set, `policy` must name"
@@ -445,6 +467,27 @@ class Settings(PageSettings, SharedStateSettings, BaseSettings):
         30.0, ge=0, description="How long requests and streams may go on after SIGTERM, in seconds."
     )
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _named(cls, value: Any, info: ValidationInfo) -> Any:
+        field = cls.model_fields[info.field_name or ""]
+        if value == "" and field.annotation in (Path, Path | None):
+            raise ValueError("it is empty: name a path, or leave it unset")  # Path("") would be `.`
+        return value
+
+    @field_validator("*")
+    @classmethod
+    def _absolute(cls, value: Any) -> Any:
+        """A path means the same wherever it is used: here, in a child, in a sandbox's variables."""
+        if not isinstance(value, Path):
+            return value
+        try:
+            return value.expanduser().absolute()
+        except RuntimeError:
+            raise ValueError("its ~ cannot be resolved: write the path in full") from None
+        except OSError:
+            raise ValueError("the current directory is gone: write the path in full") from None
+
     @field_validator("allowed_networks")
     @classmethod
     def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -533,7 +576,7 @@ class Settings(PageSettings, SharedStateSettings, BaseSettings):
     def cache(self) -> Path:
         if self.cache_dir is not None:
             return self.cache_dir
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coatcheck"
+        return places.cache_directory(surroundings())
 
     @property
     def control(self) -> Path:
@@ -581,6 +624,11 @@ def load(**overrides: Any) -> Settings:
     if file and not Path(file).is_file():
         raise FileNotFoundError(f"COATCHECK_CONFIG names {file}, which is not a file")
     return Settings(**overrides)
+
+
+def how_to_move(settings: Settings) -> str | None:
+    """The command that moves a state directory from its earlier default place; None: it is not there."""
+    return places.how_to_move(settings.state_dir, surroundings())
 
 
 def process_environment() -> Mapping[str, str]:

@@ -101,7 +101,13 @@ def _meaning(name: str) -> str:
 def describe() -> list[tuple[str, str, str]]:
     """Every setting: variable, default as it is written, meaning with unit. For `--help` and the guide."""
     return [
-        (PREFIX + name.upper(), _default(field.default), field.description or "")
+        (
+            PREFIX + name.upper(),
+            # A default that follows from where we are is described, not computed: documents are the same
+            # on every machine.
+            "unset" if field.default_factory is not None else _default(field.default),
+            field.description or "",
+        )
         for name, field in Settings.model_fields.items()
     ]
 

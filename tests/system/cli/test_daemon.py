@@ -8,11 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from coatcheck.policy.shipped import POLICY
 from coatcheck.settings.daemon import Settings
 from demo.upstreams.server import TlsServer
-from tests.cli.transcript import COATCHECK, coatcheck, environment
+from tests.cli.transcript import COATCHECK, Said, coatcheck, environment
 from tests.system.cli.asks import ask_with
-from tests.system.cli.conftest import Served, alive, end
+from tests.system.cli.conftest import Served, alive, end, serving
 
 
 def test_a_bad_policy_is_told_with_its_lines(good: dict[str, str], tmp_path: Path) -> None:
@@ -38,8 +41,76 @@ def test_settings_lists_every_one(tmp_path: Path) -> None:
 async def test_a_second_daemon_does_not_start_beside_the_first(daemon: Served) -> None:
     """Two would each miss the other's revocations."""
     said = await asyncio.to_thread(coatcheck, "serve", cwd=daemon.cwd, env=daemon.settings)
-    assert said.code == 3 and "Traceback" not in said.err and said.err.startswith("error: another ")
+    assert said.code == 3
+    first, hint = said.error.splitlines()
+    assert first.startswith(f"error: a daemon (pid {daemon.process.pid}) already runs here, with the log ")
+    assert hint.startswith("hint: see coatcheck status, stop it, or ")
     assert daemon.process.poll() is None
+
+
+@pytest.mark.needs_debian("curl", "bwrap", "runc")
+async def test_a_plain_daemon_is_found_from_every_directory(
+    upstream_settings: dict[str, str], origin_server: TlsServer, real_keys: dict[str, str], short_dir: Path
+) -> None:
+    """`coatcheck serve` with no path at all, and then `run`, a session for a shell and a sandbox, each from
+    another directory and with a `cd` inside: all of them reach it, and all trust it."""
+    home = short_dir / "h"
+    policies, secrets = home / ".config/coatcheck/policies", home / "secrets"
+    for directory in (policies, secrets / "keys"):
+        directory.mkdir(parents=True)
+    (policies / "default.yaml").write_text(
+        POLICY.read_text().replace("vault:secret/openai#api_key", "file:keys/openai#value")
+    )
+    for path in (policies, policies / "default.yaml"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    (secrets / "keys/openai").write_text(real_keys["openai"])
+    (secrets / "keys/openai").chmod(0o600)
+    elsewhere, served_in = short_dir / "elsewhere", short_dir / "served"
+    for directory in (elsewhere, served_in):
+        directory.mkdir()
+    settings = upstream_settings | {
+        "HOME": str(home),
+        "COATCHECK_SECRETS_DIR": "~/secrets",
+        "COATCHECK_CONTROL_SOCKET": str(home / ".local/state/coatcheck/run/control.sock"),
+    }
+    ask = 'cd / && curl -sS https://api.openai.com/v1/models -H "Authorization: Bearer $OPENAI_API_KEY"'
+    with serving(served_in, settings, short_dir / "log"):
+
+        async def there(*arguments: str) -> Said:
+            return await asyncio.to_thread(coatcheck, *arguments, cwd=elsewhere, env={"HOME": str(home)})
+
+        for arguments in (
+            ("run", "--credential", "openai", "--", "sh", "-c", ask),
+            ("sandbox", "run", "--backend", "namespace", "--", "sh", "-c", ask),
+        ):
+            said = await there(*arguments)
+            assert said.code == 0 and '"object": "list"' in said.out, (arguments, said)
+        opened = await there("session", "create", "--credential", "openai", "--style", "sh")
+        shell = await asyncio.to_thread(
+            subprocess.run, ["/bin/sh", "-ec", f"{opened.out}\n{ask}"],
+            cwd=elsewhere, env=environment(), timeout=30, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert '"object": "list"' in shell.stdout, shell.stderr
+    assert [seen.genuine for seen in origin_server.seen] == ["openai"] * 3
+    assert not any(elsewhere.iterdir()) and not any(served_in.iterdir())
+
+
+async def test_state_at_the_earlier_default_is_served_and_how_to_move_it_is_said(
+    good: dict[str, str], tmp_path: Path, short_dir: Path
+) -> None:
+    """An upgraded daemon that began anew elsewhere would have revoked every session."""
+    (short_dir / "var/coatcheck/sessions").mkdir(mode=0o700, parents=True)
+    (short_dir / "var/coatcheck").chmod(0o700)
+    home = short_dir / "h"
+    settings = {
+        "HOME": str(home),
+        "COATCHECK_POLICY": str(tmp_path / "policies"),
+        "COATCHECK_CONTROL_SOCKET": str(short_dir / "c.sock"),
+    }
+    with serving(short_dir, settings, short_dir / "log"):
+        assert (short_dir / "var/coatcheck/audit/audit.jsonl").is_file()
+    command = f"mkdir -p {home}/.local/state && mv -T {short_dir}/var/coatcheck {home}/.local/state/coatcheck"
+    assert command in (short_dir / "log").read_text()
 
 
 async def test_sigterm_drains_and_ends_with_0(daemon: Served) -> None:

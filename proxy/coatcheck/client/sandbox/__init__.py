@@ -2,7 +2,7 @@
 
 May import: client.
 
-    async with SandboxClient(Path("var/coatcheck/run/control.sock")) as client:
+    async with SandboxClient(Path.home() / ".local/state/coatcheck/run/control.sock") as client:
         async with await client.create(tenant="acme", subject="me", policy="default") as sandbox:
             done = await sandbox.run(["python3", "-c", "print(6 * 7)"])
             print(done.exit_code, done.stdout)

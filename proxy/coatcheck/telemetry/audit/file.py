@@ -62,10 +62,14 @@ def lock(path: Path) -> int:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
+        holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip() or "unknown"
         os.close(fd)
         raise AuditUnavailable(
-            f"another process writes {path}; stop it, or give this daemon a log of its own"
+            f"a daemon (pid {holder}) already runs here, with the log {path}; see coatcheck status, stop it,"
+            " or give this one a state directory of its own (--state-dir)"
         ) from error
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
     return fd
 
 
