@@ -361,7 +361,7 @@ def test_a_credential_goes_nowhere_but_to_its_own_hosts_methods_and_paths(
 
 def test_the_same_credential_twice_is_an_alarm() -> None:
     """In two places where it may stand, each in its form."""
-    twice = replace(CREDENTIALS["api"], also=(HeaderInjection("X-Key"),))
+    twice = replace(CREDENTIALS["api"], other_injectors=(HeaderInjection("X-Key"),))
     head = RequestHead("GET", "/v1", (BEARER, ("x-key", "cch_eyJapi")))
     denial = denied(decide(PEER, API, head, varied((rule("r", "/v1", "api"),), api=twice)))
     assert (denial.reason, denial.alarm, denial.rule) == (Reason.HANDLE_MISPLACED, True, "r")

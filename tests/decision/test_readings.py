@@ -687,7 +687,7 @@ def test_a_spelling_changes_nothing_but_terms(rules: Policy, path: str, method: 
         return
     assert isinstance(answer, Rule) and answer.name == written[0].name
     expected = {each.name for each in lenient(rules, method, path)} - {each.name for each in written}
-    assert {each.name for each in answer.also} == expected
+    assert {each.name for each in answer.further} == expected
     asks = any(each.asking for each in rules.rules if each.name in expected | {answer.name})
     assert (answer.asking is not None) == asks
 
@@ -706,8 +706,8 @@ def test_what_is_declared_is_allowed_as_itself_or_refused(
         alone.append(ask(rules, path, ("upgrade", "websocket"), method="GET"))
     assert isinstance(together, Deny) == any(isinstance(each, Deny) for each in alone)
     if isinstance(together, Rule):
-        terms = {one.name for each in alone if isinstance(each, Rule) for one in (each, *each.also)}
-        assert {together.name, *(each.name for each in together.also)} == terms
+        terms = {one.name for each in alone if isinstance(each, Rule) for one in (each, *each.further)}
+        assert {together.name, *(each.name for each in together.further)} == terms
         assert (together.asking is not None) == any(isinstance(each, Rule) and each.asking for each in alone)
 
 

@@ -211,7 +211,7 @@ def test_a_handle_may_stand_at_any_declared_place_but_nowhere_else() -> None:
         SecretRef("vault", "secret", "anthropic", "api_key"),
         (HostPattern("api.anthropic.com"),),
         HeaderInjection("X-Api-Key"),
-        also=(HeaderInjection("Authorization", "Bearer {secret}"),),
+        other_injectors=(HeaderInjection("Authorization", "Bearer {secret}"),),
     )
     for name, value in (("x-api-key", HANDLE), ("authorization", f"Bearer {HANDLE}")):
         (found,) = find(RequestHead("GET", "/", ((name, value),)))
@@ -230,10 +230,10 @@ def test_without_issued_references_nothing_of_their_shape_is_one() -> None:
 
 def test_a_handle_that_is_placed_elsewhere_has_one_place() -> None:
     """The credential that comes back is for that place alone."""
-    both = replace(credential(BEARER), also=(HeaderInjection("X-Key"),))
+    both = replace(credential(BEARER), other_injectors=(HeaderInjection("X-Key"),))
     (found,) = find(head("/", ("x-key", HANDLE)))
     there = placed(found, both)
-    assert there is not None and there.inject == HeaderInjection("X-Key") and there.also == ()
+    assert there is not None and there.inject == HeaderInjection("X-Key") and there.other_injectors == ()
 
 
 def test_two_rounds_of_decoding_are_looked_behind_and_no_third() -> None:

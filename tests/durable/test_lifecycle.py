@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from coatcheck.durable.durability import Durability, Lifecycle
-from coatcheck.durable.lifecycle import Asked, Contradiction, Recover, settle
+from coatcheck.durable.lifecycle import Contradiction, LifecycleRequest, Recover, settle
 
 KEPT = Durability(recovers=True, every_seconds=3600.0, rotates=True)
 EPHEMERAL, LONG, HYBRID, SHARED = Lifecycle
@@ -25,7 +25,7 @@ def test_what_each_word_stands_for(
     lifecycle: Lifecycle | None, keeping: Durability, idle_seconds: float | None, runs_long: bool
 ) -> None:
     """Nothing of it holds where nobody said a word."""
-    settled = settle(Asked(lifecycle, identities=2))
+    settled = settle(LifecycleRequest(lifecycle, identities=2))
     assert settled.keeping == replace(keeping, lifecycle=lifecycle)
     assert (settled.idle_seconds, settled.runs_long) == (idle_seconds, runs_long)
     assert settled.keeping.shares is (lifecycle is SHARED)
@@ -34,20 +34,22 @@ def test_what_each_word_stands_for(
 @pytest.mark.parametrize("lifecycle", [LONG, HYBRID, SHARED])
 def test_what_is_said_beside_the_word_holds(lifecycle: Lifecycle) -> None:
     """Also that nothing is to be saved; then nothing is rotated either, by itself."""
-    said = settle(Asked(lifecycle, recover=Recover.NEVER, snapshot_every=0, identities=2)).keeping
+    said = settle(LifecycleRequest(lifecycle, recover=Recover.NEVER, snapshot_every=0, identities=2)).keeping
     assert said == Durability(lifecycle=lifecycle, sleeps=lifecycle is HYBRID)
-    said = settle(Asked(lifecycle, snapshot_every=60, rotate=False, identities=2)).keeping
+    said = settle(LifecycleRequest(lifecycle, snapshot_every=60, rotate=False, identities=2)).keeping
     assert (said.every_seconds, said.rotates, said.recovers) == (60, False, True)
 
 
 def test_each_can_be_had_without_a_word() -> None:
     """A lifecycle is no more than its parts."""
-    asked = Asked(idle="sleep", idle_seconds=9, recover=Recover.LAST_SNAPSHOT, snapshot_every=90, rotate=True)
+    asked = LifecycleRequest(
+        idle="sleep", idle_seconds=9, recover=Recover.LAST_SNAPSHOT, snapshot_every=90, rotate=True
+    )
     settled = settle(asked)
     assert settled.keeping == Durability(sleeps=True, rotates=True, recovers=True, every_seconds=90)
     assert (settled.idle_seconds, settled.runs_long) == (9, False)
-    assert settle(Asked(HYBRID, idle_seconds=7)).idle_seconds == 7
-    assert settle(Asked(EPHEMERAL, idle_seconds=7)).idle_seconds == 7
+    assert settle(LifecycleRequest(HYBRID, idle_seconds=7)).idle_seconds == 7
+    assert settle(LifecycleRequest(EPHEMERAL, idle_seconds=7)).idle_seconds == 7
 
 
 def test_what_needs_saving_says_so() -> None:
@@ -60,20 +62,22 @@ def test_what_needs_saving_says_so() -> None:
 @pytest.mark.parametrize(
     ("asked", "said", "hint"),
     [
-        (Asked(EPHEMERAL, idle="sleep"), "not kept", "hybrid"),
-        (Asked(EPHEMERAL, snapshot_every=60), "not kept", "hybrid"),
-        (Asked(EPHEMERAL, rotate=True), "not kept", "hybrid"),
-        (Asked(EPHEMERAL, recover=Recover.LAST_SNAPSHOT), "not kept", "hybrid"),
-        (Asked(LONG, idle_seconds=60), "a long-running sandbox keeps running", "hybrid"),
-        (Asked(SHARED, idle_seconds=60, identities=2), "a shared sandbox keeps running", "hybrid"),
-        (Asked(SHARED), "several identities", "--identity"),
-        (Asked(HYBRID, idle="end"), "sleeps when it is idle", "ephemeral"),
-        (Asked(rotate=True), "only periodic snapshots are rotated", "--snapshot-every"),
-        (Asked(LONG, snapshot_every=0, rotate=True), "only periodic", "--snapshot-every"),
-        (Asked(snapshot_every=59.9), "every 59.9 s", "every 60 s"),
+        (LifecycleRequest(EPHEMERAL, idle="sleep"), "not kept", "hybrid"),
+        (LifecycleRequest(EPHEMERAL, snapshot_every=60), "not kept", "hybrid"),
+        (LifecycleRequest(EPHEMERAL, rotate=True), "not kept", "hybrid"),
+        (LifecycleRequest(EPHEMERAL, recover=Recover.LAST_SNAPSHOT), "not kept", "hybrid"),
+        (LifecycleRequest(LONG, idle_seconds=60), "a long-running sandbox keeps running", "hybrid"),
+        (LifecycleRequest(SHARED, idle_seconds=60, identities=2), "a shared sandbox keeps running", "hybrid"),
+        (LifecycleRequest(SHARED), "several identities", "--identity"),
+        (LifecycleRequest(HYBRID, idle="end"), "sleeps when it is idle", "ephemeral"),
+        (LifecycleRequest(rotate=True), "only periodic snapshots are rotated", "--snapshot-every"),
+        (LifecycleRequest(LONG, snapshot_every=0, rotate=True), "only periodic", "--snapshot-every"),
+        (LifecycleRequest(snapshot_every=59.9), "every 59.9 s", "every 60 s"),
     ],
 )
-def test_what_contradicts_itself_is_refused_with_a_way_out(asked: Asked, said: str, hint: str) -> None:
+def test_what_contradicts_itself_is_refused_with_a_way_out(
+    asked: LifecycleRequest, said: str, hint: str
+) -> None:
     """Before anything is made; nothing of it is quietly left out."""
     with pytest.raises(Contradiction, match=said) as caught:
         settle(asked)
@@ -82,7 +86,7 @@ def test_what_contradicts_itself_is_refused_with_a_way_out(asked: Asked, said: s
 
 def test_what_says_the_same_twice_does_not_contradict() -> None:
     """Somebody may write down what a word stands for anyway."""
-    plain = Asked(EPHEMERAL, idle="end", recover=Recover.NEVER, snapshot_every=0, rotate=False)
-    assert settle(plain) == settle(Asked(EPHEMERAL))
-    assert settle(Asked(HYBRID, idle="sleep", rotate=True)) == settle(Asked(HYBRID))
-    assert settle(Asked(snapshot_every=60)).keeping.every_seconds == 60
+    plain = LifecycleRequest(EPHEMERAL, idle="end", recover=Recover.NEVER, snapshot_every=0, rotate=False)
+    assert settle(plain) == settle(LifecycleRequest(EPHEMERAL))
+    assert settle(LifecycleRequest(HYBRID, idle="sleep", rotate=True)) == settle(LifecycleRequest(HYBRID))
+    assert settle(LifecycleRequest(snapshot_every=60)).keeping.every_seconds == 60

@@ -7,7 +7,7 @@ import pytest
 from coatcheck.durable.elastic import Initiator
 from coatcheck.durable.elasticity import Elasticity
 from coatcheck.durable.metadata_scale import RATE, ScaleResource
-from coatcheck.metadata.http import MAX_BODY, Asked, Refused
+from coatcheck.metadata.http import MAX_BODY, MetadataRequest, Refused
 from coatcheck.sandbox.limits import Limits
 from coatcheck.sandbox.resources import Size
 from coatcheck.sandbox.sandbox import SandboxProblem, SandboxRefused
@@ -43,8 +43,8 @@ def resource(scaler: Scaler, now: list[float]) -> ScaleResource:
     return ScaleResource(scaler, "agent", lambda: now[0])
 
 
-def asked(body: bytes) -> Asked:
-    return Asked("POST", "169.254.169.254", "/v1/scale", {}, body)
+def asked(body: bytes) -> MetadataRequest:
+    return MetadataRequest("POST", "169.254.169.254", "/v1/scale", {}, body)
 
 
 async def refused(resource: ScaleResource, body: bytes, identity: str = "agent") -> Refused:

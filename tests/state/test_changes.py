@@ -6,7 +6,6 @@ from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.policy import Shape
 from coatcheck.decision.session import Isolation, Session
-from coatcheck.state.asked import Allowed, Answered, Asked, AskedNoMore
 from coatcheck.state.changes import (
     Change,
     Closed,
@@ -20,6 +19,12 @@ from coatcheck.state.changes import (
     session_of,
 )
 from coatcheck.state.database import IssuedHandle, Status
+from coatcheck.state.fleet_approvals import (
+    ApprovalAnswered,
+    ApprovalGone,
+    ApprovalRemembered,
+    ApprovalWaiting,
+)
 
 SESSION = Session(
     id="ses_1",
@@ -51,7 +56,7 @@ ALL: tuple[Change, ...] = (
     Closed("ses_1", Status.REVOKED, 99.25),
     HandleRevoked("ses_1", "jti-1"),
     CredentialsLeft("ses_1", frozenset({"github"})),
-    Asked(
+    ApprovalWaiting(
         "apr_1",
         "ses_1",
         1.5,
@@ -67,9 +72,9 @@ ALL: tuple[Change, ...] = (
         "rule",
         "tenant",
     ),
-    AskedNoMore("apr_1"),
-    Answered("apr_1", True, "alice", 900.0),
-    Allowed("ab" * 32, 3.5, "alice"),
+    ApprovalGone("apr_1"),
+    ApprovalAnswered("apr_1", True, "alice", 900.0),
+    ApprovalRemembered("ab" * 32, 3.5, "alice"),
 )
 
 

@@ -14,7 +14,7 @@ from coatcheck.decision.message import Origin, OriginClass, Peer
 from coatcheck.decision.session import Session, identify
 from coatcheck.state import Problem, State, StateError, StateSettings
 from coatcheck.state.changes import Closed, CredentialsLeft
-from coatcheck.state.replica import Entry
+from coatcheck.state.replica import Commit
 from coatcheck.state.shared_database import Position
 from tests.state.house import POLICIES, WANTED, House, reason
 from tests.state.slow_others import PATIENCE, SlowOthers, state_of_a_fleet
@@ -267,7 +267,7 @@ def test_what_two_take_from_a_session_at_once_is_gone_for_good(
         with others.slow():
             renewing = threads.submit(state.renew, session.id, "launcher")
             assert others.waiting.wait(PATIENCE)
-            theirs = Entry("other", 0.0, (CredentialsLeft(session.id, frozenset({"openai", "anthropic"})),))
+            theirs = Commit("other", 0.0, (CredentialsLeft(session.id, frozenset({"openai", "anthropic"})),))
             applied = threads.submit(state.replica.apply, [theirs], Position(1, 1, 1), {})
             until(lambda: state.writing.waiting == 1)
             taken = threads.submit(state.revoke_where, lambda each: True, "openai", "operator")

@@ -14,7 +14,7 @@ from coatcheck.decision.denial import Reason
 from coatcheck.decision.session import Session
 from coatcheck.state import State, StateError, signing_keys
 from coatcheck.state.changes import Change, HandleRevoked, KeysChanged, Minted, Opened
-from coatcheck.state.replica import Entry, Replica
+from coatcheck.state.replica import Commit, Replica
 from coatcheck.state.shared_database import Position
 from tests.state.house import WANTED, reason
 from tests.state.slow_others import PATIENCE, SlowOthers, state_of_a_fleet
@@ -42,7 +42,7 @@ def given(session: Session, state: State) -> tuple[Change, ...]:
 def load(replica: Replica, changes: tuple[Change, ...], rev: int) -> None:
     """All rows are read again."""
     held = {change.session.id for change in changes if isinstance(change, Opened)}
-    replica.load([Entry("other", 0.0, changes)], held, Position(1, rev, rev), {})
+    replica.load([Commit("other", 0.0, changes)], held, Position(1, rev, rev), {})
 
 
 def test_all_rows_take_from_what_was_known_what_was_taken_meanwhile(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_handle_is_revoked_everywhere_though_our_disk_has_not_got_it_yet(
 
     with member(tmp_path / "a") as (a, _, _), member(tmp_path / "b") as (b, ours, others):
         session, (handle,) = a.open_session(WANTED, "launcher")
-        entry = Entry("a", 0.0, given(session, a))
+        entry = Commit("a", 0.0, given(session, a))
         with monkeypatch.context() as patched:
             patched.setattr(ours.database, "insert_handle", full)
             with pytest.raises(sqlite3.Error):
@@ -98,7 +98,7 @@ def test_a_handle_is_revoked_everywhere_though_our_disk_has_not_got_it_yet(
         b.revoke_handle(session.id, handle.jti)
         told = HandleRevoked(session.id, handle.jti)
         assert told in others.told
-        ours.apply([entry, Entry("b", 0.0, (told,))], Position(1, 2, 2), {})
+        ours.apply([entry, Commit("b", 0.0, (told,))], Position(1, 2, 2), {})
     with member(tmp_path / "b") as (b, _, _):
         assert b.session(session.id).revoked_handles == {handle.jti}
 
@@ -114,7 +114,7 @@ def test_keys_of_the_others_are_kept_though_that_failed_at_first(
 
     with member(tmp_path) as (_, replica, _):
         keys = replica.keys.rotated(1e9, 1e9).exported()
-        entry = Entry("other", 0.0, (KeysChanged(keys),))
+        entry = Commit("other", 0.0, (KeysChanged(keys),))
         with monkeypatch.context() as patched:
             patched.setattr(signing_keys, "write_atomically", full)
             with pytest.raises(OSError, match="No space"):
@@ -137,7 +137,7 @@ def test_a_revocation_is_in_force_while_keys_of_the_others_are_written(
 
     with member(tmp_path) as (state, replica, _), ThreadPoolExecutor(2) as threads:
         session, _ = state.open_session(WANTED, "launcher")
-        entry = Entry("other", 0.0, (KeysChanged(replica.keys.rotated(1e9, 1e9).exported()),))
+        entry = Commit("other", 0.0, (KeysChanged(replica.keys.rotated(1e9, 1e9).exported()),))
         monkeypatch.setattr(signing_keys, "write_atomically", slow)
         try:
             applied = threads.submit(replica.apply, [entry], Position(1, 1, 1), {})

@@ -145,7 +145,7 @@ def run(
     """
     import getpass
 
-    from coatcheck.cli.sandbox_run import FAILED, Asked, environment_of
+    from coatcheck.cli.sandbox_run import FAILED, Command, environment_of
     from coatcheck.local.run import policy_file
     from coatcheck.settings.daemon import process_environment
 
@@ -188,7 +188,7 @@ def run(
         raise CommandError(
             f"--env {name.args[0]}: no such variable", "write NAME=VALUE", ExitCode.USAGE
         ) from None
-    asked = Asked(command=tuple(command), environment=given, tty=tty)
+    asked = Command(tuple(command), environment=given, tty=tty)
     try:
         code = _run(
             {name: value for name, value in wanted.items() if value is not None},
@@ -283,14 +283,14 @@ def execute(
     """
     import asyncio
 
-    from coatcheck.cli.sandbox_run import FAILED, Asked, environment_of, run_in_old
+    from coatcheck.cli.sandbox_run import FAILED, Command, environment_of, run_in_old
     from coatcheck.settings.daemon import process_environment
 
     try:
         given = environment_of(env or (), process_environment())
         # After SANDBOX nothing is an option any more, so that a `--` is still there.
         words = command[1:] if command[0] == "--" else command
-        asked = Asked(tuple(words), given, cwd, identity, timeout, tty)
+        asked = Command(tuple(words), given, cwd, identity, timeout, tty)
         code = asyncio.run(run_in_old(control_socket(socket), sandbox, asked))
     except KeyError as name:
         raise CommandError(

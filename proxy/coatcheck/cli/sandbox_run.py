@@ -24,7 +24,7 @@ _CODES: Final = {"command_not_found": NOT_FOUND, "permission_denied": CANNOT_EXE
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Command:
     """What to run in it."""
 
     command: tuple[str, ...]
@@ -36,7 +36,7 @@ class Asked:
     """None: when our standard input and output are terminals."""
 
 
-async def run_in_new(socket: Path, wanted: Mapping[str, Any], asked: Asked, *, keep: bool) -> int:
+async def run_in_new(socket: Path, wanted: Mapping[str, Any], command: Command, *, keep: bool) -> int:
     """Make a sandbox, run the command, end the sandbox; the exit code."""
     limits = {} if keep else {"idle_seconds": IDLE_SECONDS}
     with Signals() as signals:
@@ -47,7 +47,7 @@ async def run_in_new(socket: Path, wanted: Mapping[str, Any], asked: Asked, *, k
                     note("isolation", f"{sandbox.isolation}: {sandbox.shown['why']}")
                     with progress("starting the sandbox"):
                         await sandbox.ready()
-                    return await _run(sandbox, asked, signals)
+                    return await _run(sandbox, command, signals)
                 finally:
                     if keep:
                         note(
@@ -62,7 +62,7 @@ async def run_in_new(socket: Path, wanted: Mapping[str, Any], asked: Asked, *, k
             return 128 + signals.came
 
 
-async def run_in_old(socket: Path, sandbox_id: str, asked: Asked) -> int:
+async def run_in_old(socket: Path, sandbox_id: str, command: Command) -> int:
     """Run the command in a sandbox that is there."""
     with Signals() as signals:
         try:
@@ -70,7 +70,7 @@ async def run_in_old(socket: Path, sandbox_id: str, asked: Asked) -> int:
                 sandbox = await client.get(sandbox_id)
                 with progress("waiting for the sandbox"):
                     await sandbox.ready()
-                return await _run(sandbox, asked, signals)
+                return await _run(sandbox, command, signals)
         except asyncio.CancelledError:
             if signals.came is None:
                 raise
@@ -88,15 +88,15 @@ async def _made(client: SandboxClient, wanted: Mapping[str, Any]) -> Sandbox:
         raise
 
 
-async def _run(sandbox: Sandbox, asked: Asked, signals: Signals) -> int:
-    pty = sys.stdin.isatty() and sys.stdout.isatty() if asked.tty is None else asked.tty
+async def _run(sandbox: Sandbox, command: Command, signals: Signals) -> int:
+    pty = sys.stdin.isatty() and sys.stdout.isatty() if command.tty is None else command.tty
     try:
         process = await sandbox.start(
-            asked.command,
-            environment=asked.environment,
-            cwd=asked.cwd,
-            identity=asked.identity,
-            timeout=asked.timeout,
+            command.command,
+            environment=command.environment,
+            cwd=command.cwd,
+            identity=command.identity,
+            timeout=command.timeout,
             pty=size() if pty else None,
         )
         async with process:
@@ -110,7 +110,7 @@ async def _run(sandbox: Sandbox, asked: Asked, signals: Signals) -> int:
         code = _CODES.get(error.reason)
         if code is None:
             raise
-        note("error", f"{asked.command[0]}: {error}")
+        note("error", f"{command.command[0]}: {error}")
         return code
     _tell(ended)
     return ended.exit_code

@@ -26,13 +26,13 @@ type HeaderValue = Annotated[str, Field(max_length=1024, pattern=r"^[ -~]*$")]
 type SessionId = Annotated[str, Field(pattern=f"^{SESSION_ID}$")]
 
 
-class Asked(BaseModel):
+class RequestModel(BaseModel):
     """A request's body or query."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class Answered(BaseModel):
+class ResponseModel(BaseModel):
     """An answer's body. Its `repr` names no value: some hold handles."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -46,7 +46,7 @@ class Answered(BaseModel):
 # --- requests ----------------------------------------------------------------------------------------
 
 
-class Origin(Asked):
+class Origin(RequestModel):
     """What will prove that a connection belongs to the session, if not a socket of its own."""
 
     origin_class: OriginClass = Field(alias="class")
@@ -57,7 +57,7 @@ class Origin(Asked):
     )
 
 
-class NewSession(Asked):
+class NewSession(RequestModel):
     """What a caller asks for."""
 
     tenant: Name
@@ -80,15 +80,15 @@ class NewSession(Asked):
     )
 
 
-class Renewal(Asked):
+class Renewal(RequestModel):
     lease_seconds: float | None = Field(None, ge=1, le=86_400)
 
 
-class Revocation(Asked):
+class Revocation(RequestModel):
     why: Name | None = Field(None, description="For the audit log. No secret.")
 
 
-class Revocations(Asked):
+class Revocations(RequestModel):
     """Which sessions of those that the caller sees: those that fit every name given here."""
 
     tenant: Name | None = None
@@ -101,12 +101,12 @@ class Revocations(Asked):
     why: Name | None = Field(None, description="For the audit log. No secret.")
 
 
-class NewHandle(Asked):
+class NewHandle(RequestModel):
     credential: Name
     ttl_seconds: float | None = Field(None, ge=1, le=86_400, description="Default: as long as the session.")
 
 
-class Question(Asked):
+class Question(RequestModel):
     """Either `session` or `policy`."""
 
     session: SessionId | None = None
@@ -118,7 +118,7 @@ class Question(Asked):
     url: Annotated[str, Field(min_length=1, max_length=8192, pattern=r"^https?://[!-~]+$")]
 
 
-class SessionQuery(Asked):
+class SessionQuery(RequestModel):
     tenant: Name | None = None
     subject: Name | None = None
     policy: PolicyName | None = None
@@ -128,19 +128,19 @@ class SessionQuery(Asked):
     limit: int = Field(100, ge=1, le=1000)
 
 
-class Nothing(Asked):
+class Nothing(RequestModel):
     """No query, or an empty body."""
 
 
 # --- answers -----------------------------------------------------------------------------------------
 
 
-class OriginView(Answered):
+class OriginView(ResponseModel):
     origin_class: OriginClass = Field(serialization_alias="class")
     value: str
 
 
-class SessionView(Answered):
+class SessionView(ResponseModel):
     id: SessionId
     tenant: str
     subject: str
@@ -158,7 +158,7 @@ class SessionView(Answered):
     lease_expires_at: float | None = Field(description="None once the session is closed.")
 
 
-class HandleView(Answered):
+class HandleView(ResponseModel):
     """A handle without its value, which is given out once."""
 
     jti: str
@@ -169,7 +169,7 @@ class HandleView(Answered):
     revoked: bool
 
 
-class MintedHandle(Answered):
+class MintedHandle(ResponseModel):
     """A handle with its value, once."""
 
     credential: str
@@ -180,7 +180,7 @@ class MintedHandle(Answered):
     environment: dict[str, str] = Field(description="The variables in which clients look for it.")
 
 
-class ProxyView(Answered):
+class ProxyView(ResponseModel):
     url: str | None = Field(description="`http://…`, or `unix://…` of a socket; None without a listener.")
     transparent: str | None = Field(
         description="listen `sandbox`: `unix://…` where redirected connections go, each behind a PROXY v2 "
@@ -193,7 +193,7 @@ class ProxyView(Answered):
     ca_bundle: str = Field(description="PEM file: public roots and Coatcheck's CA.")
 
 
-class SessionOpened(Answered):
+class SessionOpened(ResponseModel):
     session: SessionView
     lease_expires_at: float
     handles: dict[str, MintedHandle] = Field(description="By credential.")
@@ -201,12 +201,12 @@ class SessionOpened(Answered):
     proxy: ProxyView
 
 
-class SessionRenewed(Answered):
+class SessionRenewed(ResponseModel):
     session: SessionView
     lease_expires_at: float
 
 
-class SessionRebound(Answered):
+class SessionRebound(ResponseModel):
     """A session whose sandbox has begun a new life: only these handles count from now on."""
 
     session: SessionView
@@ -214,33 +214,33 @@ class SessionRebound(Answered):
     environment: dict[str, str] = Field(description="The variables in which clients look for the handles.")
 
 
-class SessionShown(Answered):
+class SessionShown(ResponseModel):
     session: SessionView
     handles: list[HandleView]
     proxy: ProxyView
     aws: list[str] = Field(description="Those of its credentials that sign AWS requests.")
 
 
-class SessionClosed(Answered):
+class SessionClosed(ResponseModel):
     session: SessionView
 
 
-class Revoked(Answered):
+class Revoked(ResponseModel):
     sessions: int = Field(
         description="Number of sessions that lost something. Repeating the call is not an error."
     )
 
 
-class SessionList(Answered):
+class SessionList(ResponseModel):
     sessions: list[SessionView]
     next: str | None = Field(description="`after` for the next page; None on the last page.")
 
 
-class HandleRevoked(Answered):
+class HandleRevoked(ResponseModel):
     jti: str
 
 
-class PolicyView(Answered):
+class PolicyView(ResponseModel):
     name: str
     owner: str
     sha256: str
@@ -248,12 +248,12 @@ class PolicyView(Answered):
     rules: list[str]
 
 
-class PolicyHash(Answered):
+class PolicyHash(ResponseModel):
     name: str
     sha256: str
 
 
-class BundleView(Answered):
+class BundleView(ResponseModel):
     version: int
     owner: str
     created: str
@@ -262,7 +262,7 @@ class BundleView(Answered):
     """The trusted key that vouched for it."""
 
 
-class ShadowView(Answered):
+class ShadowView(ResponseModel):
     policies: list[PolicyHash]
     refused: str | None
     """Why the newest candidates are not what requests are compared with."""
@@ -270,7 +270,7 @@ class ShadowView(Answered):
     """Requests and tunnels by what the candidates make of them, since they are compared."""
 
 
-class PolicyList(Answered):
+class PolicyList(ResponseModel):
     policies: list[PolicyView]
     refused: str | None
     """Why the newest files are not in force; for callers who may see every policy."""
@@ -280,20 +280,20 @@ class PolicyList(Answered):
     """Candidates that are compared; for callers who may see every policy."""
 
 
-class RuleExplained(Answered):
+class RuleExplained(ResponseModel):
     name: str
     chosen: bool
     reason: str | None
     why: str
 
 
-class CredentialExplained(Answered):
+class CredentialExplained(ResponseModel):
     name: str
     usable: bool
     why: str
 
 
-class Explanation(Answered):
+class Explanation(ResponseModel):
     policy: str
     request: str
     allowed: bool
@@ -303,21 +303,21 @@ class Explanation(Answered):
     text: str = Field(description="The same for people.")
 
 
-class Health(Answered):
+class Health(ResponseModel):
     status: str = Field(description="`ok`, or `stalled` when the plane's loop does not answer.")
     plane_age_seconds: float = Field(description="Seconds since the plane's loop last answered.")
 
 
-class Readiness(Answered):
+class Readiness(ResponseModel):
     ready: bool
     missing: list[str]
 
 
-class Error(Answered):
+class Error(ResponseModel):
     reason: str
     message: str
     hint: str
 
 
-class ErrorAnswer(Answered):
+class ErrorAnswer(ResponseModel):
     error: Error

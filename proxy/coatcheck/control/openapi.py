@@ -120,7 +120,7 @@ def _responses(op: Operation, schemas: dict[object, dict[str, Any]]) -> dict[str
         by_status.setdefault(reason.status.value, []).append(reason)
     for status, reasons in sorted(by_status.items()):
         answer: dict[str, Any] = {"$ref": _REF.format(model=ErrorAnswer.__name__)}
-        if op.also is not None and op.also.value == status:
+        if op.or_status is not None and op.or_status.value == status:
             answer = {"anyOf": [schema, answer]}
         responses[str(status)] = {
             "description": f"error.reason: {', '.join(reasons)}",

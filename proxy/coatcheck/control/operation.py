@@ -69,7 +69,7 @@ class Operation:
     body: type[BaseModel] = Nothing
     query: type[BaseModel] = Nothing
     status: HTTPStatus = HTTPStatus.OK
-    also: HTTPStatus | None = None
+    or_status: HTTPStatus | None = None
     """Another status with the same kind of answer (health checks)."""
     reasons: frozenset[Reason] = frozenset()
     """Its own refusals, besides those that every operation has."""

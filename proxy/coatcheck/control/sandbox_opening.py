@@ -24,7 +24,7 @@ from coatcheck.durable.backends import Choice
 from coatcheck.durable.durability import Durability
 from coatcheck.durable.elastic import Growth
 from coatcheck.durable.incarnations import Incarnations, Maker, WantedIdentity
-from coatcheck.durable.lifecycle import Asked, Contradiction, Settled, settle
+from coatcheck.durable.lifecycle import Contradiction, EffectiveLifecycle, LifecycleRequest, settle
 from coatcheck.durable.sandbox import (
     Admitted,
     Sandbox,
@@ -108,11 +108,11 @@ def maker(context: Context, caller: Caller) -> Maker:
     return Maker(caller.name, check)
 
 
-def _settled(wanted: NewSandbox) -> Settled:
+def _settled(wanted: NewSandbox) -> EffectiveLifecycle:
     """What its lifecycle stands for. ControlProblem for what contradicts it."""
     try:
         return settle(
-            Asked(
+            LifecycleRequest(
                 wanted.lifecycle,
                 wanted.idle,
                 wanted.idle_seconds,

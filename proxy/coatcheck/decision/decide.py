@@ -87,7 +87,7 @@ def decide(
             return Pass(session, passing)
         return Identified(session, _with_handles(rule, found, session, policy, destination, context))
     verdict = _credentials(session, policy, rule, destination, head, found, context)
-    for other in rule.also:
+    for other in rule.further:
         if isinstance(verdict, Deny):
             break
         verdict = _agreed(

@@ -90,7 +90,7 @@ def _rule(rule: Rule, chosen: Rule | None, destination: Destination, head: Reque
     reason = fits(rule, destination, head)
     if chosen is not None and rule.name == chosen.name:
         return RuleView(rule.name, True, None, "it is the first that fits")
-    if chosen is not None and rule in chosen.also:
+    if chosen is not None and rule in chosen.further:
         why = "its terms hold as well: servers may take the request for one that it fits"
         return RuleView(rule.name, False, reason, why)
     if reason is None:

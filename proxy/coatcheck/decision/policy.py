@@ -138,8 +138,8 @@ class Credential:
     secret: SecretRef
     hosts: tuple[HostPattern, ...]
     inject: Injector
-    also: tuple[Injector, ...] = ()
-    """Further places where the handle may stand instead, because clients of one API differ."""
+    other_injectors: tuple[Injector, ...] = ()
+    """Of further places where the handle may be instead, because clients of one API differ."""
     methods: frozenset[str] = frozenset()
     """Empty: whatever the rule allows."""
     paths: tuple[PathPattern, ...] = ()
@@ -158,6 +158,10 @@ class Credential:
     """Revoke the victim's session when its handle turns up elsewhere."""
     inherit: bool = True
     """Whether a handle that a fork's, or a restored sandbox's, processes hold from before counts there."""
+
+    @property
+    def injectors(self) -> tuple[Injector, ...]:
+        return self.inject, *self.other_injectors
 
 
 class LimitKind(StrEnum):
@@ -216,14 +220,14 @@ class Rule:
     max_response_bytes: int = 0
     asking: Asking | None = None
     """None: nobody is asked."""
-    also: tuple["Rule", ...] = ()
+    further: tuple["Rule", ...] = ()
     """Rules that a request of several readings fits besides: their terms are in this one's (`strictest`).
     Empty in a policy."""
 
     @property
     def names(self) -> str:
-        """Its name, with those of `also`."""
-        return " + ".join((self.name, *(rule.name for rule in self.also)))
+        """Its name, with those of `further`."""
+        return " + ".join((self.name, *(rule.name for rule in self.further)))
 
     @property
     def searched(self) -> bool:
@@ -500,13 +504,13 @@ def _unallowed(denial: Deny, asked: Asked) -> Deny:
 def strictest(rule: Rule, others: Iterable[Rule]) -> Rule:
     """`rule`, under the terms of `others` as well: their limits count, too, and of the rest the strictest
     holds. Which credentials count under each of them is for `decide`, which knows who shows what."""
-    also = tuple(dict.fromkeys(other for other in others if other is not rule))
-    if not also:
+    further = tuple(dict.fromkeys(other for other in others if other is not rule))
+    if not further:
         return rule
-    terms = (rule, *also)
+    terms = (rule, *further)
     return replace(
         rule,
-        limits=tuple(_limits(rule, also)),
+        limits=tuple(_limits(rule, further)),
         handles_in_body=max((each.handles_in_body for each in terms), key=list(HandlesInBody).index),
         max_request_bytes=min(
             (each.max_request_bytes for each in terms if each.max_request_bytes), default=0
@@ -515,15 +519,15 @@ def strictest(rule: Rule, others: Iterable[Rule]) -> Rule:
             (each.max_response_bytes for each in terms if each.max_response_bytes), default=0
         ),
         asking=strictest_asking(each.asking for each in terms),
-        also=also,
+        further=further,
     )
 
 
-def _limits(rule: Rule, also: tuple[Rule, ...]) -> Iterator[Limit]:
+def _limits(rule: Rule, further: tuple[Rule, ...]) -> Iterator[Limit]:
     """Its own, and those of other rules by the name of theirs. What is limited per credential is one bucket
     for all rules: it is spent once, by the strictest of them."""
     shared: dict[tuple[LimitKind, float], Limit] = {}
-    for each in (rule, *also):
+    for each in (rule, *further):
         for limit in each.limits:
             if limit.per is not LimitScope.CREDENTIAL:
                 yield limit if each is rule else replace(limit, of=each.name)

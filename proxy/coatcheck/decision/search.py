@@ -78,8 +78,8 @@ def placed(found: Found, credential: Credential) -> Credential | None:
     """The credential with the one of its declared places in which the handle stands; None: in none."""
     if stands_at(found, credential):
         return credential
-    for kind in credential.also:
-        other = replace(credential, inject=kind, also=())
+    for kind in credential.other_injectors:
+        other = replace(credential, inject=kind, other_injectors=())
         if stands_at(found, other):
             return other
     return None

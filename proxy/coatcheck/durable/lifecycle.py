@@ -25,7 +25,7 @@ class Recover(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LifecycleRequest:
     """What a caller said of it; None: nothing. Times are seconds."""
 
     lifecycle: Lifecycle | None = None
@@ -39,7 +39,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class EffectiveLifecycle:
     """What holds for it."""
 
     keeping: Durability
@@ -74,7 +74,7 @@ DEFAULTS: Final[Mapping[Lifecycle | None, _Defaults]] = {
 """A hybrid's pause is longer than a person thinks before the next question, and shorter than lunch."""
 
 
-def settle(asked: Asked) -> Settled:
+def settle(asked: LifecycleRequest) -> EffectiveLifecycle:
     """What holds for a sandbox of which this was asked. Contradiction."""
     own = DEFAULTS[asked.lifecycle]
     _check(asked)
@@ -95,10 +95,10 @@ def settle(asked: Asked) -> Settled:
         every_seconds=every or None,
     )
     seconds = asked.idle_seconds if asked.idle_seconds is not None else own.idle_seconds
-    return Settled(keeping, seconds, own.runs_long)
+    return EffectiveLifecycle(keeping, seconds, own.runs_long)
 
 
-def _check(asked: Asked) -> None:
+def _check(asked: LifecycleRequest) -> None:
     if asked.snapshot_every and asked.snapshot_every < MIN_SNAPSHOT_SECONDS:
         raise Contradiction(
             f"a snapshot every {asked.snapshot_every:g} s would leave it little time to run",

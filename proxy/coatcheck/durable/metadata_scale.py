@@ -8,7 +8,7 @@ from typing import Any, Final
 from coatcheck.decision.ratelimit import Rate, Rates
 from coatcheck.durable.elastic import Initiator
 from coatcheck.durable.elasticity import Elasticity
-from coatcheck.metadata.http import Answer, Asked, Refused
+from coatcheck.metadata.http import Answer, MetadataRequest, Refused
 from coatcheck.sandbox.sandbox import SandboxProblem, SandboxRefused
 
 SCALE: Final = "/v1/scale"
@@ -30,9 +30,9 @@ class ScaleResource:
         self._clock = clock
         self._rates: Rates[str] = Rates(RATE, 1)
 
-    async def answer(self, asked: Asked, identity: str) -> Answer:
+    async def answer(self, request: MetadataRequest, identity: str) -> Answer:
         """The size that it has from now on. Refused when it cannot have it."""
-        memory_mib, cpus = _read(asked.body)
+        memory_mib, cpus = _read(request.body)
         if identity != self._owner:
             raise Refused(403, "scaling_locked", f"only the identity {self._owner} may change the size")
         if self._scaler is None:

@@ -38,7 +38,7 @@ from coatcheck.durable.sandbox import (
 from coatcheck.durable.snapshots import manifest
 from coatcheck.durable.snapshots.directory import Snapshot
 from coatcheck.durable.snapshots.manifest import SnapshotError
-from coatcheck.durable.snapshots.store import Entry, Store
+from coatcheck.durable.snapshots.store import Store, StoredSnapshot
 from coatcheck.durable.spec import DurableSpec, IdleAction, Saving
 from coatcheck.platform.private_files import open_private_directory, write_atomically
 from coatcheck.sandbox.sandbox import (
@@ -384,7 +384,7 @@ class SandboxStore:
         return RestorePoint(str(directory), found.generation, lives, sandbox_id)
 
 
-def _saved(entry: Entry) -> Saved:
+def _saved(entry: StoredSnapshot) -> Saved:
     found = entry.manifest
     return Saved(
         entry.name,

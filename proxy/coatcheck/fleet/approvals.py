@@ -8,9 +8,14 @@ from typing import Final
 
 from coatcheck.decision.approval import Asking, Question, Same, Whose
 from coatcheck.request.approvals import Answer, Approvals, NotWaiting, Waiting
-from coatcheck.state.asked import Allowed, Answered, Asked, AskedNoMore
 from coatcheck.state.changes import Change
 from coatcheck.state.errors import StateError
+from coatcheck.state.fleet_approvals import (
+    ApprovalAnswered,
+    ApprovalGone,
+    ApprovalRemembered,
+    ApprovalWaiting,
+)
 from coatcheck.state.replica import Replica
 from coatcheck.state.state import State
 
@@ -27,21 +32,21 @@ class SharedApprovals:
     def __init__(self, approvals: Approvals, state: State, replica: Replica) -> None:
         self._approvals, self._state, self._replica = approvals, state, replica
         self._told: dict[str, Waiting] = {}
-        self._allowed: list[Allowed] = []
+        self._allowed: list[ApprovalRemembered] = []
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
 
-        def answered(change: Answered) -> None:
+        def answered(change: ApprovalAnswered) -> None:
             loop.call_soon_threadsafe(self._answered, change)
 
-        self._replica.asked.on_answered = answered
+        self._replica.approvals.on_answered = answered
         self._approvals.elsewhere = self
         self._task = asyncio.create_task(self._tell_for_ever(), name="shared approvals")
 
     async def stop(self) -> None:
-        self._replica.asked.on_answered = lambda change: None
+        self._replica.approvals.on_answered = lambda change: None
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -53,7 +58,7 @@ class SharedApprovals:
         wall, sessions = self._state.clock.now().wall, self._state.sessions.by_id
         here = self._approvals.held
         found: list[Waiting] = []
-        for each in tuple(self._replica.asked.asked.values()):
+        for each in tuple(self._replica.approvals.waiting.values()):
             session = sessions.get(each.session)
             if session is None or wall >= each.until or each.id in here:
                 continue
@@ -77,22 +82,22 @@ class SharedApprovals:
 
     def allowed(self, asked: Question) -> str | None:
         """Who said yes to the same before, at any daemon, if that counts still."""
-        found = self._replica.asked.allowed.get(_digest(asked))
+        found = self._replica.approvals.remembered.get(_digest(asked))
         return found.approver if found is not None and self._state.clock.now().wall < found.until else None
 
     def remember(self, asked: Question, seconds: float, approver: str) -> None:
         """Tell the others soon; it counts here in any case."""
         until = self._state.clock.now().wall + seconds
-        self._allowed.append(Allowed(_digest(asked), until, approver))
+        self._allowed.append(ApprovalRemembered(_digest(asked), until, approver))
 
     async def answer(self, waiting: Waiting, answer: Answer) -> None:
         """To where it waits. StateError when it cannot get there."""
-        said = Answered(waiting.id, answer.yes, answer.approver, answer.remember)
+        said = ApprovalAnswered(waiting.id, answer.yes, answer.approver, answer.remember)
         await asyncio.to_thread(self._publish, [said])
 
     # --- inside -------------------------------------------------------------------------------------
 
-    def _answered(self, change: Answered) -> None:
+    def _answered(self, change: ApprovalAnswered) -> None:
         if change.id not in self._approvals.held:
             return  # another daemon's, or it went away meanwhile
         try:
@@ -110,7 +115,7 @@ class SharedApprovals:
             over = [name for name in self._told if name not in now]
             allowed = tuple(self._allowed)
             changes: list[Change] = [
-                *map(_asked, new), *map(AskedNoMore, over), *allowed
+                *map(_asked, new), *map(ApprovalGone, over), *allowed
             ]  # fmt: skip
             if not changes:
                 continue
@@ -127,9 +132,9 @@ class SharedApprovals:
             self._replica.database.publisher.give(changes)
 
 
-def _asked(waiting: Waiting) -> Asked:
+def _asked(waiting: Waiting) -> ApprovalWaiting:
     asking = waiting.asking
-    return Asked(
+    return ApprovalWaiting(
         waiting.id,
         waiting.session.id,
         waiting.asked_at,

@@ -20,7 +20,7 @@ from coatcheck.fleet.store import FIRST, WHOLE_SECONDS, Heard, StateLost, Store
 from coatcheck.platform.outage import Outage
 from coatcheck.state.changes import TAKING, KeysChanged
 from coatcheck.state.errors import StateError
-from coatcheck.state.replica import Entry, Replica
+from coatcheck.state.replica import Commit, Replica
 from coatcheck.state.replication_health import ReplicationHealth
 from coatcheck.state.shared_database import Position
 from coatcheck.telemetry.events import DaemonEvent, Event
@@ -200,7 +200,7 @@ class Follower:
         self._replica.apply(entries, position, {str(place): mark for place, mark in new.items()})
         return True
 
-    def _entries(self, head: Head, rows: Sequence[Row]) -> list[Entry]:
+    def _entries(self, head: Head, rows: Sequence[Row]) -> list[Commit]:
         return entries_of((row, self.store.rows.entry(head.incarnation, row)) for row in rows)
 
     def _read_all(self, known: Position | None) -> None:

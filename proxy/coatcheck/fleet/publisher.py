@@ -11,7 +11,7 @@ from coatcheck.fleet.store import StateLost, Store, Touched
 from coatcheck.state.changes import TAKING, Change, Closed, KeysChanged, Minted, Opened, Rebound, Renewed
 from coatcheck.state.database import Status
 from coatcheck.state.errors import Problem, StateError
-from coatcheck.state.replica import Entry, Replica
+from coatcheck.state.replica import Commit, Replica
 from coatcheck.state.replication_health import ReplicationHealth
 
 PAUSE_SECONDS: Final = 1.0
@@ -89,7 +89,9 @@ class PostgresPublisher:
                 case Minted(handle):
                     places.add(Place("sessions", handle.claims.sid))
 
-        def decide(head: Head, before: Mapping[Place, tuple[Row, Entry]]) -> Mapping[Place, Sequence[Change]]:
+        def decide(
+            head: Head, before: Mapping[Place, tuple[Row, Commit]]
+        ) -> Mapping[Place, Sequence[Change]]:
             self._check_copy(head, before)
             says = {place: entry.changes for place, (_, entry) in before.items()}
             if judged:
@@ -110,7 +112,7 @@ class PostgresPublisher:
         taken = [each for each in changes if isinstance(each, TAKING)]
         self._store.change(incarnation, Touched(places, origins), decide, at, taken)
 
-    def _check_copy(self, head: Head, before: Mapping[Place, tuple[Row, Entry]]) -> None:
+    def _check_copy(self, head: Head, before: Mapping[Place, tuple[Row, Commit]]) -> None:
         """A row that is no newer than our copy must be the one in our copy, and nothing may be behind it."""
         position, marks = self._replica.position, self._replica.marks
         if position is None or head.incarnation != position.incarnation or head.rev < position.rev:

@@ -14,7 +14,6 @@ from typing import Final
 
 from coatcheck.decision.message import Origin
 from coatcheck.fleet.seal import Seal, SealBroken
-from coatcheck.state.asked import Allowed, Answered, Asked, AskedNoMore
 from coatcheck.state.change_json import read, written
 from coatcheck.state.changes import (
     Change,
@@ -28,7 +27,13 @@ from coatcheck.state.changes import (
     Renewed,
 )
 from coatcheck.state.database import Status
-from coatcheck.state.replica import Entry
+from coatcheck.state.fleet_approvals import (
+    ApprovalAnswered,
+    ApprovalGone,
+    ApprovalRemembered,
+    ApprovalWaiting,
+)
+from coatcheck.state.replica import Commit
 
 KEYS: Final = "signing"
 """The id of the one row of keys."""
@@ -79,12 +84,12 @@ class Rows:
 
     # --- rows ----------------------------------------------------------------------------------------------
 
-    def entry(self, incarnation: int, row: Row) -> Entry:
+    def entry(self, incarnation: int, row: Row) -> Commit:
         """What the row says. SealBroken."""
         content = self._seal.open(_where(incarnation, row), row.sealed)
         try:
             plain = json.loads(content)
-            return Entry(plain["by"], plain["at"], tuple(read(each) for each in plain["changes"]))
+            return Commit(plain["by"], plain["at"], tuple(read(each) for each in plain["changes"]))
         except (ValueError, KeyError, TypeError) as error:
             raise SealBroken(f"the row {row.place}: {error}; is this coatcheck older?") from None
 
@@ -112,11 +117,11 @@ class Rows:
                 return self._handle(session_id, jti)
             case KeysChanged():
                 return Place("keys", KEYS)
-            case Asked(name) | AskedNoMore(name):
+            case ApprovalWaiting(name) | ApprovalGone(name):
                 return Place("approvals", self.name("asked", name))
-            case Answered(name):
+            case ApprovalAnswered(name):
                 return Place("approvals", self.name("answered", name))
-            case Allowed(question):
+            case ApprovalRemembered(question):
                 return Place("approvals", self.name("allowed", question))
             case Renewed():
                 return None
@@ -194,16 +199,16 @@ def merged(before: Sequence[Change], change: Change) -> tuple[Change, ...]:
             return (change,)
 
 
-def entries_of(opened: Iterable[tuple[Row, Entry]]) -> list[Entry]:
+def entries_of(opened: Iterable[tuple[Row, Commit]]) -> list[Commit]:
     """What was committed at once as one entry, in the order of the commits; sessions before their handles."""
-    by_rev: dict[int, list[tuple[Row, Entry]]] = {}
+    by_rev: dict[int, list[tuple[Row, Commit]]] = {}
     for row, entry in opened:
         by_rev.setdefault(row.rev, []).append((row, entry))
-    found: list[Entry] = []
+    found: list[Commit] = []
     for rev in sorted(by_rev):
         rows = sorted(by_rev[rev], key=lambda each: each[0].place.table != "sessions")
         first = rows[0][1]
-        found.append(Entry(first.by, first.at, tuple(change for _, each in rows for change in each.changes)))
+        found.append(Commit(first.by, first.at, tuple(change for _, each in rows for change in each.changes)))
     return found
 
 

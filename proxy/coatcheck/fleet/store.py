@@ -22,7 +22,7 @@ from coatcheck.fleet.seal import Seal, SealBroken
 from coatcheck.settings.shared_state import SharedStateServer
 from coatcheck.state.change_json import read, written
 from coatcheck.state.changes import TAKING, Change, Renewed
-from coatcheck.state.replica import Entry
+from coatcheck.state.replica import Commit
 
 if TYPE_CHECKING:
     from coatcheck.fleet.postgres import Connection
@@ -70,7 +70,7 @@ class Touched:
     """Also the live sessions that these prove."""
 
 
-type Decide = Callable[[Head, Mapping[Place, tuple[Row, Entry]]], Mapping[Place, Sequence[Change]]]
+type Decide = Callable[[Head, Mapping[Place, tuple[Row, Commit]]], Mapping[Place, Sequence[Change]]]
 """From the rows as they are: what the changed ones shall say."""
 
 
@@ -98,7 +98,7 @@ class Store:
         self._schema, self._channel = schema.quoted(fleet), schema.channel(fleet)
         self._listens = listens
         self._connection: Connection | None = None
-        self.on_taken: Callable[[Entry], None] = lambda entry: None
+        self.on_taken: Callable[[Commit], None] = lambda entry: None
         """Called with what others took as soon as it is told, before it is read. It must not block."""
         self.incarnation = 0
         """Whose notifications are believed."""
@@ -330,7 +330,7 @@ class Store:
 
     # --- inside --------------------------------------------------------------------------------------------
 
-    def _locked(self, incarnation: int, touched: Touched) -> tuple[Head, dict[Place, tuple[Row, Entry]]]:
+    def _locked(self, incarnation: int, touched: Touched) -> tuple[Head, dict[Place, tuple[Row, Commit]]]:
         """The fleet's row, locked, and those that are touched."""
         ids = {
             table: [place.id for place in touched.places if place.table == table] for table in schema.SEALED
@@ -400,7 +400,7 @@ class Store:
                 )
             )
             changes = tuple(change for change in map(read, content["changes"]) if isinstance(change, TAKING))
-            self.on_taken(Entry(content["by"], content["at"], changes))
+            self.on_taken(Commit(content["by"], content["at"], changes))
 
     def _round(
         self, *statements: tuple[str, Any], seconds: float | None = None, again: bool = False

@@ -51,7 +51,7 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class MetadataRequest:
     """A request whose form has been found good."""
 
     method: str
@@ -85,7 +85,7 @@ class Refused(Exception):
         return Answer(self.status, json.dumps({"error": error}).encode(), headers=self.headers)
 
 
-type Respond = Callable[[Asked, Client], Awaitable[Answer]]
+type Respond = Callable[[MetadataRequest, Client], Awaitable[Answer]]
 """It raises Refused."""
 
 
@@ -129,8 +129,8 @@ class Connections:
             raise TypeError("a connection of somebody else's")
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
-                asked = await _checked(request)
-            answer = await self._respond(asked, connection.client)
+                checked = await _checked(request)
+            answer = await self._respond(checked, connection.client)
         except TimeoutError:
             answer = Refused(408, "too_slow", "the request did not come in time").answer
         except Refused as refused:
@@ -172,7 +172,7 @@ def _request(
     )
 
 
-async def _checked(request: BaseRequest) -> Asked:
+async def _checked(request: BaseRequest) -> MetadataRequest:
     headers: dict[str, str] = {}
     for raw_name, raw_value in request.raw_headers:
         name = raw_name.decode("latin-1").lower()
@@ -196,7 +196,7 @@ async def _checked(request: BaseRequest) -> Asked:
         body = await request.read()
     except HTTPRequestEntityTooLarge:
         raise Refused(413, "too_large", f"a request's body has at most {MAX_BODY} bytes") from None
-    return Asked(request.method, host, target.partition("?")[0], headers, body)
+    return MetadataRequest(request.method, host, target.partition("?")[0], headers, body)
 
 
 def _response(answer: Answer) -> Response:

@@ -32,7 +32,7 @@ from coatcheck.metadata.aws import (
     role_list,
 )
 from coatcheck.metadata.handles import Handles
-from coatcheck.metadata.http import CONTAINER_HOST, Answer, Asked, Client, Connections, Refused
+from coatcheck.metadata.http import CONTAINER_HOST, Answer, Client, Connections, MetadataRequest, Refused
 from coatcheck.metadata.tokens import MAX_TTL, LastingTokens, Tokens
 
 TOKEN_PATH: Final = "/latest/api/token"
@@ -46,7 +46,7 @@ MAX_IDENTITIES: Final = 64
 _log = logging.getLogger(__name__)
 
 
-type Action = Callable[[Asked, str], Awaitable[Answer]]
+type Action = Callable[[MetadataRequest, str], Awaitable[Answer]]
 """A request, and the identity whose it is. It raises Refused."""
 
 
@@ -92,44 +92,44 @@ class MetadataService:
 
     # --- one request -----------------------------------------------------------------------------------
 
-    async def _answer(self, asked: Asked, who: Client) -> Answer:
+    async def _answer(self, request: MetadataRequest, who: Client) -> Answer:
         if self._rates.wait(who.name, self._clock()):
             raise Refused(429, "too_many_requests", "wait a second", ("Retry-After", "1"))
-        if asked.path == TOKEN_PATH:
-            return self._token(asked, who)
-        self._check_token(asked, who)
-        action = self._actions.get(asked.path)
+        if request.path == TOKEN_PATH:
+            return self._token(request, who)
+        self._check_token(request, who)
+        action = self._actions.get(request.path)
         method = "GET" if action is None else "POST"
-        if asked.method != method:
+        if request.method != method:
             raise Refused(405, "method_not_allowed", f"this is asked with {method}", ("Allow", method))
         try:
             if action is not None:
                 await self._handles.show(who.session)  # of a session that is over nothing changes any more
-                return await action(asked, who.name)
-            return await self._resource(asked.path, who)
+                return await action(request, who.name)
+            return await self._resource(request.path, who)
         except Refused:
             raise
         except Exception as error:  # noqa: BLE001 - a defect of ours must not end the sandbox's channel
             _log.error("a metadata request failed", extra={"error": type(error).__name__})
             raise Refused(500, "internal", "the metadata service failed") from None
 
-    def _token(self, asked: Asked, who: Client) -> Answer:
-        if asked.method != "PUT":
+    def _token(self, request: MetadataRequest, who: Client) -> Answer:
+        if request.method != "PUT":
             raise Refused(405, "method_not_allowed", "a token is made with PUT", ("Allow", "PUT"))
-        if asked.host == CONTAINER_HOST:
+        if request.host == CONTAINER_HOST:
             raise Refused(404, "not_found", "there is no such resource")
-        ttl = asked.headers.get(TTL_HEADER, "")
+        ttl = request.headers.get(TTL_HEADER, "")
         if not (ttl.isascii() and ttl.isdigit() and len(ttl) <= 5 and 1 <= int(ttl) <= MAX_TTL):
             raise Refused(400, "bad_ttl", f"{TTL_HEADER} must be 1 to {MAX_TTL}")
         token = self.tokens.issue(who.name, int(ttl))
         return Answer(200, token.encode(), "text/plain", ((TTL_HEADER, ttl),))
 
-    def _check_token(self, asked: Asked, who: Client) -> None:
+    def _check_token(self, request: MetadataRequest, who: Client) -> None:
         """On the containers' host SDKs need none; one that is shown there must hold all the same."""
-        at_containers = asked.host == CONTAINER_HOST
-        if at_containers and asked.path != CONTAINER and not asked.path.startswith(f"{CONTAINER}/"):
+        at_containers = request.host == CONTAINER_HOST
+        if at_containers and request.path != CONTAINER and not request.path.startswith(f"{CONTAINER}/"):
             raise Refused(404, "not_found", "there is no such resource")
-        token = asked.headers.get("authorization" if at_containers else TOKEN_HEADER)
+        token = request.headers.get("authorization" if at_containers else TOKEN_HEADER)
         if token is None and at_containers:
             return
         if at_containers and token and self.lasting.holds(who.name, who.session, token):

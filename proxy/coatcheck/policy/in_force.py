@@ -115,7 +115,7 @@ class PoliciesInForce:
             forbid_observing(policies)
         for policy in policies.values():
             for credential in policy.credentials.values():
-                for injector in (credential.inject, *credential.also):
+                for injector in credential.injectors:
                     injector.prepare()
         return policies
 

@@ -180,7 +180,7 @@ class Approvals:
             asking=asking,
             readings=(
                 *(_cut(mask(reading, state.genuine.references)) for reading in readings),
-                *(f"rule {other.name}" for other in rule.also),
+                *(f"rule {other.name}" for other in rule.further),
             ),
         )
         answer = await self._wait(waiting)

@@ -52,10 +52,10 @@ def _also(call: Call, state: State) -> str:
     nothing."""
     rule = call.rule
     steering = read_steering(call.destination, call.head) if call.head.method != "CONNECT" else None
-    if steering is None and (rule is None or not rule.also):
+    if steering is None and (rule is None or not rule.further):
         return ""
     readings = (mask(each, state.genuine.references) for each in describe(steering, call.head.path))
-    also = (f"rule {other.name}" for other in (rule.also if rule is not None else ()))
+    also = (f"rule {other.name}" for other in (rule.further if rule is not None else ()))
     said = "; ".join((*readings, *also))
     return f"also: {said}" if said else ""
 

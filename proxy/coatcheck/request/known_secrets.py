@@ -332,7 +332,7 @@ class KnownSecrets:
 
 def texts_of(credential: Credential, values: Iterable[str]) -> Iterator[Text]:
     """What of the stored values may not come back. Those that no injection takes were never sent."""
-    for injector in (credential.inject, *credential.also):
+    for injector in credential.injectors:
         for value in values:
             for text in injector.private(value):
                 if not isinstance(check_text(text, scrub=True), Deny):

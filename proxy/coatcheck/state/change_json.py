@@ -2,13 +2,12 @@
 
 import json
 from dataclasses import astuple
-from typing import Any
+from typing import Any, Final
 
 from coatcheck.decision.handle import Claims
 from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.policy import Shape
 from coatcheck.decision.session import Isolation, Session
-from coatcheck.state.asked import Allowed, Answered, Asked, AskedNoMore
 from coatcheck.state.changes import (
     Change,
     Closed,
@@ -21,6 +20,20 @@ from coatcheck.state.changes import (
     Renewed,
 )
 from coatcheck.state.database import IssuedHandle, Status
+from coatcheck.state.fleet_approvals import (
+    ApprovalAnswered,
+    ApprovalGone,
+    ApprovalRemembered,
+    ApprovalWaiting,
+)
+
+_APPROVALS: Final = {
+    ApprovalWaiting: "Asked",
+    ApprovalGone: "AskedNoMore",
+    ApprovalAnswered: "Answered",
+    ApprovalRemembered: "Allowed",
+}
+"""As daemons of every release write them."""
 
 
 def written(change: Change) -> str:
@@ -57,8 +70,8 @@ def _plain(change: Change) -> list[Any]:
             return ["handle", session_id, jti]
         case CredentialsLeft(session_id, credentials):
             return ["credentials", session_id, sorted(credentials)]
-        case Asked() | AskedNoMore() | Answered() | Allowed():
-            return [type(change).__name__, *astuple(change)]
+        case ApprovalWaiting() | ApprovalGone() | ApprovalAnswered() | ApprovalRemembered():
+            return [_APPROVALS[type(change)], *astuple(change)]
 
 
 def _change(plain: list[Any]) -> Change:
@@ -85,13 +98,13 @@ def _change(plain: list[Any]) -> Change:
             method, destination, path, wait, remember, same, whose, readings = rest
             who = (name, session, float(at), float(until), request, rule, tuple(credentials))
             what = (method, destination, path, float(wait), float(remember), same, whose)
-            return Asked(*who, *what, tuple(readings))
+            return ApprovalWaiting(*who, *what, tuple(readings))
         case ["AskedNoMore", str(name)]:
-            return AskedNoMore(name)
+            return ApprovalGone(name)
         case ["Answered", str(name), bool(yes), str(approver), remember]:
-            return Answered(name, yes, approver, float(remember))
+            return ApprovalAnswered(name, yes, approver, float(remember))
         case ["Allowed", str(question), until, str(approver)]:
-            return Allowed(question, float(until), approver)
+            return ApprovalRemembered(question, float(until), approver)
         case _:
             raise ValueError("this is not a known change")
 

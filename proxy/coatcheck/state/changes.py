@@ -8,8 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from coatcheck.decision.session import Session
-from coatcheck.state.asked import Allowed, Answered, Asked, AskedChange, AskedNoMore
 from coatcheck.state.database import IssuedHandle, Status
+from coatcheck.state.fleet_approvals import (
+    ApprovalAnswered,
+    ApprovalChange,
+    ApprovalGone,
+    ApprovalRemembered,
+    ApprovalWaiting,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,7 @@ class CredentialsLeft:
 type SessionsChange = (
     Opened | Minted | Rebound | KeysChanged | Renewed | Closed | HandleRevoked | CredentialsLeft
 )
-type Change = SessionsChange | AskedChange
+type Change = SessionsChange | ApprovalChange
 
 TAKING: Final = (Closed, HandleRevoked, CredentialsLeft)
 """These are in force here before anybody else knows of them."""
@@ -79,7 +85,7 @@ TAKING: Final = (Closed, HandleRevoked, CredentialsLeft)
 def session_of(change: Change) -> str:
     """The session that a change is about; empty for keys, and for approvals."""
     match change:
-        case Asked() | AskedNoMore() | Answered() | Allowed():
+        case ApprovalWaiting() | ApprovalGone() | ApprovalAnswered() | ApprovalRemembered():
             return ""
         case Opened(session):
             return session.id

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from threading import RLock
 
 from coatcheck.decision.session import Now, Session
-from coatcheck.state.asked import Allowed, Answered, Asked, AskedAnywhere, AskedNoMore
 from coatcheck.state.changes import (
     TAKING,
     Change,
@@ -25,6 +24,13 @@ from coatcheck.state.clock import Clock
 from coatcheck.state.database import Status
 from coatcheck.state.errors import StateError
 from coatcheck.state.fair_lock import FairLock
+from coatcheck.state.fleet_approvals import (
+    ApprovalAnswered,
+    ApprovalGone,
+    ApprovalRemembered,
+    ApprovalWaiting,
+    FleetApprovals,
+)
 from coatcheck.state.genuine import GenuineHandles
 from coatcheck.state.issued import IssuedHandles
 from coatcheck.state.registry import CHANGES, Registry
@@ -37,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Commit:
     """What one daemon committed at once."""
 
     by: str
@@ -67,7 +73,7 @@ class Replica:
         self.database = database
         self.keys = keys
         self.clock = clock
-        self.asked = AskedAnywhere()
+        self.approvals = FleetApprovals()
         self.plausible = 10.0
         """Seconds: an entry's time further ahead than this comes from a broken clock, and moves ours not at
         all. Twice what a clock may be apart from the database's."""
@@ -85,7 +91,7 @@ class Replica:
             closed = self._registry.closed.get(session_id)
             return self._registry.sessions.by_id.get(session_id), closed[0] if closed is not None else None
 
-    def apply(self, entries: Sequence[Entry], position: Position, marks: Mapping[str, int]) -> None:
+    def apply(self, entries: Sequence[Commit], position: Position, marks: Mapping[str, int]) -> None:
         """What was committed, in its order, up to `position`, and the marks of its rows. sqlite3.Error when
         it could not be kept: what it takes is taken all the same, and it must be applied again."""
         with self.writing:
@@ -94,7 +100,7 @@ class Replica:
                     self._show(entry)
             self._keep([change for entry in entries for change in entry.changes], position, marks)
 
-    def hear_early(self, entry: Entry) -> None:
+    def hear_early(self, entry: Commit) -> None:
         """What another daemon took is taken here before it is read: it is applied and kept then."""
         if all(isinstance(change, TAKING) for change in entry.changes):
             with self._showing:
@@ -139,7 +145,7 @@ class Replica:
                 self._registry.sessions = Sessions(epoch=epoch)
                 self._registry.closed.clear()
                 self._genuine.forget_refusals()
-                self.asked.clear()
+                self.approvals.clear()
             known, self.position = self.position, None
             self.marks.clear()
             with self.database.applying(), self.database.flushed(now):
@@ -148,7 +154,7 @@ class Replica:
                     self.database.forget_owed()
 
     def load(
-        self, entries: Sequence[Entry], held: AbstractSet[str], position: Position, marks: Mapping[str, int]
+        self, entries: Sequence[Commit], held: AbstractSet[str], position: Position, marks: Mapping[str, int]
     ) -> None:
         """What is new in all rows, which have the sessions `held`. A live session that is not among them is
         over."""
@@ -171,7 +177,7 @@ class Replica:
         """The marks of all rows, up to where they count, and the places of those that are of use."""
         with self.writing, self._showing:  # what is committed is shown before it counts as read
             now, registry = self.clock.now(), self._registry
-            changes: list[Change] = [KeysChanged({}), *self.asked.changes(now.wall)]
+            changes: list[Change] = [KeysChanged({}), *self.approvals.changes(now.wall)]
             for session in registry.sessions.by_id.values():
                 changes.append(Opened(session, 0.0))
                 changes += [Minted(handle) for handle in self._issued.of(session.id)]
@@ -202,7 +208,7 @@ class Replica:
         before = self._registry.closed.get(session_id)
         return before is None or (status is Status.REVOKED and before[0] is not Status.REVOKED)
 
-    def _show(self, entry: Entry) -> None:
+    def _show(self, entry: Commit) -> None:
         """In memory, for whoever asks from now on. What closes comes last, and at once for all."""
         gives = any(isinstance(change, Opened | Minted | Rebound) for change in entry.changes)
         if gives and entry.at <= self.clock.now().wall + self.plausible:
@@ -233,8 +239,8 @@ class Replica:
                     session = self._registry.sessions.by_id.get(session_id)
                     if session is not None and self._closes(session_id, status):
                         closed.setdefault(status, []).append(session)
-                case Asked() | AskedNoMore() | Answered() | Allowed():
-                    self.asked.show(change, now.wall)
+                case ApprovalWaiting() | ApprovalGone() | ApprovalAnswered() | ApprovalRemembered():
+                    self.approvals.show(change, now.wall)
                 case Renewed():
                     pass  # they have a way of their own
         if any(isinstance(change, KeysChanged | Minted) for change in entry.changes):
@@ -312,7 +318,7 @@ class Replica:
         # What was taken here and nobody was told of yet: it may have been forgotten, and is back.
         owed = tuple(each for each in self.database.owed() if isinstance(each, TAKING))
         with self._showing:
-            self._show(Entry("this daemon", now.wall, owed))
+            self._show(Commit("this daemon", now.wall, owed))
         if any(isinstance(change, KeysChanged) for change in changes):
             self.keys.save()
         with self.database.applying(), self.database.unflushed(now):

@@ -96,7 +96,7 @@ BY_REQUESTS = {
     "plain_http",
     "websocket",
     "tunnel",
-    "also",  # never in a file: rules whose terms hold for a request of several readings
+    "further",  # never in a file: rules whose terms hold for a request of several readings
 }
 
 
@@ -115,7 +115,7 @@ def test_no_field_of_a_rule_is_forgotten() -> None:
 CREDENTIAL_TERMS: dict[str, tuple[object, list[str], list[str]]] = {
     "secret": (SecretRef("vault", "a", "other", "c"), ["widens"], ["widens"]),
     "inject": (QueryInjection("key"), ["widens", "narrows"], ["widens", "narrows"]),
-    "also": ((BasicInjection(),), ["widens"], ["narrows"]),
+    "other_injectors": ((BasicInjection(),), ["widens"], ["narrows"]),
     "env": ("KEY", ["changes"], ["changes"]),
     "shape": (Shape("sk-"), ["changes"], ["changes"]),
     "keep_set_cookie": (True, ["widens"], ["narrows"]),

@@ -110,10 +110,10 @@ async def test_a_yes_that_is_remembered_counts_at_every_daemon(fleet: Fleet) -> 
         here.approvals.answer(seen.id, YES)
         assert await asking == "alice"
         for desk in (there, third):
-            asked = desk.daemon.state.replica
-            assert asked is not None
+            replica = desk.daemon.state.replica
+            assert replica is not None
             async with asyncio.timeout(20):
-                while not asked.asked.allowed:
+                while not replica.approvals.remembered:
                     await asyncio.sleep(0.01)
             assert await desk.ask(session) == "alice"
             other = held(desk.approvals, desk.daemon.state, session, "/other")
@@ -135,7 +135,7 @@ async def test_a_no_from_elsewhere_is_a_no(fleet: Fleet) -> None:
         assert answer.reason is Reason.APPROVAL_REFUSED
         replica = there.daemon.state.replica
         assert replica is not None
-        assert not replica.asked.allowed
+        assert not replica.approvals.remembered
 
 
 async def test_an_answer_that_cannot_get_there_is_an_error(fleet: Fleet, server: PostgresServer) -> None:

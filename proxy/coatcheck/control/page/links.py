@@ -6,7 +6,7 @@ from pydantic import Field
 
 from coatcheck.control.caller import Action
 from coatcheck.control.context import Context
-from coatcheck.control.models import Answered
+from coatcheck.control.models import ResponseModel
 from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.page.browser import PREFIX
 from coatcheck.control.page.logins import LINK_SECONDS
@@ -14,7 +14,7 @@ from coatcheck.control.problem import ControlProblem, Refusal
 from coatcheck.control.resources.sessions import caller_of
 
 
-class PageLink(Answered):
+class PageLink(ResponseModel):
     url: str = Field(description="Where the page is; behind `#` the code, which no server and no log sees.")
     page: str = Field(description="The same without the code.")
     expires_in: float = Field(description="Seconds.")

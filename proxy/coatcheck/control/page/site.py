@@ -19,7 +19,7 @@ from coatcheck.control.caller import Caller
 from coatcheck.control.context import Context
 from coatcheck.control.grants import Grants
 from coatcheck.control.identity import Channel, identify
-from coatcheck.control.models import Asked, Nothing
+from coatcheck.control.models import Nothing, RequestModel
 from coatcheck.control.page import files
 from coatcheck.control.page.browser import (
     HEADERS,
@@ -50,7 +50,7 @@ OPERATIONS: Final = frozenset(
 """Of the control API, by name. Nothing that gives: from a browser no session is opened, no handle minted."""
 
 
-class Entry(Asked):
+class LoginRequest(RequestModel):
     """Either a caller's token, or the code of a link: from `coatcheck page`, or from the OpenID provider."""
 
     token: str | None = Field(None, min_length=1, max_length=4096, repr=False)
@@ -104,7 +104,7 @@ class Site:
     async def _login(self, request: BaseRequest, channel: Channel) -> Response:
         # Also before anybody is known: another site must not log this browser in as somebody of its choice.
         check_origin(request)
-        entry = cast(Entry, await read_body(request, Entry))
+        entry = cast(LoginRequest, await read_body(request, LoginRequest))
         grants = self._grants()
         if (entry.token is None) == (entry.code is None):
             raise ControlProblem(Refusal.MALFORMED, "the token is missing", "Give a token, or open a link.")

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from coatcheck.control.caller import Action
 from coatcheck.control.context import Context
-from coatcheck.control.models import Answered, Asked, Name
+from coatcheck.control.models import Name, RequestModel, ResponseModel
 from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.problem import ControlProblem, Refusal, from_state
 from coatcheck.control.resources.sessions import caller_of
@@ -16,7 +16,7 @@ from coatcheck.state.errors import Problem, StateError
 from coatcheck.telemetry.audit.log import AuditUnavailable
 
 
-class AnswerToApproval(Asked):
+class AnswerToApproval(RequestModel):
     """What somebody says about one request."""
 
     answer: Literal["yes", "no"]
@@ -31,7 +31,7 @@ class AnswerToApproval(Asked):
     )
 
 
-class ApprovalView(Answered):
+class ApprovalView(ResponseModel):
     """One request that waits."""
 
     id: str
@@ -56,11 +56,11 @@ class ApprovalView(Answered):
     whose: Annotated[str, Field(description="Scope: `session`, `subject` or `tenant`.")]
 
 
-class ApprovalList(Answered):
+class ApprovalList(ResponseModel):
     approvals: list[ApprovalView]
 
 
-class ApprovalAnswered(Answered):
+class ApprovalAnswered(ResponseModel):
     approval: ApprovalView
     approver: str
 

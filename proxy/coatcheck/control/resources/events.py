@@ -8,7 +8,7 @@ from pydantic import Field
 
 from coatcheck.control.caller import Action, Role
 from coatcheck.control.context import Context
-from coatcheck.control.models import Answered, Asked
+from coatcheck.control.models import RequestModel, ResponseModel
 from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.resources.sandbox_models import SandboxId
 from coatcheck.control.resources.sessions import caller_of
@@ -19,13 +19,13 @@ POLL_SECONDS: Final = 0.1
 """How soon somebody who waits hears of it."""
 
 
-class EventQuery(Asked):
+class EventQuery(RequestModel):
     after: int | None = Field(None, ge=0, description="`next` of the answer before. Default: from now on.")
     sandbox: SandboxId | None = None
     wait_seconds: int = Field(0, ge=0, le=20, description="For the first one, if there is none yet.")
 
 
-class EventView(Answered):
+class EventView(ResponseModel):
     number: int
     at: float
     change: SandboxChange
@@ -41,7 +41,7 @@ class EventView(Answered):
     detail: str
 
 
-class EventPage(Answered):
+class EventPage(ResponseModel):
     events: list[EventView] = Field(description="The oldest first, at most 256.")
     next: int = Field(description="Ask after this one next time; also after a restart of the daemon.")
     missed: bool = Field(description="Some were not kept until now: list the sandboxes.")

@@ -43,7 +43,7 @@ OPERATIONS = (
         "Liveness: whether the daemon works, its plane included",
         alive,
         models.Health,
-        also=HTTPStatus.SERVICE_UNAVAILABLE,
+        or_status=HTTPStatus.SERVICE_UNAVAILABLE,
     ),
     Operation(
         "ready",
@@ -53,7 +53,7 @@ OPERATIONS = (
         "Readiness: whether the daemon can serve, and what is missing",
         ready,
         models.Readiness,
-        also=HTTPStatus.SERVICE_UNAVAILABLE,
+        or_status=HTTPStatus.SERVICE_UNAVAILABLE,
     ),
     Operation(
         "metrics",

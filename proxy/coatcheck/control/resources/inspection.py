@@ -13,7 +13,7 @@ from pydantic import Field
 
 from coatcheck.control.caller import Action
 from coatcheck.control.context import Context
-from coatcheck.control.models import Answered
+from coatcheck.control.models import ResponseModel
 from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.problem import ControlProblem, Reason, Refusal
 from coatcheck.control.resources.sandboxes import UNKNOWN, find
@@ -23,7 +23,7 @@ from coatcheck.inspection.inspector import AlreadyRunning, Inspection
 from coatcheck.sandbox.sandbox import SandboxProblem, SandboxState
 
 
-class SignedStatement(Answered):
+class SignedStatement(ResponseModel):
     """Checked by `coatcheck sandbox inspect --verify`, or with openssl."""
 
     statement: dict[str, Any]
@@ -32,7 +32,7 @@ class SignedStatement(Answered):
     signature: str = Field(description="Ed25519, base64; docs/inspection.md says over what.")
 
 
-class InspectionView(Answered):
+class InspectionView(ResponseModel):
     sandbox: str
     state: str = Field(
         description="`starting`, `paused`, `searching`; then `nothing_found`, `found`, `incomplete`, "

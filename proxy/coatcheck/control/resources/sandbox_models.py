@@ -4,7 +4,15 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from coatcheck.control.models import SANDBOX_ID, SNAPSHOT, Answered, Asked, Name, PolicyName, SessionId
+from coatcheck.control.models import (
+    SANDBOX_ID,
+    SNAPSHOT,
+    Name,
+    PolicyName,
+    RequestModel,
+    ResponseModel,
+    SessionId,
+)
 from coatcheck.decision.session import Isolation
 from coatcheck.durable.durability import Lifecycle
 from coatcheck.durable.elastic import Initiator, Scaling
@@ -42,14 +50,14 @@ type DiskSize = Annotated[int, Field(ge=16, le=1024 * 1024), BeforeValidator(_wh
 # --- requests ----------------------------------------------------------------------------------------
 
 
-class IdentityAsked(Asked):
+class NewIdentity(RequestModel):
     """One user inside, with a session of its own."""
 
     name: IdentityName
     credentials: list[Name] | None = Field(None, max_length=1000, description="Default: all of the policy.")
 
 
-class VolumeAsked(Asked):
+class NewVolume(RequestModel):
     """A disk that outlives sandboxes: made when first named, one sandbox has it at a time."""
 
     name: VolumeName
@@ -57,7 +65,7 @@ class VolumeAsked(Asked):
     size_mib: DiskSize = 1024
 
 
-class AutoscaleAsked(Asked):
+class NewAutoscale(RequestModel):
     """Percents are of the memory that it has."""
 
     up_percent: int = Field(75, ge=55, le=95, description="In use, from which it grows to twice its size.")
@@ -68,14 +76,14 @@ class AutoscaleAsked(Asked):
     )
 
 
-class NewSandbox(Asked):
+class NewSandbox(RequestModel):
     """What a caller asks for. Limits that are left out have the daemon's defaults."""
 
     tenant: Name
     subject: Name
     policy: PolicyName
-    identities: list[IdentityAsked] = Field(
-        [IdentityAsked(name="agent")], min_length=1, max_length=2, description="The first is the default."
+    identities: list[NewIdentity] = Field(
+        [NewIdentity(name="agent")], min_length=1, max_length=2, description="The first is the default."
     )
     backend: Backend | None = Field(
         None, description="Default: microvm where this machine can, else namespace."
@@ -114,25 +122,23 @@ class NewSandbox(Asked):
         description="One too many takes the oldest periodic one's place; named ones stay. Default: no.",
     )
     lease_seconds: float | None = Field(None, ge=1, le=86_400)
-    volumes: list[VolumeAsked] = Field([], max_length=4)
+    volumes: list[NewVolume] = Field([], max_length=4)
     max_memory_mib: Whole | None = Field(
         None, description="How far its memory may grow while it runs; it starts with memory_mib, its floor."
     )
     max_cpus: Whole | None = Field(None, description="The same of its CPUs.")
     scaling: Scaling = Field(Scaling.INSIDE, description="`outside`: nothing in it may change its size.")
-    autoscale: AutoscaleAsked | None = Field(
-        None, description="Grow and shrink memory with use. Default: off."
-    )
+    autoscale: NewAutoscale | None = Field(None, description="Grow and shrink memory with use. Default: off.")
 
 
-class Scale(Asked):
+class Scale(RequestModel):
     """What is left out stays as it is."""
 
     memory_mib: Whole | None = None
     cpus: Whole | None = None
 
 
-class Sized(Asked):
+class Sized(RequestModel):
     """From the sandbox's supervisor."""
 
     memory_mib: Whole
@@ -140,23 +146,23 @@ class Sized(Asked):
     by: Initiator
 
 
-class SandboxQuery(Asked):
+class SandboxQuery(RequestModel):
     tenant: Name | None = None
     opened_by: Name | None = None
     state: SandboxState | None = None
 
 
-class Waiting(Asked):
+class Waiting(RequestModel):
     wait_seconds: int = Field(
         0, ge=0, le=20, description="Wait this many seconds for the start to finish before answering."
     )
 
 
-class Killing(Asked):
+class Killing(RequestModel):
     why: Name | None = Field(None, description="For the audit log. No secret.")
 
 
-class Report(Asked):
+class Report(RequestModel):
     """From the sandbox's supervisor."""
 
     state: ReportedState
@@ -164,42 +170,42 @@ class Report(Asked):
     detail: Annotated[str, Field(max_length=500)] = ""
 
 
-class NewSnapshot(Asked):
+class NewSnapshot(RequestModel):
     name: SnapshotName
 
 
-class Fork(Asked):
+class Fork(RequestModel):
     """Copies of a sandbox, as it is or as it was saved, each with sessions of its own."""
 
     count: Annotated[int, Field(ge=1, le=16), BeforeValidator(_whole)] = 1
     snapshot: SnapshotName | None = Field(None, description="Default: as it is now, or fell asleep.")
 
 
-class Restore(Asked):
+class Restore(RequestModel):
     snapshot: SnapshotName | None = Field(None, description="Default: the newest.")
 
 
-class FileQuery(Asked):
+class FileQuery(RequestModel):
     path: GuestPath
     identity: IdentityName | None = None
     mode: Annotated[str, Field(pattern="^[0-7]{3,4}$")] | None = Field(None, description="PUT: default 0644.")
 
 
-class PortQuery(Asked):
+class PortQuery(RequestModel):
     identity: IdentityName | None = None
 
 
 # --- answers -----------------------------------------------------------------------------------------
 
 
-class AutoscaleView(Answered):
+class AutoscaleView(ResponseModel):
     up_percent: int
     down_percent: int
     cooldown_seconds: float
     down_after_seconds: float
 
 
-class ElasticView(Answered):
+class ElasticView(ResponseModel):
     """How far it grows and shrinks while it runs."""
 
     min_memory_mib: int
@@ -210,7 +216,7 @@ class ElasticView(Answered):
     autoscale: AutoscaleView | None
 
 
-class KeepingView(Answered):
+class KeepingView(ResponseModel):
     """What is done with it when nobody needs it, or when it died."""
 
     lifecycle: Lifecycle | None
@@ -220,7 +226,7 @@ class KeepingView(Answered):
     rotate_snapshots: bool
 
 
-class SandboxView(Answered):
+class SandboxView(ResponseModel):
     id: SandboxId
     state: SandboxState
     tenant: str
@@ -245,11 +251,11 @@ class SandboxView(Answered):
     recoverable: bool = Field(description="It has ended, and can be restored from what was saved of it.")
 
 
-class SandboxShown(Answered):
+class SandboxShown(ResponseModel):
     sandbox: SandboxView
 
 
-class Scaled(Answered):
+class Scaled(ResponseModel):
     """What is given is there at once; what is taken comes back as fast as the guest's kernel gives it, and
     counts for the sandbox until then."""
 
@@ -258,20 +264,20 @@ class Scaled(Answered):
     cpus: int
 
 
-class SandboxList(Answered):
+class SandboxList(ResponseModel):
     sandboxes: list[SandboxView]
 
 
-class SnapshotView(Answered):
+class SnapshotView(ResponseModel):
     name: str
     created_at: float | None = Field(description="None: it is damaged, and can only be removed.")
     generation: int | None
     bytes_on_disk: int
 
 
-class SnapshotShown(Answered):
+class SnapshotShown(ResponseModel):
     snapshot: SnapshotView
 
 
-class SnapshotList(Answered):
+class SnapshotList(ResponseModel):
     snapshots: list[SnapshotView] = Field(description="The oldest first.")

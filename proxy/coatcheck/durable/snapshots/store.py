@@ -21,7 +21,7 @@ _REMOVED: Final = f"{UNFINISHED}removed-"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StoredSnapshot:
     """One that is there."""
 
     name: str
@@ -37,7 +37,7 @@ class Store:
         self.directory = directory
         self._limit = limit
 
-    def list(self, key: bytes) -> tuple[Entry, ...]:
+    def list(self, key: bytes) -> tuple[StoredSnapshot, ...]:
         """The oldest first; what cannot be read last. Those that are being written are not there yet."""
         entries = [_entry(path, key) for path in self._finished()]
         return tuple(sorted(entries, key=lambda each: (_time(each), each.name)))
@@ -97,14 +97,16 @@ def check_name(name: str) -> None:
         )
 
 
-def _entry(path: Path, key: bytes) -> Entry:
+def _entry(path: Path, key: bytes) -> StoredSnapshot:
     try:
         found = manifest.read(path, key)
     except SnapshotError:
         found = None
     files = (path / name for name in FILES)
-    return Entry(path.name, found, sum(file.stat().st_blocks * 512 for file in files if file.is_file()))
+    return StoredSnapshot(
+        path.name, found, sum(file.stat().st_blocks * 512 for file in files if file.is_file())
+    )
 
 
-def _time(entry: Entry) -> float:
+def _time(entry: StoredSnapshot) -> float:
     return entry.manifest.origin.created_at if entry.manifest else float("inf")

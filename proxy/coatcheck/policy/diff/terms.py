@@ -213,7 +213,7 @@ def _size(count: int) -> str:
 
 
 def _places(credential: Credential) -> dict[str, Injector]:
-    return {injector.place: injector for injector in (credential.inject, *credential.also)}
+    return {injector.place: injector for injector in credential.injectors}
 
 
 def _place(old: Injector, new: Injector) -> Iterator[Term]:

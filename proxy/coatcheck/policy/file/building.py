@@ -59,13 +59,13 @@ def build_filesystem(spec: FilesystemSpec) -> Filesystem:
 
 
 def build_credential(name: str, spec: CredentialSpec) -> Credential:
-    inject, *also = (place.build() for place in spec.places)
+    inject, *others = (place.build() for place in spec.places)
     return Credential(
         name=name,
         secret=spec.secret,
         hosts=tuple(spec.hosts),
         inject=inject,
-        also=tuple(also),
+        other_injectors=tuple(others),
         methods=frozenset(spec.methods),
         paths=tuple(spec.paths),
         env=spec.env,

@@ -103,7 +103,7 @@ def _same_place(place: Location, rule: Rule, own: Decided, policy: Policy) -> It
 
 
 def _spots(credential: Credential) -> set[tuple[str, str]]:
-    return {injector.spot for injector in (credential.inject, *credential.also)}
+    return {injector.spot for injector in credential.injectors}
 
 
 def _opened_wider(policy: Policy, decided: dict[str, Decided]) -> Iterator[Finding]:

@@ -44,7 +44,7 @@ class Slips:
         at = self._numbers[decides.name]
         strict = self._strict(cell)
         self._inside[at] = self._inside.get(at, strict) & strict
-        say = {decides.name, *(rule.name for rule in decides.also)}
+        say = {decides.name, *(rule.name for rule in decides.further)}
         for number in strict:
             rule = self._policy.rules[number]
             if number > at and rule.name not in say and lacks(decides, rule):

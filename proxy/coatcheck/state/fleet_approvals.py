@@ -9,7 +9,7 @@ MAX_KNOWN: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ApprovalWaiting:
     """A request waits at one of them. The fields are those of `approvals.Waiting`."""
 
     id: str
@@ -31,14 +31,14 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedNoMore:
+class ApprovalGone:
     """It was answered, or went away."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ApprovalAnswered:
     """Somebody's word, said at another daemon than where the request waits."""
 
     id: str
@@ -49,7 +49,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Allowed:
+class ApprovalRemembered:
     """A yes that counts for later requests."""
 
     question: str
@@ -59,41 +59,45 @@ class Allowed:
     approver: str
 
 
-type AskedChange = Asked | AskedNoMore | Answered | Allowed
+type ApprovalChange = ApprovalWaiting | ApprovalGone | ApprovalAnswered | ApprovalRemembered
 
 
-class AskedAnywhere:
+class FleetApprovals:
     """Changed while `State` shows; read without it, one step at a time."""
 
     def __init__(self) -> None:
-        self.asked: dict[str, Asked] = {}
-        self.allowed: dict[str, Allowed] = {}
-        self.on_answered: Callable[[Answered], None] = lambda answered: None
+        self.waiting: dict[str, ApprovalWaiting] = {}
+        self.remembered: dict[str, ApprovalRemembered] = {}
+        self.on_answered: Callable[[ApprovalAnswered], None] = lambda answered: None
         """Called in the thread that reads the shared state. It must not block."""
 
-    def show(self, change: AskedChange, wall: float) -> None:
+    def show(self, change: ApprovalChange, wall: float) -> None:
         match change:
-            case Asked():
-                self.asked[change.id] = change
-                self.asked = _young(self.asked, wall)
-            case AskedNoMore(name):
-                self.asked.pop(name, None)
-            case Answered():
+            case ApprovalWaiting():
+                self.waiting[change.id] = change
+                self.waiting = _young(self.waiting, wall)
+            case ApprovalGone(name):
+                self.waiting.pop(name, None)
+            case ApprovalAnswered():
                 self.on_answered(change)
-            case Allowed():
-                self.allowed[change.question] = change
-                self.allowed = _young(self.allowed, wall)
+            case ApprovalRemembered():
+                self.remembered[change.question] = change
+                self.remembered = _young(self.remembered, wall)
 
-    def changes(self, wall: float) -> list[AskedChange]:
+    def changes(self, wall: float) -> list[ApprovalChange]:
         """What a daemon that begins now must know."""
-        known: list[AskedChange] = [*self.asked.values(), *self.allowed.values()]
-        return [each for each in known if not isinstance(each, Asked | Allowed) or wall < each.until]
+        known: list[ApprovalChange] = [*self.waiting.values(), *self.remembered.values()]
+        return [
+            each
+            for each in known
+            if not isinstance(each, ApprovalWaiting | ApprovalRemembered) or wall < each.until
+        ]
 
     def clear(self) -> None:
-        self.asked, self.allowed = {}, {}
+        self.waiting, self.remembered = {}, {}
 
 
-def _young[T: (Asked, Allowed)](known: dict[str, T], wall: float) -> dict[str, T]:
+def _young[T: (ApprovalWaiting, ApprovalRemembered)](known: dict[str, T], wall: float) -> dict[str, T]:
     """The same; when there are too many, without what is over, and without the oldest half."""
     if len(known) <= MAX_KNOWN:
         return known
