@@ -13,6 +13,10 @@
 {{- range $name, $_ := $v.settings }}
 {{- if hasKey $own (printf "COATCHECK_%s" (upper $name)) }}{{ fail (printf "settings.%s is set by the chart itself: use the value that it has for it" $name) }}{{ end -}}
 {{- end -}}
+{{- if and $v.platform.jwks $v.platform.jwksUrl }}{{ fail "platform.jwks and platform.jwksUrl are both given: leave one away" }}{{ end -}}
+{{- range $v.extraEnv }}
+{{- if and (hasKey . "valueFrom") (eq $v.shape "sidecar") }}{{ fail (printf "extraEnv %s has valueFrom, which is for the gateway: the webhook compares a sidecar with what stands here. Give a value" .name) }}{{ end -}}
+{{- end -}}
 {{- if $v.settings.proxy_trust_addresses }}{{ fail "settings.proxy_trust_addresses is set: in a cluster an address is the next pod's as well, and proves nothing alone. Use gateway.origin" }}{{ end -}}
 {{- $shared := (index $v $v.shape).sharedState -}}
 {{- if and $shared.url (not (hasPrefix "postgresql://" $shared.url)) }}{{ fail (printf "%s.sharedState.url is that of a Redis: fleets share their state in PostgreSQL. Give postgresql://user@host:5432/database; docs/fleet.md says how to move a fleet" $v.shape) }}{{ end -}}
@@ -21,12 +25,11 @@
 {{- if and $s.configMap $shared.url }}{{ fail "signedPolicies.configMap cannot be used with gateway.sharedState: a new replica has no volume and remembers no version, so that whoever writes its ConfigMap could bring back an old bundle. Give signedPolicies.bundle" }}{{ end -}}
 {{- if and (gt (int $v.gateway.replicas) 1) (not $shared.url) }}{{ fail "gateway.replicas is more than 1, and gateway.sharedState.url is empty: a replica would not know the sessions and revocations of another. Give a PostgreSQL database (docs/fleet.md)" }}{{ end -}}
 {{- if and $shared.url (not $shared.secret) }}{{ fail "gateway.sharedState.secret is empty: name a Secret with fleet.key, postgres-password, ca.pem and ca-key.pem, the same for all replicas" }}{{ end -}}
-{{- if not $v.gateway.control.secret }}{{ fail "gateway.control.secret is empty: the control API crosses the network; name a Secret with control.pem (certificate and key)" }}{{ end -}}
+{{- if not $v.gateway.control.secret }}{{ fail "gateway.control.secret is empty: the control API crosses the network; name a Secret with tls.crt and tls.key, such as cert-manager makes" }}{{ end -}}
 {{- if not $v.gateway.control.grants }}{{ fail "gateway.control.grants is empty: nobody could open a session. See docs/control-api.md" }}{{ end -}}
-{{- if and (eq $v.gateway.origin "token") (not $v.platform.jwks) }}{{ fail "platform.jwks is empty: no pod's token could be verified. Give --set-file platform.jwks=FILE with `kubectl get --raw /openid/v1/jwks`" }}{{ end -}}
+{{- if and (not $v.gateway.serviceAccount.create) (not $v.gateway.serviceAccount.name) }}{{ fail "gateway.serviceAccount.create is false and gateway.serviceAccount.name is empty: name the account that there is" }}{{ end -}}
 {{- if and (eq $v.gateway.origin "certificate") (or (not $v.gateway.proxyTls.secret) (not $v.gateway.proxyTls.clientCa)) }}{{ fail "gateway.origin is certificate: give gateway.proxyTls.secret and gateway.proxyTls.clientCa" }}{{ end -}}
 {{- else -}}
-{{- if not $v.platform.jwks }}{{ fail "platform.jwks is empty: no pod's token could be verified. Give --set-file platform.jwks=FILE with `kubectl get --raw /openid/v1/jwks`" }}{{ end -}}
 {{- if and $shared.url (not $shared.secret) }}{{ fail "sidecar.sharedState.secret is empty: name a Secret with fleet.key and postgres-password, which each of sidecar.namespaces has" }}{{ end -}}
 {{- if not $v.sidecar.namespaces }}{{ fail "sidecar.namespaces is empty: name the namespaces whose pods get a proxy" }}{{ end -}}
 {{- if has .Release.Namespace $v.sidecar.namespaces }}{{ fail "sidecar.namespaces names the release's own namespace: the webhook could not start its own pods" }}{{ end -}}

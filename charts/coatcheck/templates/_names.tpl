@@ -1,5 +1,21 @@
 {{- define "coatcheck.name" -}}
-{{- printf "%s" .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- $made := .Release.Name -}}
+{{- with .Values.nameOverride }}{{ $made = printf "%s-%s" $.Release.Name . }}{{ end -}}
+{{- .Values.fullnameOverride | default $made | trunc 40 | trimSuffix "-" -}}
+{{- end }}
+
+{{- define "coatcheck.serviceAccount" -}}
+{{ .Values.gateway.serviceAccount.name | default (include "coatcheck.name" .) }}
+{{- end }}
+
+{{- /* Where a component's pods run, in the words of a pod's spec. */ -}}
+{{- define "coatcheck.placement" -}}
+{{- $component := . -}}
+{{- range $name := list "nodeSelector" "tolerations" "affinity" "topologySpreadConstraints" "priorityClassName" }}
+{{- with get $component $name }}
+{{ dict $name . | toYaml }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "coatcheck.labels" -}}
@@ -7,6 +23,9 @@ app.kubernetes.io/name: coatcheck
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- define "coatcheck.selector" -}}

@@ -20,7 +20,15 @@
 {{- if $v.vault.ca }}{{ $_ := set $set "COATCHECK_VAULT_CA_FILE" (printf "%s/trust/vault-ca.pem" $config) }}{{ end -}}
 {{- if $v.upstreamCa }}{{ $_ := set $set "COATCHECK_UPSTREAM_CA_FILE" (printf "%s/trust/upstream-ca.pem" $config) }}{{ end -}}
 {{- if or (eq $v.shape "sidecar") (eq $v.gateway.origin "token") -}}
+{{- if $v.platform.jwks -}}
 {{- $_ := set $set "COATCHECK_TOKEN_JWKS_FILE" (printf "%s/trust/jwks.json" $config) -}}
+{{- else -}}
+{{- $_ := set $set "COATCHECK_TOKEN_JWKS_URL" ($v.platform.jwksUrl | default "https://kubernetes.default.svc/openid/v1/jwks") -}}
+{{- end -}}
+{{- if eq (include "coatcheck.followsCluster" .) "yes" -}}
+{{- $_ := set $set "COATCHECK_TOKEN_JWKS_CA_FILE" "/var/run/secrets/coatcheck/cluster-ca.pem" -}}
+{{- $_ := set $set "COATCHECK_TOKEN_JWKS_BEARER_FILE" "/var/run/secrets/coatcheck/cluster-token" -}}
+{{- end -}}
 {{- $_ := set $set "COATCHECK_TOKEN_ISSUER" $v.platform.issuer -}}
 {{- $_ := set $set "COATCHECK_TOKEN_AUDIENCE" $v.platform.audience -}}
 {{- end -}}
@@ -44,7 +52,7 @@
 {{- $_ := set $set "COATCHECK_CONTROL_HOST" "0.0.0.0" -}}
 {{- $_ := set $set "COATCHECK_CONTROL_PORT" (toString $v.gateway.control.port) -}}
 {{- $_ := set $set "COATCHECK_CONTROL_GRANTS" (printf "%s/control/grants.toml" $config) -}}
-{{- $_ := set $set "COATCHECK_CONTROL_TLS_CERTIFICATE" "/etc/coatcheck-tls/control/control.pem" -}}
+{{- $_ := set $set "COATCHECK_CONTROL_TLS_CERTIFICATE" "/etc/coatcheck-tls/control" -}}
 {{- $name := include "coatcheck.name" . -}}
 {{- $names := list (printf "%s-0.%s.svc" $name .Release.Namespace) -}}
 {{- /* The kubelet puts the address in: Prometheus asks each replica by it. */ -}}
@@ -52,7 +60,7 @@
 {{- $_ := set $set "COATCHECK_CONTROL_NAMES" ($names | toJson) -}}
 {{- if $v.gateway.control.clientCa }}{{ $_ := set $set "COATCHECK_CONTROL_CLIENT_CA" (printf "%s/trust/callers-ca.pem" $config) }}{{ end -}}
 {{- if eq $v.gateway.origin "certificate" -}}
-{{- $_ := set $set "COATCHECK_PROXY_TLS_CERTIFICATE" "/etc/coatcheck-tls/proxy/proxy.pem" -}}
+{{- $_ := set $set "COATCHECK_PROXY_TLS_CERTIFICATE" "/etc/coatcheck-tls/proxy" -}}
 {{- $_ := set $set "COATCHECK_PROXY_CLIENT_CA" (printf "%s/trust/sandboxes-ca.pem" $config) -}}
 {{- end -}}
 {{- $_ := set $set "COATCHECK_MAX_SANDBOXES" "0" -}}
@@ -82,6 +90,24 @@
 - name: {{ $name }}
   value: {{ get $set $name | quote }}
 {{- end }}
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- /* "yes": the keys that sign pods' tokens are this cluster's own, which it gives to service accounts. */ -}}
+{{- define "coatcheck.followsCluster" -}}
+{{- $tokens := or (eq .Values.shape "sidecar") (eq .Values.gateway.origin "token") -}}
+{{- if and $tokens (not .Values.platform.jwks) (not .Values.platform.jwksUrl) }}yes{{ end -}}
+{{- end }}
+
+{{- /* What the proxy asks the cluster with. The token has no audience but the API server, and no right there. */ -}}
+{{- define "coatcheck.clusterSources" -}}
+- serviceAccountToken: {path: cluster-token, expirationSeconds: {{ .seconds }}}
+- configMap:
+    name: kube-root-ca.crt
+    items:
+    - {key: ca.crt, path: cluster-ca.pem}
 {{- end }}
 
 {{- /* What a daemon reads and anybody may know, as a ConfigMap's data. Keys are flat: a volume's items name paths. */ -}}

@@ -12,8 +12,9 @@ logger = logging.getLogger(__name__)
 class ServerTls:
     """A context with a certificate and, if given, the roots of clients. Both follow their files.
 
-    `certificate` is a PEM file with certificate and key, or a directory with `tls.crt` and `tls.key`, as
-    Kubernetes and cert-manager write them. `required`: clients must show a certificate, else they may.
+    `certificate` is a PEM file with certificate and key, or a directory with such a `.pem`, or with `tls.crt`
+    and `tls.key`, as Kubernetes and cert-manager write them. `required`: clients must show a certificate,
+    else they may.
     """
 
     def __init__(self, certificate: Path, client_ca: Path | None = None, *, required: bool = False) -> None:
@@ -64,6 +65,9 @@ class ServerTls:
     def _pair(self) -> tuple[Path, Path | None]:
         if not self._certificate.is_dir():
             return self._certificate, None
+        both = sorted(self._certificate.glob("*.pem"))
+        if len(both) == 1:
+            return both[0], None
         return self._certificate / "tls.crt", self._certificate / "tls.key"
 
     def _look_at_files(self) -> tuple[object, ...]:

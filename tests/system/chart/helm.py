@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ruamel.yaml import YAML
+
 from tests.system.chart.cluster import Json, cluster
 
 CHART = Path(__file__).parent.parent.parent.parent / "charts/coatcheck"
@@ -32,6 +34,10 @@ class Objects:
     """What an installation made."""
 
     by_path: Mapping[str, Json]
+    notes: str = ""
+    """What helm prints for the operator."""
+    tests: tuple[Json, ...] = ()
+    """The pods of `helm test`."""
 
     def of(self, kind: str, name: str | None = None, namespace: str = NAMESPACE) -> Json:
         """The one object of this kind (and name), or AssertionError."""
@@ -62,7 +68,8 @@ class Helm:
         """What the chart makes of `values`; HelmRefused says what it has against them."""
         asked = json.dumps({"values": values}, sort_keys=True)
         if asked not in self.known:
-            self.known[asked] = Objects(self._ask({"values": dict(values)})["objects"])
+            answer = self._ask({"values": dict(values)})
+            self.known[asked] = Objects(answer["objects"], answer["notes"], tuple(answer["tests"]))
         return self.known[asked]
 
     def upgrade(self, values: Mapping[str, Any], then: Mapping[str, Any]) -> tuple[Objects, Objects]:
@@ -106,7 +113,7 @@ def _answer(asked: Json) -> Json:
                 said = asyncio.run(helm_sdkpy.Lint(configuration).run(str(CHART)))
                 return {"messages": said["Messages"]} if not said["Errors"] else {"refused": str(said)}
             install = helm_sdkpy.Install(configuration)
-            asyncio.run(install.run(RELEASE, str(CHART), values=asked["values"], wait=False))
+            said = asyncio.run(install.run(RELEASE, str(CHART), values=asked["values"], wait=False))
             before = copy.deepcopy(made.objects)
             if "then" in asked:
                 upgrade = helm_sdkpy.Upgrade(configuration)
@@ -115,7 +122,8 @@ def _answer(asked: Json) -> Json:
             return {"refused": str(error)}
         if made.unknown:
             return {"refused": f"the cluster has no answer to {made.unknown}"}
-        return {"objects": made.objects, "before": before}
+        tests = [YAML(typ="safe", pure=True).load(each["manifest"]) for each in said["hooks"]]
+        return {"objects": made.objects, "before": before, "notes": said["info"]["notes"], "tests": tests}
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 The container's places are mapped to directories of the test (`mapped`); everything else is as rendered.
 """
 
+import asyncio
 import hashlib
 import os
 import signal
@@ -20,8 +21,11 @@ from typing import IO, Any
 import httpx
 import pytest
 import trustme
+from aiohttp import web
 
 from coatcheck.client.control import ControlClient
+from demo.upstreams.seen import Ledger
+from demo.upstreams.server import TlsServer
 from tests.known_secrets import known_secret
 from tests.planes.platform import ISSUER, Platform
 from tests.ports import free_port
@@ -39,6 +43,7 @@ PLACES = {
     "/etc/coatcheck": "etc",
     "/var/lib/coatcheck": "lib",
     "/run/coatcheck": "run",
+    "/var/run/secrets/coatcheck": "cluster",
 }
 """The container's -> the test's."""
 MODELS = "https://api.openai.com/v1/models"
@@ -82,7 +87,8 @@ def write_volumes(spec: Json, data: Json, directory: Path) -> None:
     authority = trustme.CA()
     (directory / "tls/control").mkdir(parents=True)
     issued = authority.issue_cert("localhost", "127.0.0.2", "cc-0.coatcheck.svc")
-    issued.private_key_and_cert_chain_pem.write_to_path(directory / "tls/control/control.pem")
+    issued.private_key_pem.write_to_path(directory / "tls/control/tls.key")
+    (directory / "tls/control/tls.crt").write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
     authority.cert_pem.write_to_path(directory / "ca.pem")
     secret = directory / "secrets/openai/key"
     secret.parent.mkdir(parents=True)
@@ -103,7 +109,7 @@ def mapped(
         value = each["value"].replace("0.0.0.0", address).replace("$(POD_IP)", address)
         for place, name in places.items():
             if value.startswith(f"{place}/"):
-                assert any(value.startswith(f"{mount}/") for mount in mounts), each
+                assert any(f"{value}/".startswith(f"{mount}/") for mount in mounts), each
                 value = str(directory / name) + value.removeprefix(place)
                 break
         made[each["name"]] = value
@@ -231,3 +237,48 @@ def test_the_control_api_is_for_callers_only(gateway: Gateway) -> None:
     assert httpx.get(f"{url}/readyz", verify=False, trust_env=False).status_code == 200
     elsewhere = httpx.get(f"{url}/readyz", headers={"Host": "10.1.2.3"}, verify=False, trust_env=False)
     assert elsewhere.status_code != 200  # why the rendered probes name a host
+
+
+async def test_without_keys_of_its_own_it_follows_the_clusters(
+    helm: Helm, upstream_tls: UpstreamTls, tmp_path: Path
+) -> None:
+    """platform.jwks is empty: the API server is asked with the pod's own token, and a new key counts."""
+    asked_with: list[str] = []
+    api = Platform(tmp_path / "jwks.json")
+
+    async def keys(request: web.Request) -> web.Response:
+        asked_with.append(request.headers["Authorization"])
+        return web.Response(body=api.file.read_bytes())
+
+    app = web.Application()
+    app.router.add_get("/openid/v1/jwks", keys)
+    server = TlsServer(app, Ledger({}), upstream_tls.certificate, upstream_tls.key)
+
+    def start(spec: Json, directory: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        env = mapped(spec, directory)
+        (directory / "cluster").mkdir()
+        (directory / "cluster/cluster-ca.pem").write_bytes(upstream_tls.ca.read_bytes())
+        (directory / "cluster/cluster-token").write_text(known_secret("the gateway's account", prefix=""))
+        host = "https://kubernetes.default.svc"
+        env["COATCHECK_TOKEN_JWKS_URL"] = env["COATCHECK_TOKEN_JWKS_URL"].replace(
+            host, f"https://127.0.0.1:{server.port}"
+        )
+        return start_here(spec, directory, log, env)
+
+    def run() -> None:
+        change: Callable[[Values], Values] = lambda values: given(values, platform={"jwks": ""})  # noqa: E731
+        with serving(helm, upstream_tls, start, change=change) as running:
+            opened = running.client.open_session(
+                tenant="agents",
+                subject="agent-0",
+                policy="default",
+                isolation="namespace",
+                origin={"class": "token", "value": f"{ISSUER}|pod-a"},
+            )
+            handle, ca = opened["handles"]["openai"]["value"], opened["proxy"]["ca_bundle"]
+            answer = asked(running, api.token("pod-a"), handle, ca)
+            assert answer.status_code == 200 and "gpt-" in answer.text, running.log.read_text()
+
+    async with server:
+        await asyncio.to_thread(run)
+    assert set(asked_with) == {f"Bearer {known_secret("the gateway's account", prefix='')}"}

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from coatcheck.settings.daemon import Settings
 from tests.system.chart.helm import CHART, Helm, HelmRefused
 from tests.system.chart.schemas import check
 from tests.system.chart.values import FLEET, GATEWAY, ROTATING, SHARED, SIDECAR, Values, given
@@ -66,6 +67,21 @@ OPTIONS: dict[str, Values] = {
             "dashboard": {"enabled": True},
         },
     ),
+    "placed": given(
+        GATEWAY,
+        gateway={
+            "nodeSelector": {"pool": "a"},
+            "tolerations": [{"operator": "Exists"}],
+            "priorityClassName": "p",
+            "podLabels": {"a": "b"},
+            "podAnnotations": {"a": "b"},
+        },
+        extraEnv=[{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+        commonLabels={"team": "a"},
+        fullnameOverride="other",
+    ),
+    "the cluster's keys": given(GATEWAY, platform={"jwks": ""}),
+    "the cluster's keys beside each pod": given(SIDECAR, platform={"jwks": ""}),
     "the sidecar": SIDECAR,
     "sidecars of a fleet": FLEET,
     "replicas whose database credentials rotate": ROTATING,
@@ -121,7 +137,9 @@ def test_each_option_makes_objects_that_three_versions_of_kubernetes_take(helm: 
             {**SHARED, "policies": {}, "signedPolicies": {"configMap": "C", "trustRoot": "P"}},
             "signedPolicies.configMap cannot be used with gateway.sharedState",
         ),
-        (given(GATEWAY, platform={"jwks": ""}), "platform.jwks is empty"),
+        (given(GATEWAY, platform={"jwksUrl": "https://x.example/jwks"}), "are both given"),
+        (given(GATEWAY, gateway={"serviceAccount": {"create": False}}), "name the account that there is"),
+        (given(SIDECAR, extraEnv=[{"name": "X", "valueFrom": {}}]), "which is for the gateway"),
         (given(GATEWAY, gateway={"control": {"secret": ""}}), "gateway.control.secret is empty"),
         (given(GATEWAY, gateway={"control": {"grants": ""}}), "gateway.control.grants is empty"),
         (given(GATEWAY, gateway={"origin": "certificate"}), "give gateway.proxyTls.secret"),
@@ -159,6 +177,12 @@ def test_values_that_would_not_work_are_refused_in_words(helm: Helm, values: Val
         given(GATEWAY, signedPolicies={"secret": "x"}),
         given(GATEWAY, image={"pullSecrets": [{"name": "x"}]}),
         given(GATEWAY, vault={"token": "x"}),
+        given(GATEWAY, settings={"secret_tll": 30}),
+        given(GATEWAY, settings={"secret_ttl": 0}),
+        given(GATEWAY, settings={"log_level": "loud"}),
+        given(GATEWAY, settings={"vault_token": "hvs.x"}),
+        given(GATEWAY, extraEnv=[{"name": "COATCHECK_LOG_LEVEL", "value": "debug"}]),
+        given(GATEWAY, extraEnv=[{"value": "x"}]),
         given(GATEWAY, vault={"url": "http://vault.example"}),
         given(GATEWAY, policies={"../x.yaml": "version: 1"}),
         given(GATEWAY, shape="both"),
@@ -172,6 +196,32 @@ def test_unknown_keys_and_wrong_values_are_refused_by_the_schema(helm: Helm, val
     """A typo must not leave a default in force; plain HTTP to another machine's Vault is no option."""
     with pytest.raises(HelmRefused, match=r"schema|validat"):
         helm.install(values)
+
+
+@pytest.mark.parametrize("name", [name for name in Settings.model_fields if name != "vault_token"])
+def test_each_setting_of_the_daemon_is_one_of_the_charts(name: str) -> None:
+    """With its type and bounds, so that a mistake is found before a pod crashes."""
+    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]["settings"]
+    assert schema["properties"][name].keys() & {"type", "enum"}
+
+
+def test_helm_says_what_comes_next(helm: Helm) -> None:
+    """Where it is, what is missing so that anybody can use it, and how to see what it did."""
+    said = helm.install(GATEWAY).notes
+    for wanted in (
+        "rollout status statefulset/cc",
+        "helm -n coatcheck test cc",
+        "https://cc-0.coatcheck.svc:9900",
+    ):
+        assert wanted in said
+    assert "gateway.control.from is empty" in said and "gateway.sandboxes.namespaces is empty" in said
+    used = given(GATEWAY, gateway={"control": {"from": [{}]}, "sandboxes": {"namespaces": ["agents"]}})
+    assert (
+        "is empty" not in helm.install(used).notes and "give gateway.clusterIPs" in helm.install(used).notes
+    )
+    assert "deployment/cc" in helm.install(SHARED).notes
+    said = helm.install(SIDECAR).notes
+    assert "label namespace agents pod-security" in said and "-n agents rollout restart" in said
 
 
 def objects_of(schema: dict[str, Any], place: str = "values") -> list[tuple[str, dict[str, Any]]]:

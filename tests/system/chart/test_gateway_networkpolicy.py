@@ -10,9 +10,12 @@ FENCED = given(
 
 
 def test_by_default_nobody_reaches_the_gateway(helm: Helm) -> None:
-    """Whoever may is named; and a cloud's metadata service is out of its own reach."""
+    """But for the pod of `helm test`; and a cloud's metadata service is out of its own reach."""
     policy: Json = helm.install(GATEWAY).of("NetworkPolicy")["spec"]
-    assert not policy["ingress"] and policy["policyTypes"] == ["Ingress", "Egress"]
+    [test] = policy["ingress"]
+    [peer] = test["from"]
+    assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "test"
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
     assert "169.254.0.0/16" in str(policy["egress"])
 
 
@@ -33,7 +36,7 @@ def test_a_fenced_namespace_reaches_the_proxy_and_nothing_else(helm: Helm) -> No
 
 def test_the_gateway_is_reached_by_fenced_namespaces_and_by_callers(helm: Helm) -> None:
     """Each at its own port."""
-    proxy, control = helm.install(FENCED).of("NetworkPolicy", "cc")["spec"]["ingress"]
+    _, proxy, control = helm.install(FENCED).of("NetworkPolicy", "cc")["spec"]["ingress"]
     assert proxy["ports"][0]["port"] == 8080 and control["ports"][0]["port"] == 9900
     [term] = proxy["from"][0]["namespaceSelector"]["matchExpressions"]
     assert term == {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["agents"]}

@@ -35,7 +35,7 @@ def test_the_origin_is_a_token_and_the_control_api_has_tls(helm: Helm) -> None:
     """Never an address alone; and the daemon logs in at Vault by its own projected token."""
     said = env(pod(helm))
     assert said["COATCHECK_TOKEN_AUDIENCE"] == "coatcheck" and "COATCHECK_PROXY_TRUST_ADDRESSES" not in said
-    assert said["COATCHECK_CONTROL_TLS_CERTIFICATE"] == "/etc/coatcheck-tls/control/control.pem"
+    assert said["COATCHECK_CONTROL_TLS_CERTIFICATE"] == "/etc/coatcheck-tls/control"
     assert said["COATCHECK_CONTROL_NAMES"] == '["cc-0.coatcheck.svc"]'
     assert said["COATCHECK_VAULT_LOGIN"] == "kubernetes"
     [token] = next(v for v in pod(helm)["volumes"] if v["name"] == "vault-token")["projected"]["sources"]

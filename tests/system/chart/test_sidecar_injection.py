@@ -77,6 +77,22 @@ def test_tokens_and_control_socket_are_on_volumes_that_only_the_proxy_mounts(adm
     assert "COATCHECK_CONTROL_PORT" not in said
 
 
+def test_a_sidecar_asks_the_cluster_for_its_keys_with_a_token_that_the_workload_never_sees(
+    helm: Helm, tmp_path: Path
+) -> None:
+    """Unless they are given: projected beside the other two, on the volume that only the proxy mounts."""
+    made = rendered(helm, tmp_path, given(SIDECAR, platform={"jwks": ""}))
+    said = {each["name"]: each.get("value", "") for each in container(made, "coatcheck-proxy")["env"]}
+    assert said["COATCHECK_TOKEN_JWKS_URL"] == "https://kubernetes.default.svc/openid/v1/jwks"
+    assert "COATCHECK_TOKEN_JWKS_FILE" not in said
+    [tokens] = [each for each in made.fragment.volumes if each["name"] == "coatcheck-tokens"]
+    *_, token, roots = tokens["projected"]["sources"]
+    assert token == {"serviceAccountToken": {"path": "cluster-token", "expirationSeconds": 3600}}
+    assert roots["configMap"]["name"] == "kube-root-ca.crt"
+    for name, file in (("BEARER", "cluster-token"), ("CA", "cluster-ca.pem")):
+        assert said[f"COATCHECK_TOKEN_JWKS_{name}_FILE"] == f"/var/run/secrets/coatcheck/{file}"
+
+
 def test_every_volume_is_mounted_and_every_mount_has_a_volume(helm: Helm, tmp_path: Path) -> None:
     """By name."""
     for values in (SIDECAR, FLEET):

@@ -5,16 +5,23 @@ metadata:
   labels:
     {{- include "coatcheck.labels" . | nindent 4 }}
     app.kubernetes.io/component: gateway
+    {{- with $g.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
   annotations:
+    {{- with $g.podAnnotations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
     # Policies are read again as they change; these are not.
     checksum/settings: {{ include "coatcheck.env" . | sha256sum }}
 spec:
-  serviceAccountName: {{ include "coatcheck.name" . }}
+  serviceAccountName: {{ include "coatcheck.serviceAccount" . }}
   automountServiceAccountToken: false
   # A Service called coatcheck would put COATCHECK_… variables here, which are no settings.
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ $g.terminationGraceSeconds }}
   {{- include "coatcheck.pullSecrets" . | nindent 2 }}
+  {{- include "coatcheck.placement" $g | nindent 2 }}
   securityContext:
     runAsNonRoot: true
     runAsUser: 9990
@@ -149,4 +156,7 @@ spec:
           path: vault-token
           audience: {{ .Values.vault.audience | quote }}
           expirationSeconds: 3600
+      {{- if eq (include "coatcheck.followsCluster" .) "yes" }}
+      {{- include "coatcheck.clusterSources" (dict "seconds" 3600) | nindent 6 }}
+      {{- end }}
 {{- end }}

@@ -109,6 +109,9 @@ volumes:
     sources:
     - serviceAccountToken: {path: token, audience: {{ .Values.platform.audience | quote }}, expirationSeconds: {{ $s.tokenSeconds | int }}}
     - serviceAccountToken: {path: vault-token, audience: {{ .Values.vault.audience | quote }}, expirationSeconds: {{ $s.tokenSeconds | int }}}
+    {{- if eq (include "coatcheck.followsCluster" .) "yes" }}
+    {{- include "coatcheck.clusterSources" (dict "seconds" ($s.tokenSeconds | int)) | nindent 4 }}
+    {{- end }}
 {{- end }}
 
 {{- define "coatcheck.proxySecurity" -}}
