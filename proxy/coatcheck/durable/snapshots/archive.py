@@ -1,54 +1,92 @@
-"""A snapshot as one stream for another host: encrypted and authenticated under a passphrase.
+"""A snapshot as one stream for another host: an age file (age-encryption.org/v1) under a passphrase.
 
-    header = MAGIC, salt (16 bytes), nonce prefix (7 bytes)
-    chunks = AES-256-GCM of 1 MiB each, the last one shorter; nonce = prefix, number (4 bytes), 1 if the last
+    MAGIC, salt (16 bytes), an age file: records of kind, place, length, bytes
 
-This is the STREAM construction (Hoang and others, "Online Authenticated-Encryption and its Nonce-Reuse
-Misuse-Resistance", 2015; age has it, too): chunks that are altered, swapped, repeated or cut off are found.
-The key is scrypt's (RFC 7914) of the passphrase. Inside are records: kind, place, length, bytes.
+The age file is encrypted to one key, which both hosts derive from the passphrase and the salt. Nobody who
+lacks the passphrase has its public half, so nobody else can write such a file. age finds what was altered,
+swapped, repeated or cut off (its STREAM construction).
+
+age's own passphrases are not used: pyrage cannot stream under them, and measures how expensive it makes a
+guess, so that a slower or busier host refuses the file or takes minutes.
 """
 
+import io
 import json
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+import pyrage
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
-from coatcheck.durable.snapshots import memory_image
+from coatcheck.durable.snapshots import memory_image, old_archive
 from coatcheck.durable.snapshots.directory import FILES, RESERVE_MIB, Snapshot, Unfinished
-from coatcheck.durable.snapshots.manifest import FORMAT, Image, Manifest, SnapshotError, parse
+from coatcheck.durable.snapshots.manifest import FORMAT, BrokenArchive, Image, Manifest, SnapshotError, parse
 
-MAGIC: Final = b"coatcheck snapshot archive 1\n"
-CHUNK: Final = 1024 * 1024
+MAGIC: Final = b"coatcheck snapshot archive 2\n"
 LEAST_PASSPHRASE: Final = 16
 """Characters. Whoever has the archive can try passphrases for as long as they like."""
 COST: Final = 1 << 17
-"""Of scrypt: 128 MiB and a third of a second a guess."""
-_SALT, _PREFIX, _TAG = 16, 7, 16
+"""Of scrypt (RFC 7914): 128 MiB and a third of a second a guess."""
+_SALT: Final = 16
 _RECORD: Final = struct.Struct(">BQI")
 _MANIFEST, _END = 0, 255
 _LONGEST: Final = memory_image.PIECE
 """Bytes of one record; a manifest may have more."""
-_LONGEST_MANIFEST: Final = 8 * CHUNK
+_LONGEST_MANIFEST: Final = 8 * 1024 * 1024
 
 
 def export(snapshot: Snapshot, target: BinaryIO, passphrase: bytes) -> None:
     """Write it to `target`, every byte checked before. SnapshotError when it is damaged; what was written by
     then has no end, and nobody takes it."""
-    sealed = _Sealing(target, passphrase)
-    said = asdict(snapshot.manifest)
-    sealed.record(_MANIFEST, 0, json.dumps(said).encode())
+    salt = os.urandom(_SALT)
+    key = derive(salt, passphrase)
+    target.write(MAGIC + salt)
+    encrypt(_records(snapshot), target, key)
+    target.flush()
+
+
+def encrypt(records: Iterator[bytes], target: BinaryIO, key: Ed25519PrivateKey) -> None:
+    """The age file of an archive."""
+    recipient = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    reader, writer = _File(read=_Reader(records).read), _File(write=target.write)
+    try:
+        pyrage.encrypt_io(reader, writer, [pyrage.ssh.Recipient.from_str(recipient.decode())])
+    except (pyrage.EncryptError, OSError):
+        if failed := reader.failed or writer.failed:
+            raise failed from None
+        raise
+
+
+def derive(salt: bytes, passphrase: bytes) -> Ed25519PrivateKey:
+    """The key of an archive, in a form that both age and `cryptography` know. SnapshotError for a passphrase
+    that could be found."""
+    if len(passphrase) < LEAST_PASSPHRASE:
+        raise SnapshotError(
+            f"the passphrase has {len(passphrase)} characters, and {LEAST_PASSPHRASE} are the least",
+            "make one: openssl rand -base64 24",
+        )
+    seed = Scrypt(salt=salt, length=32, n=COST, r=8, p=1).derive(passphrase)
+    return Ed25519PrivateKey.from_private_bytes(seed)
+
+
+def _records(snapshot: Snapshot) -> Iterator[bytes]:
+    yield record(_MANIFEST, 0, json.dumps(asdict(snapshot.manifest)).encode())
     for kind, name in enumerate(FILES, 1):
         for at, content in snapshot.checked(name):
-            sealed.record(kind, at, content)
-    sealed.record(_END, 0, b"")
-    sealed.finish()
+            yield record(kind, at, content)
+    yield record(_END, 0, b"")
+
+
+def record(kind: int, at: int, content: bytes) -> bytes:
+    return _RECORD.pack(kind, at, len(content)) + content
 
 
 def take(
@@ -66,42 +104,170 @@ def take(
     nothing is left, when the passphrase is another, or the stream is not whole. Whether this host can restore
     it shows when that is tried.
     """
-    records = _records(_Opening(source, passphrase))
-    kind, _, content = next(records, (_END, 0, b""))
-    if kind != _MANIFEST:
-        raise _broken("it does not begin with a manifest")
-    manifest = _manifest(content)
-    images: dict[str, Image] = {name: getattr(manifest, name) for name in FILES}
-    need = sum(len(image.digests) for image in images.values()) * memory_image.PIECE
-    files = Unfinished(directory, need, reserve_mib)
+    incoming = _Incoming(directory, reserve_mib)
     try:
-        files.begin()
-        _write(records, files, images)
-        if files.images() != images:
-            raise _broken("its files are not those of its manifest")
-        origin = replace(manifest.origin, sandbox=sandbox, sessions=())
-        return files.finish(origin, manifest.generation, manifest.surroundings, key)
+        magic = source.read(len(MAGIC))
+        if magic == old_archive.MAGIC:
+            for content in old_archive.decrypted(source, passphrase):
+                incoming.add(content)
+        elif magic == MAGIC:
+            _decrypt(source, incoming, derive(_salt(source), passphrase))
+        else:
+            raise BrokenArchive("it is not an archive of this format")
+        return incoming.finish(sandbox, key)
     except BaseException:
-        files.discard()
+        incoming.discard()
         raise
 
 
-def _write(records: "Iterator[tuple[int, int, bytes]]", files: Unfinished, images: dict[str, Image]) -> None:
-    opened = []
+def _salt(source: BinaryIO) -> bytes:
+    salt = source.read(_SALT)
+    if len(salt) < _SALT:
+        raise BrokenArchive("its header was cut off")
+    return salt
+
+
+def _decrypt(source: BinaryIO, target: "_Incoming", key: Ed25519PrivateKey) -> None:
+    identity = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    reader, writer = _File(read=source.read), _File(write=target.add)
     try:
+        pyrage.decrypt_io(reader, writer, [pyrage.ssh.Identity.from_buffer(identity)])
+    except (pyrage.DecryptError, OSError) as error:
+        if failed := reader.failed or writer.failed:
+            raise failed from None
+        raise BrokenArchive(
+            "it was altered, or cut off" if target.begun else "its passphrase is another, or it was altered"
+        ) from error
+
+
+class _File:
+    """A file for age, which tells as mere text what a file raises: `failed` is what it was."""
+
+    def __init__(
+        self, read: Callable[[int], bytes] | None = None, write: Callable[[bytes], object] | None = None
+    ) -> None:
+        self._read, self._write = read, write
+        self.failed: BaseException | None = None
+
+    def read(self, count: int) -> bytes:
+        assert self._read is not None  # noqa: S101 - only what is read from is given to be read
+        try:
+            return self._read(count)
+        except BaseException as error:
+            self.failed = error
+            raise
+
+    def write(self, content: bytes) -> int:
+        assert self._write is not None  # noqa: S101 - as above
+        try:
+            self._write(content)
+        except BaseException as error:
+            self.failed = error
+            raise
+        return len(content)
+
+    def flush(self) -> None:
+        """age asks for it. `export` and `finish` put all of it on the disk."""
+
+
+class _Reader:
+    """Pieces as a stream."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._piece = io.BytesIO()
+
+    def read(self, count: int) -> bytes:
+        """Some of it; nothing at its end only."""
+        while not (content := self._piece.read(count)):
+            piece = next(self._pieces, None)
+            if piece is None:
+                return b""
+            self._piece = io.BytesIO(piece)
+        return content
+
+
+class _Incoming:
+    """Takes authenticated bytes, reads records, and writes the files of a snapshot, which nobody sees before
+    `finish`."""
+
+    def __init__(self, directory: Path, reserve_mib: int) -> None:
+        self._directory = directory
+        self._reserve_mib = reserve_mib
+        self._content = bytearray()
+        self._manifest: Manifest | None = None
+        self._images: dict[str, Image] = {}
+        self._files: Unfinished | None = None
+        self._opened: list[int] = []
+        self._ended = False
+        self.begun = False
+
+    def add(self, content: bytes) -> None:
+        """SnapshotError when it is not what a snapshot has next."""
+        self.begun = True
+        self._content += content
+        at = 0
+        while len(self._content) - at >= _RECORD.size:
+            kind, place, length = _RECORD.unpack_from(self._content, at)
+            if self._ended:
+                raise BrokenArchive("it goes on after its end")
+            if length > (_LONGEST_MANIFEST if kind == _MANIFEST else _LONGEST):
+                raise BrokenArchive("it has a record that is too long")
+            begin = at + _RECORD.size
+            if len(self._content) - begin < length:
+                break
+            self._record(kind, place, bytes(self._content[begin : begin + length]))
+            at = begin + length
+        del self._content[:at]
+
+    def finish(self, sandbox: str, key: bytes) -> Manifest:
+        """SnapshotError when something is missing."""
+        if self._manifest is None:
+            raise BrokenArchive("it does not begin with a manifest")
+        if self._content:
+            raise BrokenArchive("it ends within a record")
+        if not self._ended or self._files is None:
+            raise BrokenArchive("it has no end")
+        self._close()
+        if self._files.images() != self._images:
+            raise BrokenArchive("its files are not those of its manifest")
+        made = self._manifest
+        origin = replace(made.origin, sandbox=sandbox, sessions=())
+        return self._files.finish(origin, made.generation, made.surroundings, key)
+
+    def discard(self) -> None:
+        """Nothing of it is left. Idempotent."""
+        self._close()
+        if self._files is not None:
+            self._files.discard()
+
+    def _record(self, kind: int, at: int, content: bytes) -> None:
+        if self._files is None:
+            if kind != _MANIFEST:
+                raise BrokenArchive("it does not begin with a manifest")
+            self._begin(content)
+        elif kind == _END:
+            self._ended = True
+        elif not 1 <= kind <= len(FILES) or at + len(content) > self._images[FILES[kind - 1]].size:
+            raise BrokenArchive("it has bytes outside of its files")
+        else:
+            self._files.write(self._opened[kind - 1], at, content)
+
+    def _begin(self, content: bytes) -> None:
+        self._manifest = _manifest(content)
+        self._images = {name: getattr(self._manifest, name) for name in FILES}
+        need = sum(len(image.digests) for image in self._images.values()) * memory_image.PIECE
+        self._files = Unfinished(self._directory, need, self._reserve_mib)
+        self._files.begin()
         for name in FILES:
-            opened.append(files.create(name))
-            files.resize(opened[-1], images[name].size)
-        for kind, at, content in records:
-            if kind == _END:
-                return
-            if not 1 <= kind <= len(FILES) or at + len(content) > images[FILES[kind - 1]].size:
-                raise _broken("it has bytes outside of its files")
-            files.write(opened[kind - 1], at, content)
-        raise _broken("it has no end")
-    finally:
-        for descriptor in opened:
-            os.close(descriptor)
+            self._opened.append(self._files.create(name))
+            self._files.resize(self._opened[-1], self._images[name].size)
+
+    def _close(self) -> None:
+        while self._opened:
+            os.close(self._opened.pop())
 
 
 def _manifest(content: bytes) -> Manifest:
@@ -109,110 +275,12 @@ def _manifest(content: bytes) -> Manifest:
     try:
         said = json.loads(content)
         if said["format"] != FORMAT:
-            raise _broken(f"its snapshot has format {said['format']}, and this version reads {FORMAT}")
+            raise BrokenArchive(f"its snapshot has format {said['format']}, and this version reads {FORMAT}")
         manifest = parse(said)
         sizes = [getattr(manifest, name).size for name in FILES]
     except (ValueError, KeyError, TypeError) as error:
-        raise _broken("its manifest cannot be read") from error
+        raise BrokenArchive("its manifest cannot be read") from error
     most = (manifest.surroundings.memory_mib + manifest.surroundings.disk_mib + 64) * 1024 * 1024
     if not all(isinstance(size, int) and 0 <= size <= most for size in sizes):
-        raise _broken("its files are larger than its machine")
+        raise BrokenArchive("its files are larger than its machine")
     return manifest
-
-
-class _Sealing:
-    """Collects records and writes chunks."""
-
-    def __init__(self, target: BinaryIO, passphrase: bytes) -> None:
-        self._target = target
-        self._header = MAGIC + os.urandom(_SALT + _PREFIX)
-        self._cipher, self._prefix = _cipher(self._header, passphrase)
-        self._number = 0
-        self._pending = bytearray()
-        target.write(self._header)
-
-    def record(self, kind: int, at: int, content: bytes) -> None:
-        self._pending += _RECORD.pack(kind, at, len(content)) + content
-        while len(self._pending) > CHUNK:  # never the last one, which may be full, too
-            self._chunk(bytes(self._pending[:CHUNK]), last=False)
-            del self._pending[:CHUNK]
-
-    def finish(self) -> None:
-        self._chunk(bytes(self._pending), last=True)
-        self._target.flush()
-
-    def _chunk(self, content: bytes, *, last: bool) -> None:
-        nonce = _nonce(self._prefix, self._number, last=last)
-        self._target.write(self._cipher.encrypt(nonce, content, self._header))
-        self._number += 1
-
-
-class _Opening:
-    """Reads chunks, and gives bytes that were authenticated."""
-
-    def __init__(self, source: BinaryIO, passphrase: bytes) -> None:
-        self._source = source
-        self._header = _exactly(source, len(MAGIC) + _SALT + _PREFIX)
-        if not self._header.startswith(MAGIC):
-            raise _broken("it is not an archive of this format")
-        self._cipher, self._prefix = _cipher(self._header, passphrase)
-        self._next = _exactly(source, CHUNK + _TAG)
-        self._number = 0
-        self._content = bytearray()
-
-    def read(self, count: int) -> bytes:
-        """That many; fewer at the end only."""
-        while len(self._content) < count and self._next:
-            chunk, self._next = self._next, _exactly(self._source, CHUNK + _TAG)
-            nonce = _nonce(self._prefix, self._number, last=not self._next)
-            try:
-                self._content += self._cipher.decrypt(nonce, chunk, self._header)
-            except InvalidTag:
-                raise _broken(
-                    "its passphrase is another, or it was altered"
-                    if self._number == 0
-                    else "it was altered, or cut off"
-                ) from None
-            self._number += 1
-        content = bytes(self._content[:count])
-        del self._content[:count]
-        return content
-
-
-def _records(opened: _Opening) -> Iterator[tuple[int, int, bytes]]:
-    while head := opened.read(_RECORD.size):
-        if len(head) < _RECORD.size:
-            raise _broken("it ends within a record")
-        kind, at, length = _RECORD.unpack(head)
-        if length > (_LONGEST_MANIFEST if kind == _MANIFEST else _LONGEST):
-            raise _broken("it has a record that is too long")
-        content = opened.read(length)
-        if len(content) < length:
-            raise _broken("it ends within a record")
-        yield kind, at, content
-
-
-def _cipher(header: bytes, passphrase: bytes) -> tuple[AESGCM, bytes]:
-    if len(passphrase) < LEAST_PASSPHRASE:
-        raise SnapshotError(
-            f"the passphrase has {len(passphrase)} characters, and {LEAST_PASSPHRASE} are the least",
-            "make one: openssl rand -base64 24",
-        )
-    salt, prefix = header[len(MAGIC) : -_PREFIX], header[-_PREFIX:]
-    return AESGCM(Scrypt(salt=salt, length=32, n=COST, r=8, p=1).derive(passphrase)), prefix
-
-
-def _nonce(prefix: bytes, number: int, *, last: bool) -> bytes:
-    return prefix + number.to_bytes(4) + bytes([last])
-
-
-def _exactly(source: BinaryIO, count: int) -> bytes:
-    """That many; fewer at its end only. A pipe gives what it has."""
-    content = bytearray()
-    while len(content) < count and (piece := source.read(count - len(content))):
-        content += piece
-    return bytes(content)
-
-
-def _broken(why: str) -> SnapshotError:
-    return SnapshotError(f"the archive cannot be taken: {why}", "export it again, and check the passphrase")

@@ -30,6 +30,13 @@ class SnapshotError(MachineError):
     """A snapshot cannot be made or used. The message says what happened; `hint` what to do next."""
 
 
+class BrokenArchive(SnapshotError):
+    """An exported snapshot cannot be taken. The message says why."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the archive cannot be taken: {why}", "export it again, and check the passphrase")
+
+
 @dataclass(frozen=True, slots=True)
 class Image:
     """One file of a snapshot; see `memory_image`."""
