@@ -26,6 +26,7 @@ from coatcheck.durable.snapshots.manifest import Origin
 from coatcheck.durable.spec import Saving
 from coatcheck.images.cache import Cache
 from coatcheck.launcher.channel import Channel, Chunk, Stream
+from coatcheck.launcher.network import close_network
 from coatcheck.settings.daemon import Settings
 from tests.bench import claiming
 from tests.bench.report import say
@@ -199,6 +200,7 @@ async def _channel(machine: DurableMicroVM) -> AsyncIterator[Channel]:
     running = asyncio.create_task(channel.run())
     try:
         await channel.ready(SECONDS)
+        await close_network(channel, {"agent": 1000, "tool": 1001})
         configure = [("op", "configure"), ("processes", str(SPEC.resources.processes))]
         await finish(await channel.open("control", configure))
         yield channel

@@ -28,6 +28,7 @@ from coatcheck.images.cache import Cache
 from coatcheck.images.initramfs import Entry, newc
 from coatcheck.launcher.channel import Channel, Chunk, Stream
 from coatcheck.launcher.microvm import MicroVM
+from coatcheck.launcher.network import close_network
 from coatcheck.launcher.qemu import Hardware, arguments
 from coatcheck.launcher.time_stamp_counter import tsc_khz
 from coatcheck.sandbox.machine import MachineSpec
@@ -169,6 +170,7 @@ async def guest(image: Path, place: Path) -> AsyncIterator[Channel]:
         running = asyncio.create_task(channel.run())
         try:
             await channel.ready(SECONDS)
+            await close_network(channel, {"agent": 1000, "tool": 1001})
             await finish(
                 await channel.open(
                     "control", [("op", "configure"), ("processes", str(SPEC.resources.processes))]

@@ -10,6 +10,7 @@ from pathlib import Path
 from coatcheck.containers.container import ContainerMachine
 from coatcheck.decision.session import Isolation
 from coatcheck.launcher.channel import Channel, Chunk, Stream
+from coatcheck.launcher.network import close_network
 from coatcheck.sandbox.machine import MachineSpec
 from coatcheck.sandbox.resources import Resources
 
@@ -121,11 +122,13 @@ async def sandbox(
         stream.reset("refused", "")
 
     sock = await machine.start()
-    names = ",".join(f"{name}:{1000 + index}" for index, name in enumerate(identities))
+    users = {name: 1000 + index for index, name in enumerate(identities)}
+    names = ",".join(f"{name}:{uid}" for name, uid in users.items())
     channel = Channel(sock, refuse, {"generation": "1", "hostname": "sandbox", "identities": names})
     running = asyncio.create_task(channel.run())
     try:
         await channel.ready(SECONDS)
+        await close_network(channel, users)
         yield Inside(directory, machine, channel, opened)
     finally:
         await machine.stop()

@@ -21,7 +21,7 @@ from tests.durable.scripted import DurableMachine
 from tests.launcher.scripted import MACHINE, Reports, ScriptedMachine, identity
 from tests.launcher.test_supervisor import SECONDS, Nobody, until
 
-PARKED = ["configure", "freeze", "sync"]
+PARKED = [*["netlink"] * 4, "configure", "configure", "freeze", "sync"]
 """What its guest was told when it stands by."""
 
 

@@ -105,7 +105,8 @@ class ScriptedMachine:
         if self.on_order is not None:
             await self.on_order(op)
         truth = {
-            "configure": (("redirect", "nftables"),),
+            "netlink": (),
+            "configure": (("cgroup", "yes"),),
             "freeze": (("frozen", "yes"),),
             "thaw": (("frozen", "no"),),
             "rebind": (("generation", fields.get("generation", "")),),

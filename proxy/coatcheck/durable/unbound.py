@@ -18,8 +18,8 @@ from coatcheck.durable.microvm import DurableMicroVM
 from coatcheck.durable.spec import CLAIMED, READY, DurableSpec, loads
 from coatcheck.launcher.agent import AgentError
 from coatcheck.launcher.channel import Channel, ChannelBroken, Stream, StreamReset
-from coatcheck.launcher.preparing import configure, hello
-from coatcheck.launcher.trust import digest, for_browsers, provide
+from coatcheck.launcher.preparing import hello, prepare
+from coatcheck.launcher.trust import digest, for_browsers
 from coatcheck.sandbox.machine import Machine, MachineError
 
 PREPARE_SECONDS: Final = 30.0
@@ -93,8 +93,7 @@ class Unbound:
         talking = self._talking = asyncio.create_task(channel.run())
         await channel.ready(spec.machine.boot_seconds)
         async with asyncio.timeout(PREPARE_SECONDS):
-            await configure(channel, spec)
-            await provide(channel, spec.identities, await browsers)
+            await prepare(channel, spec, await browsers)
             await freeze(channel)
         if isinstance(self._machine, DurableMicroVM):  # a kernel of its own would have something to do
             await self._machine.pause()

@@ -7,9 +7,9 @@ from typing import Final, Protocol
 
 from coatcheck.launcher.channel import Channel
 from coatcheck.launcher.egress import Egress
-from coatcheck.launcher.preparing import configure, hello
+from coatcheck.launcher.preparing import hello, prepare
 from coatcheck.launcher.spec import SupervisorSpec
-from coatcheck.launcher.trust import BrowserTrust, for_browsers, provide
+from coatcheck.launcher.trust import BrowserTrust, for_browsers
 from coatcheck.sandbox.machine import Machine
 from coatcheck.sandbox.sandbox import Ending
 
@@ -74,9 +74,7 @@ class Boot:
     async def prepare(self, channel: Channel, egress: Egress) -> None:
         await channel.ready(self._spec.machine.boot_seconds)
         async with asyncio.timeout(CONFIGURE_SECONDS):
-            await configure(channel, self._spec)
-            browsers = await self._browsers if self._browsers is not None else {}
-            await provide(channel, self._spec.identities, browsers)
+            await prepare(channel, self._spec, await self._browsers if self._browsers is not None else {})
 
     def why(self, error: Exception) -> str:
         return str(error) or "the sandbox's agent did not answer in time"

@@ -1,11 +1,13 @@
-"""In the supervisor: prepares a guest that has just booted: its name, its limits, its disks."""
+"""In the supervisor: prepares a guest that has just booted: network, limits, disks, trust."""
 
 import logging
 from collections.abc import Mapping
 from typing import Final
 
 from coatcheck.launcher.channel import Channel
+from coatcheck.launcher.network import close_network
 from coatcheck.launcher.spec import Identity, SupervisorSpec
+from coatcheck.launcher.trust import BrowserTrust, provide
 from coatcheck.metadata.http import Client
 from coatcheck.metadata.service import MetadataService
 from coatcheck.sandbox.limits import for_commands
@@ -29,22 +31,21 @@ def hello(spec: SupervisorSpec) -> dict[str, str]:
     }
 
 
-async def configure(channel: Channel, spec: SupervisorSpec) -> None:
-    """Limits and volumes. StreamReset when the guest cannot have them."""
+async def prepare(channel: Channel, spec: SupervisorSpec, browsers: BrowserTrust) -> None:
+    """Close its network; give it limits, volumes and trust. StreamReset: it cannot have them."""
     machine = spec.machine
+    if not await close_network(channel, {each.name: each.uid for each in spec.identities}):
+        logger.warning(
+            "sandbox %s has no transparent mode, only programs that heed proxy variables get out", spec.id
+        )
     fields = [("op", "configure"), ("processes", str(machine.resources.processes))]
     if spec.backend is Backend.MICROVM:
         fields.append(("memory", str(for_commands(spec.limits.resources.memory_mib))))
     for number, volume in enumerate(machine.volumes):
         fields.append(("volume", f"volume{number}={volume.at}"))
-    stream = await channel.open("control", fields)
-    async with stream:
-        for note in await stream.notes():
-            if note.get("redirect") == "none":
-                logger.warning(
-                    "sandbox %s has no transparent mode, only programs that heed proxy variables get out",
-                    spec.id,
-                )
+    async with await channel.open("control", fields) as stream:
+        await stream.notes()
+    await provide(channel, spec.identities, browsers)
 
 
 def environment(identity: Identity, metadata: MetadataService) -> Mapping[str, str]:

@@ -77,8 +77,8 @@ async def provide(channel: Channel, identities: tuple[Identity, ...], browsers: 
         for path, content in zip(trust_inside(identity.name), contents, strict=True):
             writing.append(_write(channel, path, content))
         for name, content in browsers.get(identity.name, {}).items():
-            # As its owner, in the directory that the agent made: Chromium opens it to write, too. An image
-            # may have other things there.
+            # As its owner, who makes the directory: Chromium opens it to write, too. An image may have other
+            # things there.
             path = _nss(identity.name) / name
             writing.append(_write_if_possible(channel, path, content, identity.name))
         # Sessions may have a CA each; what the whole system trusts is all of them, each once.
@@ -96,8 +96,8 @@ async def _write_if_possible(
 
 
 async def _write(channel: Channel, path: PurePosixPath, content: bytes, identity: str = WRITER) -> None:
-    stream = await channel.open("write", [("path", str(path)), ("mode", "0644"), ("identity", identity)])
-    async with stream:
+    fields = [("path", str(path)), ("mode", "0644"), ("identity", identity), ("parents", "yes")]
+    async with await channel.open("write", fields) as stream:
         await stream.write(content)
         await stream.end()
         while await stream.read() is not None:

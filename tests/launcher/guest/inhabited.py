@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from coatcheck.launcher.channel import Channel, Chunk, Note, Stream, StreamReset
+from coatcheck.launcher.network import close_network
 
 SECONDS = 20.0
 """Until something that takes milliseconds counts as stuck, on a machine that is busy with everything else."""
@@ -77,6 +78,8 @@ class Inhabited:
     """A sandbox with a channel to it."""
 
     channel: Channel
+    redirected: bool = True
+    """Its kernel leads connections of programs that know of no proxy to the agent."""
 
     async def open(self, *argv: str, **fields: str) -> Stream:
         """Start a command; `env` separated by newlines."""
@@ -171,7 +174,8 @@ async def spoken_with(
     running = asyncio.create_task(channel.run())
     try:
         await channel.ready(seconds)
-        yield Inhabited(channel)
+        users = {name: int(uid) for name, uid in (each.split(":") for each in identities.split(","))}
+        yield Inhabited(channel, await close_network(channel, users))
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

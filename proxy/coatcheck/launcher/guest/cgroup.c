@@ -1,21 +1,18 @@
-#include "cgroup.h"
+#include "command.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysinfo.h>
-#include <time.h>
 #include <unistd.h>
 
 #define ROOT "/sys/fs/cgroup"
-#define COMMANDS ROOT "/commands"
 #define LEFT 512 /* commands that ended and left processes behind; more than these are found by nobody */
 #define RESERVED (24 << 20) /* bytes that commands cannot take: the kernel's and the agent's */
 /* What is left for programs' own pages: they run from it. */
@@ -25,13 +22,12 @@
  * reading them again for up to a minute before it calls that out of memory: in an emulated guest every page is a
  * slow read, and everybody waits for the same disk. */
 #define STALLED "some 150000 1000000"
-#define FREEZE_MILLISECONDS 2000 /* a process in an uninterruptible wait takes its time */
 
 static bool available;
 static uint32_t left[LEFT];
 static unsigned left_count;
 
-static bool put(const char *directory, const char *file, const char *text)
+bool cgroup_put(const char *directory, const char *file, const char *text)
 {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/%s", directory, file);
@@ -47,13 +43,12 @@ static bool put_number(const char *directory, const char *file, int64_t number)
 {
     char text[32];
     snprintf(text, sizeof text, "%" PRId64, number);
-    return put(directory, file, text);
+    return cgroup_put(directory, file, text);
 }
 
-/* The number behind `key` in a file of `key number` lines; -1 when there is none. */
-static int64_t get(const char *directory, const char *file, const char *key)
+int64_t cgroup_get(const char *directory, const char *file, const char *key)
 {
-    char path[PATH_MAX], text[4096], wanted[32];
+    char path[PATH_MAX], text[4096], wanted[32] = "";
     snprintf(path, sizeof path, "%s/%s", directory, file);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
@@ -61,10 +56,13 @@ static int64_t get(const char *directory, const char *file, const char *key)
     ssize_t length = read(fd, text, sizeof text - 1);
     close(fd);
     text[length > 0 ? length : 0] = 0;
-    snprintf(wanted, sizeof wanted, "%s ", key);
+    if (key)
+        snprintf(wanted, sizeof wanted, "%s ", key);
     for (char *line = text; line && *line; line = strchr(line, '\n'), line = line ? line + 1 : NULL)
-        if (!strncmp(line, wanted, strlen(wanted)))
-            return strtoll(line + strlen(wanted), NULL, 10);
+        if (!strncmp(line, wanted, strlen(wanted))) {
+            const char *number = line + strlen(wanted);
+            return *number >= '0' && *number <= '9' ? strtoll(number, NULL, 10) : -1; /* `max`: no limit */
+        }
     return -1;
 }
 
@@ -76,9 +74,9 @@ static void name(char *path, uint32_t id)
 void cgroup_prepare(void)
 {
     struct sysinfo system;
-    put(ROOT, "cgroup.subtree_control", "+cpu"); /* the agent's share is as large as all commands' together */
-    available = put(ROOT, "cgroup.subtree_control", "+memory +pids") && !mkdir(COMMANDS, 0755) &&
-                put(COMMANDS, "cgroup.subtree_control", "+memory +pids");
+    cgroup_put(ROOT, "cgroup.subtree_control", "+cpu"); /* the agent's share is as large as all commands' together */
+    available = cgroup_put(ROOT, "cgroup.subtree_control", "+memory +pids") && !mkdir(COMMANDS, 0755) &&
+                cgroup_put(COMMANDS, "cgroup.subtree_control", "+memory +pids");
     if (available && !sysinfo(&system))
         put_number(COMMANDS, "memory.max", (int64_t)system.totalram * system.mem_unit - RESERVED);
 }
@@ -107,7 +105,7 @@ bool cgroup_enter(uint32_t id)
 {
     char path[PATH_MAX];
     name(path, id);
-    return put(path, "cgroup.procs", "0");
+    return cgroup_put(path, "cgroup.procs", "0");
 }
 
 void cgroup_kill(uint32_t id)
@@ -115,41 +113,28 @@ void cgroup_kill(uint32_t id)
     char path[PATH_MAX];
     name(path, id);
     if (available)
-        put(path, "cgroup.kill", "1");
+        cgroup_put(path, "cgroup.kill", "1");
 }
 
 const char *cgroup_limit_hit(uint32_t id)
 {
     char path[PATH_MAX];
     name(path, id);
-    if (available && get(path, "memory.events", "oom_kill") > 0)
+    if (available && cgroup_get(path, "memory.events", "oom_kill") > 0)
         return "memory";
-    if (available && get(path, "pids.events", "max") > 0)
+    if (available && cgroup_get(path, "pids.events", "max") > 0)
         return "processes";
     return NULL;
 }
 
 /* ------------------------------------------------------------------------------- out of memory */
 
-static int64_t get_number(const char *directory, const char *file)
-{
-    char path[PATH_MAX], text[32];
-    snprintf(path, sizeof path, "%s/%s", directory, file);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return -1;
-    ssize_t length = read(fd, text, sizeof text - 1);
-    close(fd);
-    text[length > 0 ? length : 0] = 0;
-    return *text >= '0' && *text <= '9' ? strtoll(text, NULL, 10) : -1; /* `max`: no limit */
-}
-
 /* Programs' pages can be read again from disk, and that is what thrashing is; what they made cannot. */
 static bool used_up(const char *directory)
 {
-    int64_t most = get_number(directory, "memory.max");
-    int64_t made = get(directory, "memory.stat", "anon") + get(directory, "memory.stat", "shmem") +
-                   get(directory, "memory.stat", "kernel");
+    int64_t most = cgroup_get(directory, "memory.max", NULL);
+    int64_t made = cgroup_get(directory, "memory.stat", "anon") + cgroup_get(directory, "memory.stat", "shmem") +
+                   cgroup_get(directory, "memory.stat", "kernel");
     int64_t left_for_programs = most / LEFT_PART < LEFT_BYTES ? most / LEFT_PART : LEFT_BYTES;
     return most > 0 && made > most - left_for_programs;
 }
@@ -178,7 +163,7 @@ uint32_t cgroup_relieve(void)
         if (!id)
             continue;
         name(path, id);
-        int64_t uses = get_number(path, "memory.current");
+        int64_t uses = cgroup_get(path, "memory.current", NULL);
         if (uses > most && (all || used_up(path))) {
             most = uses;
             largest = id;
@@ -212,19 +197,4 @@ void cgroup_sweep(void)
             left[at] = left[--left_count];
         else
             at++;
-}
-
-bool cgroup_freeze(bool frozen)
-{
-    struct timespec pause = {0, 1000000};
-    if (!available) /* as PID 1 of a namespace: everybody but ourselves */
-        return getpid() == 1 && (!kill(-1, frozen ? SIGSTOP : SIGCONT) || errno == ESRCH);
-    if (!put(COMMANDS, "cgroup.freeze", frozen ? "1" : "0"))
-        return false;
-    for (int tries = 0; tries < FREEZE_MILLISECONDS; tries++) {
-        if (get(COMMANDS, "cgroup.events", "frozen") == frozen)
-            return true;
-        nanosleep(&pause, NULL);
-    }
-    return false;
 }

@@ -9,16 +9,13 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
 
-#include "cgroup.h"
-#include "leftover.h"
-#include "mux.h"
-#include "outcome.h"
-#include "spawn.h"
-
+#define FULL_BYTES (256 * 1024) /* less than this left: what just failed, failed for want of space */
+#define MOST_LEFTOVERS 1024 /* two of each command that runs, and as many that ended; those behind more get SIGPIPE */
 #define SLOTS (MAX_HOST_STREAMS + 64) /* beyond the streams: killed, and not yet reaped */
 
 struct command {
@@ -53,6 +50,72 @@ enum hold command_held(void)
     return held;
 }
 
+/* ---------------------------------------------------------------------------------- how one ended */
+
+static const char *reason_of(int error, bool transfer)
+{
+    switch (error) {
+    case ENOENT:
+        return transfer ? "file_not_found" : "not_found";
+    case EACCES:
+    case EPERM:
+    case EROFS:
+        return "permission_denied";
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+        return "no_space";
+    case EISDIR:
+        return "is_directory";
+    case ENOTDIR:
+    case ELOOP:
+    case EINVAL:
+    case ENAMETOOLONG:
+        return "invalid_path";
+    default:
+        return "failed";
+    }
+}
+
+static bool full(const char *path)
+{
+    struct statvfs room;
+    return !statvfs(path, &room) && !(room.f_flag & ST_RDONLY) && room.f_blocks &&
+           (room.f_bavail * room.f_frsize < FULL_BYTES || (room.f_files && !room.f_favail));
+}
+
+/* The limit that a command ran into, if any is known. */
+static const char *limit_hit(const struct command *command)
+{
+    const char *limit = command->counted ? cgroup_limit_hit(command->id) : NULL;
+    if (command->squeezed)
+        return "memory";
+    return limit || !command->status || !(full(command->directory) || full("/") || full("/tmp")) ? limit : "disk";
+}
+
+static void tell(const struct command *command, const struct failure *failure, struct stream *stream)
+{
+    if (failure->error) {
+        stream_reset(stream, reason_of(failure->error, command->worker), "%.150s: %s", failure->what,
+                     strerror(failure->error));
+        return;
+    }
+    if (command->worker && command->status) {
+        stream_reset(stream, "failed", "the transfer was killed");
+        return;
+    }
+    const char *limit = command->worker ? NULL : limit_hit(command);
+    if (command->worker)
+        reply_add(&stream->note, "written", "%lld", (long long)failure->written);
+    else if (WIFSIGNALED(command->status))
+        reply_add(&stream->note, "signal", "%d", WTERMSIG(command->status));
+    else
+        reply_add(&stream->note, "exit", "%d", WEXITSTATUS(command->status));
+    if (limit)
+        reply_add(&stream->note, "limit", "%s", limit);
+    stream_done(stream);
+}
+
 static void free_slot(struct command *command)
 {
     if (command->counted)
@@ -67,17 +130,11 @@ static void free_slot(struct command *command)
 static void settle(struct command *command)
 {
     struct stream *stream = command->stream;
-    struct failure *failure = &failures[command - commands];
     if (!command->exited || !stream || stream_has_sources(stream))
         return;
     command->stream = NULL;
     stream->owner = NULL;
-    if (failure->error || command->worker) {
-        outcome_of_worker(stream, failure, command->status, command->worker);
-    } else {
-        const char *limit = command->counted ? cgroup_limit_hit(command->id) : NULL;
-        outcome_of_command(stream, command->status, command->squeezed ? "memory" : limit, command->directory);
-    }
+    tell(command, &failures[command - commands], stream);
     free_slot(command);
 }
 
@@ -91,6 +148,45 @@ static void kill_all(struct command *command)
         cgroup_kill(command->id);
     if (kill(-command->pid, SIGKILL))
         kill(command->pid, SIGKILL); /* it has no group of its own yet */
+}
+
+/* ---------------------------------------------------------------------------------- what it leaves behind */
+
+/* Output of processes that a command left behind: read and thrown away, so that they neither die of SIGPIPE nor
+ * stand still. */
+struct leftover {
+    struct freeable freeable;
+    struct watch watch;
+};
+
+static unsigned leftovers;
+
+static void leftover_ready(struct watch *watch, uint32_t events)
+{
+    static char thrown_away[65536];
+    struct leftover *leftover = watch->owner;
+    (void)events;
+    /* Once a round: one that floods it is served in turn like everything else. */
+    ssize_t length = read(watch->fd, thrown_away, sizeof thrown_away);
+    if (length > 0 || (length < 0 && (errno == EAGAIN || errno == EINTR))) {
+        loop_arm(watch, EPOLLIN);
+        return;
+    }
+    loop_close(watch);
+    loop_free(&leftover->freeable);
+    leftovers--;
+}
+
+static void leftover_read(int fd)
+{
+    if (leftovers == MOST_LEFTOVERS) {
+        close(fd);
+        return;
+    }
+    leftovers++;
+    struct leftover *leftover = allocate(sizeof *leftover);
+    loop_watch(&leftover->watch, fd, leftover, leftover_ready);
+    loop_arm(&leftover->watch, EPOLLIN);
 }
 
 /* ---------------------------------------------------------------------------------- its stream */

@@ -1,9 +1,7 @@
 /* Child processes: commands, and workers of our own (file transfers) that run as an identity. */
-#ifndef COMMAND_H
-#define COMMAND_H
+#pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
+#include <sys/types.h>
 
 #include "identity.h"
 #include "mux.h"
@@ -17,6 +15,7 @@ struct failure {
 
 /* A worker's whole life, in the child. It never returns. */
 typedef void worker(struct fields, struct failure *);
+worker file_read, file_write;
 
 void command_start(struct stream *, struct fields);
 /* `stdin_too`: the host's bytes are its standard input; its output goes to the host in any case. */
@@ -35,7 +34,53 @@ enum hold { HOLD_NOTHING, HOLD_COMMANDS, HOLD_ALL };
 void command_hold(enum hold);
 enum hold command_held(void);
 
+/* ------------------------------------------------------------- one fork (spawn.c) */
+
+struct spawn {
+    struct fields fields;
+    const struct identity *who;
+    worker *work; /* NULL: exec `arg`* */
+    bool wants_terminal, no_input, cgroup;
+    unsigned short rows, columns;
+    int64_t memory, processes; /* 0: no limit of its own */
+    uint32_t id;
+    /* Our ends, non-blocking; -1 when there is none. */
+    int input, output, errors, terminal;
+};
+
+/* Descriptors before the fork, and all that the child gives up after it. The child's number, or -1 with errno. */
+pid_t spawn_child(struct spawn *, struct failure *);
+
 /* For children: say why and end. */
 __attribute__((noreturn, format(printf, 2, 3))) void fail(struct failure *, const char *format, ...);
 
-#endif
+/* ------------------------------------------------------------- limits (cgroup.c)
+ *
+ * By cgroup v2, where this sandbox has it: /sys/fs/cgroup/commands and one below it for each command. Where it has
+ * not, limits are rlimits. */
+
+void cgroup_prepare(void);
+bool cgroup_available(void);
+
+/* For all commands together; 0 leaves it. False when the kernel refuses. */
+bool cgroup_limit_all(int64_t memory, int64_t processes);
+
+/* A command's own; false when there is none, and rlimits have to do. */
+bool cgroup_make(uint32_t id, int64_t memory, int64_t processes);
+/* In the child, before it gives its rights up. */
+bool cgroup_enter(uint32_t id);
+void cgroup_kill(uint32_t id);
+/* `memory`, `processes` or NULL: what the command's processes ran into. */
+const char *cgroup_limit_hit(uint32_t id);
+/* Memory is used up by what cannot be thrown away: the largest command is killed. Its number, or 0: all is well. */
+uint32_t cgroup_relieve(void);
+/* A descriptor that has EPOLLPRI when commands stand still for want of memory; -1 when there is none. */
+int cgroup_pressure(void);
+/* Removed as soon as its last process is gone: now, or at a later call of `cgroup_sweep`. */
+void cgroup_remove(uint32_t id);
+void cgroup_sweep(void);
+
+/* A file of a control group: written; the number behind `key` in it, or its own number without one, or -1. */
+#define COMMANDS "/sys/fs/cgroup/commands"
+bool cgroup_put(const char *directory, const char *file, const char *text);
+int64_t cgroup_get(const char *directory, const char *file, const char *key);

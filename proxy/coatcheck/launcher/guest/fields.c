@@ -37,15 +37,6 @@ const char *fields_get(struct fields fields, const char *wanted)
     return NULL;
 }
 
-size_t fields_count(struct fields fields, const char *wanted)
-{
-    const char *name, *value;
-    size_t count = 0;
-    for (size_t at = 0; fields_next(fields, &at, &name, &value);)
-        count += !strcmp(name, wanted);
-    return count;
-}
-
 bool parse_number(const char *value, int64_t least, int64_t most, int64_t *number)
 {
     char *end;

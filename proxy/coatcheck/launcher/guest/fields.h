@@ -1,6 +1,5 @@
 /* Fields: `name NUL value NUL`, any number (docs/guest-protocol.md). */
-#ifndef FIELDS_H
-#define FIELDS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -19,12 +18,10 @@ bool fields_next(struct fields, size_t *at, const char **name, const char **valu
 /* The first value of `name`, or NULL. */
 const char *fields_get(struct fields, const char *name);
 
-size_t fields_count(struct fields, const char *name);
-
 /* `value` as a decimal number in [least, most]; false for anything else. */
 bool parse_number(const char *value, int64_t least, int64_t most, int64_t *number);
 
-#define REPLY_SIZE 512 /* what the agent says is short; three of them stand in each stream */
+#define REPLY_SIZE 512 /* what the agent says is short; two of them are in each stream */
 
 struct reply {
     char bytes[REPLY_SIZE];
@@ -33,5 +30,3 @@ struct reply {
 
 /* Add a field; one that no longer fits is left out. */
 __attribute__((format(printf, 3, 4))) void reply_add(struct reply *, const char *name, const char *format, ...);
-
-#endif

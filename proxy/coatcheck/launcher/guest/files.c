@@ -1,4 +1,4 @@
-#include "files.h"
+#include "command.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -80,18 +80,17 @@ static void give_up(int number)
 }
 
 /* What the host puts where commands cannot: its own directory, and the trust store of the image. */
-static void allow_own(struct fields fields, const char *path, struct failure *failure)
+static bool is_the_hosts(const char *path)
+{
+    return !strcmp(path, TRUST_STORE) || (!strncmp(path, OURS, strlen(OURS)) && !strstr(path, "/.."));
+}
+
+static void make_parents(const char *path, mode_t mode)
 {
     char part[PATH_MAX];
-    const char *identity = fields_get(fields, "identity");
-    if (!identity || strcmp(identity, "root"))
-        return;
-    errno = EACCES;
-    if (strcmp(path, TRUST_STORE) && (strncmp(path, OURS, strlen(OURS)) || strstr(path, "/..")))
-        fail(failure, "%s is not the host's to write", path);
     for (const char *at = path; (at = strchr(at + 1, '/'));) {
         snprintf(part, sizeof part, "%.*s", (int)(at - path), path);
-        mkdir(part, 0755);
+        mkdir(part, mode);
     }
 }
 
@@ -103,7 +102,13 @@ void file_write(struct fields fields, struct failure *failure)
     unsigned long chance;
     mode_t mode = 0644;
 
-    allow_own(fields, path, failure);
+    const char *identity = fields_get(fields, "identity");
+    bool ours = identity && !strcmp(identity, identity_own.name);
+    errno = EACCES;
+    if (ours && !is_the_hosts(path))
+        fail(failure, "%s is not the host's to write", path);
+    if (ours || fields_get(fields, "parents"))
+        make_parents(path, ours ? 0755 : 0700);
     snprintf(parent, sizeof parent, "%.*s", (int)(name - path), path);
     directory = open(parent, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (directory < 0)
@@ -130,7 +135,7 @@ void file_write(struct fields fields, struct failure *failure)
     if (file < 0)
         fail(failure, "cannot write in %s", parent);
     copy(STDIN_FILENO, file, path, failure);
-    /* Whole or not at all: whoever reads it meanwhile has the old one. */
+    /* Whole or not at all: what reads it meanwhile has the old one. */
     if (fchmod(file, mode) || close(file) || renameat(directory, temporary, directory, name)) {
         int error = errno;
         unlinkat(directory, temporary, 0);

@@ -91,15 +91,19 @@ const struct identity *identity_at(unsigned which)
     return &identities[which];
 }
 
+bool identity_index(const char *name, unsigned *which)
+{
+    for (*which = 0; *which < count; *which += 1)
+        if (!strcmp(identities[*which].name, name))
+            return true;
+    return false;
+}
+
 const struct identity *identity_of(struct fields fields)
 {
+    unsigned which = 0;
     const char *name = fields_get(fields, "identity");
-    if (!name || !*name)
-        return &identities[0];
-    for (unsigned at = 0; at < count; at++)
-        if (!strcmp(identities[at].name, name))
-            return &identities[at];
-    return NULL;
+    return !name || !*name || identity_index(name, &which) ? &identities[which] : NULL;
 }
 
 bool identity_become(const struct identity *identity)

@@ -1,8 +1,6 @@
 /* Whose commands and connections they are: names that the host gave, each with a uid of its own. */
-#ifndef IDENTITY_H
-#define IDENTITY_H
+#pragma once
 
-#include <netinet/in.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
@@ -22,6 +20,8 @@ bool identities_set(const char *list, const char **why);
 unsigned identities_count(void);
 const struct identity *identity_at(unsigned which);
 
+/* Which one has that name. False: none. */
+bool identity_index(const char *name, unsigned *which);
 /* Field `identity`, or the default one; NULL when there is none of that name. */
 const struct identity *identity_of(struct fields);
 
@@ -30,19 +30,3 @@ extern const struct identity identity_own;
 
 /* In a child: become it, without capabilities or a way to gain any. False with errno. */
 bool identity_become(const struct identity *);
-
-/* Each identity's listeners, to which only the kernel's rules lead (forward.c). */
-#define FIRST_PORT 61000 /* beyond what the kernel gives to clients (32768-60999) */
-enum port { PROXY, TRANSPARENT, RESOLVER, METADATA, PORTS_EACH };
-
-static inline in_port_t port_of(unsigned identity, enum port which)
-{
-    return (in_port_t)(FIRST_PORT + PORTS_EACH * identity + which);
-}
-
-static inline bool port_is_ours(in_port_t port)
-{
-    return port >= FIRST_PORT && port < FIRST_PORT + PORTS_EACH * MAX_IDENTITIES;
-}
-
-#endif

@@ -1,8 +1,9 @@
-/* The event loop: one thread, epoll, one-shot events. Nothing in the agent ever blocks on a descriptor. */
-#ifndef LOOP_H
-#define LOOP_H
+/* The event loop: one thread, epoll, one-shot events. Nothing in the agent ever blocks on a descriptor. And buffers,
+ * each bounded by what fills it: by a stream's credit, or by a constant. */
+#pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct watch {
@@ -20,11 +21,9 @@ void loop_watch(struct watch *, int fd, void *owner, void (*ready)(struct watch 
 /* Call `ready` once when one of `events` is there (or an error, or a hang-up). */
 void loop_arm(struct watch *, uint32_t events);
 
-/* Stop watching, and close the descriptor. */
-void loop_close(struct watch *);
-
-/* Stop watching, and hand the descriptor back. */
+/* Stop watching: hand the descriptor back, or close it. */
 int loop_release(struct watch *);
+void loop_close(struct watch *);
 
 /* What holds a watch begins with this, and is freed once no event of this round can point at it. */
 struct freeable {
@@ -43,6 +42,25 @@ __attribute__((noreturn)) void power_off(int code);
 __attribute__((noreturn, format(printf, 1, 2))) void die(const char *format, ...);
 
 /* calloc that never fails: an agent without memory can do nothing but end. */
-void *allocate(uint64_t size);
+void *allocate(size_t size);
 
-#endif
+struct buffer {
+    uint8_t *bytes;
+    size_t start, end, size;
+};
+
+static inline size_t buffer_length(const struct buffer *buffer)
+{
+    return buffer->end - buffer->start;
+}
+
+static inline uint8_t *buffer_front(const struct buffer *buffer)
+{
+    return buffer->bytes + buffer->start;
+}
+
+/* Room for `length` more bytes at the end; the caller adds what it wrote to `end`. */
+uint8_t *buffer_room(struct buffer *, size_t length);
+void buffer_add(struct buffer *, const void *bytes, size_t length);
+void buffer_drop(struct buffer *, size_t length);
+void buffer_clear(struct buffer *);

@@ -20,16 +20,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cgroup.h"
 #include "command.h"
 #include "control.h"
-#include "files.h"
-#include "forward.h"
-#include "loopback.h"
-#include "mux.h"
-#include "person.h"
-#include "redirect.h"
-#include "relay.h"
+#include "network.h"
 
 #define VERSION "1"
 #define CHANNEL 3 /* its descriptor in a namespace */
@@ -42,32 +35,6 @@ static struct watch signals;
 /* ----------------------------------------------------------------------------------- what the host says */
 
 /* The image has none for a user that it does not know. */
-/* A directory of that identity's own; -1 when it is there already, or cannot be. */
-static int make_own(int at, const char *name, const struct identity *identity)
-{
-    if (mkdirat(at, name, 0700))
-        return -1;
-    int made = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (made >= 0 && identity->switches && fchown(made, identity->uid, identity->gid))
-        die("cannot give %s to its user: %s", name, strerror(errno));
-    return made;
-}
-
-/* Where Chromium looks for roots of its user's, and nowhere else: the host puts a database there (trust.py).
- * By descriptors that follow no link: a home's owner may be running already when the host greets us again. */
-static void make_browser_trust(const struct identity *identity, const char *home)
-{
-    int at = open(home, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    int pki = at < 0 ? -1 : make_own(at, ".pki", identity);
-    int database = pki < 0 ? -1 : make_own(pki, "nssdb", identity);
-    if (database >= 0)
-        close(database);
-    if (pki >= 0)
-        close(pki);
-    if (at >= 0)
-        close(at);
-}
-
 static void make_homes(void)
 {
     char path[64];
@@ -79,33 +46,29 @@ static void make_homes(void)
         if (identity->switches && !lstat(path, &status) && S_ISDIR(status.st_mode) && !status.st_uid &&
             chown(path, identity->uid, identity->gid))
             die("cannot give %s to its user: %s", path, strerror(errno));
-        make_browser_trust(identity, path);
     }
 }
 
-static void greeted(struct fields fields)
+void host_greeted(struct fields fields)
 {
     const char *list = fields_get(fields, "identities"), *why = "the host named no identities";
-    if (!list || !identities_set(list, &why))
+    if (!list || !identities_set(list, &why) || (control_greeted && !control_greeted(fields, &why)))
         die("%s", why);
-    if (!person_new_generation(fields))
-        die("the host's HELLO has no generation");
-    if (!person_set(fields, &why))
+    if (!control_set(fields, &why))
         die("cannot set the %s: %s", why, strerror(errno));
     mux_divide(identities_count());
     make_homes();
-    bool redirected = redirect_rules();
-    control_network(redirected, redirected ? "" : strerror(errno));
-    if (!redirected && identities_count() > 1)
-        die("cannot redirect connections (%s), and without that identities cannot be told apart", strerror(errno));
-    if (!(redirected ? loopback_routes() : loopback_metadata_addresses()) || !forward_start(redirected))
-        die("cannot set up the network: %s", strerror(errno));
 }
 
-static void opened(struct stream *stream, const char *kind, struct fields fields)
+void host_opened(struct stream *stream, const char *kind, struct fields fields)
 {
-    if (control_unbound && control_unbound() && strcmp(kind, "control"))
+    bool control = !strcmp(kind, "control");
+    if (!control && control_unbound && control_unbound())
         stream_reset(stream, "frozen", "a copy does nothing before it knows whose it is");
+    else if (!control && !network_ready())
+        stream_reset(stream, "network_open", "nothing runs before the network is closed");
+    else if (control)
+        control_start(stream, fields);
     else if (!strcmp(kind, "exec"))
         command_start(stream, fields);
     else if (!strcmp(kind, "read"))
@@ -113,14 +76,10 @@ static void opened(struct stream *stream, const char *kind, struct fields fields
     else if (!strcmp(kind, "write"))
         worker_start(stream, fields, file_write, true);
     else if (!strcmp(kind, "connect"))
-        ingress_start(stream, fields);
-    else if (!strcmp(kind, "control"))
-        control_start(stream, fields);
+        network_connect(stream, fields);
     else
         stream_reset(stream, "bad_request", "there is no such kind of stream");
 }
-
-static const struct mux_host host = {.greeted = greeted, .resynced = control_resync, .opened = opened};
 
 /* ----------------------------------------------------------------------------------- start */
 
@@ -232,9 +191,7 @@ int main(int count, char **arguments)
     command_prepare();
     if (machine)
         prepare_machine();
-    if (!loopback_up())
-        die("cannot bring loopback up: %s", strerror(errno));
-    mux_start(open_channel(), &host, VERSION);
+    mux_start(open_channel(), VERSION);
     for (;;) {
         mux_send();
         loop_round();

@@ -1,27 +1,15 @@
 /* The channel to the host: frames, credit, and whose turn it is (docs/guest-protocol.md). */
-#ifndef MUX_H
-#define MUX_H
+#pragma once
 
-#include "buffer.h"
 #include "fields.h"
 #include "loop.h"
 
-#define HEADER 8
-#define MAX_PAYLOAD 32768
 #define WINDOW (256 * 1024)
-#define FRAME_COST 64
-#define MAX_OPEN (256 * 1024)
-#define MAX_SMALL 4096
-#define MAX_GUEST_STREAMS 512
 #define MAX_HOST_STREAMS 256
+#define FLAG_STDERR 1
 
-enum frame { HELLO = 1, OPEN, DATA, CREDIT, END, RESET, NOTE };
-enum { FLAG_STDERR = 1, FLAG_MORE = 1, FLAG_RESYNC = 1 };
-
-/* A stream, and what its owner (a command, a connection, a query) is told about it. */
+/* A stream, and what its owner (a command, a connection, a query) is told about it. Any of these may be NULL. */
 struct stream;
-
-/* Any of these may be NULL. */
 struct stream_kind {
     void (*received)(struct stream *);            /* bytes came and there is no sink: they are in `in` */
     void (*input_over)(struct stream *);          /* the host's END, and every byte before it was written */
@@ -59,12 +47,12 @@ struct stream {
     struct watch *sink, sink_watch;
     bool sink_broken, input_over_told;
 
-    struct reply opening, note, dropping; /* frames that wait for room */
-    bool want_open, want_note, want_end, want_reset;
+    struct reply note, dropping; /* wait for the output before them */
+    bool want_end, want_reset;
 
     bool queued;
     bool speaks; /* also while the machine stands still */
-    struct stream *next;    /* in the queue of those who want to send */
+    struct stream *next;    /* in the queue of those that want to send */
     struct stream *sibling; /* with the same place in the table */
 };
 
@@ -78,8 +66,9 @@ void stream_close_sink(struct stream *);
 void stream_finish(struct stream *, void (*leftover)(int fd));
 bool stream_has_sources(const struct stream *);
 
-/* After all output. */
+/* After all output, and the note if there is one: END; and with it RESET `done`, nothing more is to come. */
 void stream_end(struct stream *);
+void stream_done(struct stream *);
 /* At once; output that was not sent is lost. */
 __attribute__((format(printf, 3, 4))) void stream_reset(struct stream *, const char *reason, const char *format, ...);
 /* Bytes from `in` were used by their owner. */
@@ -87,31 +76,28 @@ void stream_used(struct stream *, size_t length);
 /* Try to write what waits. */
 void stream_flush(struct stream *);
 
-struct mux_host {
-    void (*greeted)(struct fields);
-    bool (*resynced)(void); /* a host that knows nothing of our streams; false: not now */
-    void (*opened)(struct stream *, const char *kind, struct fields);
-};
+/* What the channel calls: the host's first word, and each stream that it opens (main.c). */
+void host_greeted(struct fields);
+void host_opened(struct stream *, const char *kind, struct fields);
 
 /* Take the channel, and say HELLO. */
-void mux_start(int fd, const struct mux_host *, const char *agent);
+void mux_start(int fd, const char *version);
 
 /* Send what there is, fairly. Call after each round of the loop. */
 void mux_send(void);
 
-/* While it stands still, nothing is sent but on streams that the host opens meanwhile: whoever saves the machine
- * knows that nothing is under way. */
+/* While it stands still, nothing is sent but on streams that the host opens meanwhile: a host that saves the machine
+ * knows that nothing is in flight. */
 void mux_quiet(bool);
 
 /* So many share what the guest may open: one that takes all of its part takes nothing of another's. */
 void mux_divide(unsigned sharers);
 bool mux_may_open(unsigned sharer);
-/* A stream to the host, or NULL when `sharer` has as many as it may. `opening` begins with `kind`. */
+/* A stream to the host, only where one may be opened. `opening` begins with `kind`. */
 struct stream *mux_open(unsigned sharer, const struct stream_kind *, const struct reply *opening, void *owner);
-/* Called when a stream that we opened is over: there is room for another. */
-extern void (*mux_room)(void);
+/* Called when another stream may be opened (network.c). */
+void mux_room(void);
 
-/* The stream has something to send. */
+/* The stream has something to send, or is over: its owner lets go, its descriptors close. */
 void mux_queue(struct stream *);
-
-#endif
+void mux_forget(struct stream *);

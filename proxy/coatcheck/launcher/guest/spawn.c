@@ -1,4 +1,4 @@
-#include "spawn.h"
+#include "command.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,8 +12,6 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#include "cgroup.h"
 
 void fail(struct failure *failure, const char *format, ...)
 {
@@ -59,7 +57,7 @@ static char **list(struct fields fields, const char *wanted)
 {
     const char *name, *value;
     size_t count = 0;
-    char **words = allocate((fields_count(fields, wanted) + 1) * sizeof *words);
+    char **words = allocate((fields.length / 2 + 1) * sizeof *words);
     for (size_t at = 0; fields_next(fields, &at, &name, &value);)
         if (!strcmp(name, wanted))
             words[count++] = (char *)value;

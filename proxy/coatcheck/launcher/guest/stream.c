@@ -3,170 +3,8 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
-
-#include "identity.h"
-#include "mux_state.h"
-
-#define PLACES 1024 /* of the table of streams; a power of two, more than there can be streams */
-
-void (*mux_room)(void);
-
-static uint32_t next_own_id = 2;
-static unsigned host_streams, own_streams[MAX_IDENTITIES], share;
-static struct stream *table[PLACES];
-static struct stream *first_queued, *last_queued;
-/* Those that have something to send and must not: in order, until the thaw. */
-static struct stream *first_hushed, *last_hushed;
-static bool quiet;
-
-/* ------------------------------------------------------------------------------------- streams */
-
-struct stream *mux_find(uint32_t id)
-{
-    struct stream *stream = table[id / 2 % PLACES];
-    while (stream && stream->id != id)
-        stream = stream->sibling;
-    return stream;
-}
-
-static unsigned *counter(const struct stream *stream)
-{
-    return stream->id % 2 ? &host_streams : &own_streams[stream->sharer];
-}
-
-struct stream *mux_make(uint32_t id, unsigned sharer)
-{
-    struct stream *stream = allocate(sizeof *stream);
-    stream->id = id;
-    stream->sharer = sharer;
-    stream->speaks = quiet && id % 2; /* the host asks while it stands still, and wants its answer */
-    *counter(stream) += 1;
-    stream->may_send = stream->may_receive = WINDOW;
-    stream->sources[0].watch.fd = stream->sources[1].watch.fd = stream->sink_watch.fd = -1;
-    stream->sibling = table[id / 2 % PLACES];
-    table[id / 2 % PLACES] = stream;
-    return stream;
-}
-
-void mux_forget(struct stream *stream)
-{
-    if (stream->over)
-        return;
-    stream->over = true;
-    struct stream **place = &table[stream->id / 2 % PLACES];
-    while (*place != stream)
-        place = &(*place)->sibling;
-    *place = stream->sibling;
-    if (stream->kind && stream->kind->gone)
-        stream->kind->gone(stream);
-    stream_close_sink(stream);
-    for (int which = 0; which < 2; which++)
-        loop_close(&stream->sources[which].watch);
-    buffer_clear(&stream->in);
-    buffer_clear(&stream->out);
-    *counter(stream) -= 1;
-    if (!stream->queued)
-        loop_free(&stream->freeable);
-    if (stream->id % 2 == 0 && mux_room)
-        mux_room();
-}
-
-void mux_queue(struct stream *stream)
-{
-    if (stream->queued || stream->over)
-        return;
-    stream->queued = true;
-    stream->next = NULL;
-    *(first_queued ? &last_queued->next : &first_queued) = stream;
-    last_queued = stream;
-}
-
-void mux_divide(unsigned sharers)
-{
-    share = MAX_GUEST_STREAMS / sharers;
-}
-
-void mux_quiet(bool still)
-{
-    quiet = still;
-    if (quiet || !first_hushed)
-        return;
-    /* In front of what was queued since then: the host takes an OPEN only if its number is above the last one's. */
-    last_hushed->next = first_queued;
-    if (!first_queued)
-        last_queued = last_hushed;
-    first_queued = first_hushed;
-    first_hushed = NULL;
-}
-
-unsigned mux_host_streams(void)
-{
-    return host_streams;
-}
-
-bool mux_opened(uint32_t id)
-{
-    return id && id < next_own_id;
-}
-
-bool mux_may_open(unsigned sharer)
-{
-    return own_streams[sharer] < share && next_own_id < UINT32_MAX - 2;
-}
-
-struct stream *mux_open(unsigned sharer, const struct stream_kind *kind, const struct reply *fields, void *owner)
-{
-    if (!mux_may_open(sharer))
-        return NULL;
-    struct stream *stream = mux_make(next_own_id, sharer);
-    next_own_id += 2;
-    stream->kind = kind;
-    stream->owner = owner;
-    stream->opening = *fields;
-    stream->want_open = true;
-    mux_queue(stream);
-    return stream;
-}
-
-static void hush(struct stream *stream)
-{
-    stream->queued = true;
-    stream->next = NULL;
-    *(first_hushed ? &last_hushed->next : &first_hushed) = stream;
-    last_hushed = stream;
-}
-
-struct stream *mux_next(void)
-{
-    while (first_queued) {
-        struct stream *stream = first_queued;
-        first_queued = stream->next;
-        stream->queued = false;
-        if (stream->over)
-            loop_free(&stream->freeable);
-        else if (quiet && !stream->speaks)
-            hush(stream);
-        else
-            return stream;
-    }
-    return NULL;
-}
-
-void mux_forget_all(void)
-{
-    for (unsigned place = 0; place < PLACES; place++)
-        for (struct stream *stream; (stream = table[place]);) {
-            if (stream->kind && stream->kind->left)
-                stream->kind->left(stream);
-            mux_forget(stream);
-        }
-    next_own_id = 2;
-}
-
-/* ------------------------------------------------------------------------------------- one stream */
 
 static void stream_ready(struct watch *watch, uint32_t events)
 {
@@ -237,6 +75,12 @@ void stream_end(struct stream *stream)
 {
     stream->want_end = true;
     mux_queue(stream);
+}
+
+void stream_done(struct stream *stream)
+{
+    stream_end(stream);
+    stream_reset(stream, "done", "%s", "");
 }
 
 void stream_reset(struct stream *stream, const char *reason, const char *format, ...)

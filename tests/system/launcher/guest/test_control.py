@@ -33,10 +33,10 @@ async def guest(agent_program: Path) -> AsyncIterator[Inhabited]:
         yield guest
 
 
-async def test_configure_tells_how_the_network_is_closed(guest: Inhabited) -> None:
-    """The supervisor says so when programs must heed the proxy variables."""
+async def test_configure_gives_it_a_name_and_tells_what_limits_it(guest: Inhabited) -> None:
+    """A namespace of the host's has no control groups of its own."""
     done = await guest.control("configure", ("hostname", "renamed"))
-    assert (done.get("redirect"), done.get("cgroup")) == ("nftables", "no")
+    assert (guest.redirected, done.get("cgroup")) == (True, "no")
     assert (await guest.run("uname", "-n")).out == b"renamed\n"
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.launcher.channel import Chunk, Stream, StreamReset
+from coatcheck.launcher import network
+from coatcheck.launcher.channel import Channel, Chunk, Stream, StreamReset
 from tests.launcher.guest.inhabited import (
     AS_ROOT,
     SECONDS,
@@ -16,6 +17,8 @@ from tests.launcher.guest.inhabited import (
     inhabited,
     read_all,
     read_until,
+    refuse,
+    started,
 )
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi"
@@ -245,6 +248,47 @@ async def test_a_flood_of_questions_drops_the_oldest(agent_program: Path) -> Non
         assert (await guest.run("python3", "-c", script)).get("exit") == "0"
         await asyncio.sleep(0.2)
         assert 0 < len(open_ones) <= 64
+
+
+async def test_a_kernel_without_nftables_gets_the_services_where_programs_expect_them(
+    agent_program: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One identity; several could not be told apart, and nothing runs."""
+    monkeypatch.setattr(network, "rules", lambda _: NO_MESSAGE)
+    async with inhabited(agent_program, host.accept, "agent:1000") as guest:
+        assert not guest.redirected
+        assert (await guest.run(*CURL, "http://127.0.0.1:3128/")).out == b"hi"
+        assert host.last() == ("proxy", "agent", "", "")
+        assert (await guest.run(*CURL, "http://169.254.170.2/")).out == b"hi"
+        assert host.last() == ("metadata", "agent", "", "")
+        done = await guest.run("python3", "-c", ASK.format(host="127.0.0.53"))
+        assert (done.out, host.last()[:2]) == (b"question-of-16by\n", ("dns", "agent"))
+        assert (await guest.run(*CURL, "http://93.184.216.34/")).get("exit") == "7"
+        async with await guest.channel.open("connect", [("port", "3128")]) as stream:
+            with pytest.raises(StreamReset, match="bad_request"):
+                await read_all(stream)
+    if AS_ROOT:
+        with pytest.raises(StreamReset, match="network_open"):
+            async with inhabited(agent_program, host.accept):
+                raise AssertionError("it came up")
+
+
+NO_MESSAGE = bytes(15)
+"""No netlink message at all."""
+
+
+async def test_nothing_runs_before_the_network_is_closed(agent_program: Path) -> None:
+    """A host that forgets it gets no command, file or connection."""
+    async with started(agent_program) as (ours, _):
+        channel = Channel(ours, refuse, {"generation": "1", "hostname": "open", "identities": "agent:1000"})
+        running = asyncio.create_task(channel.run())
+        await channel.ready(SECONDS)
+        for kind, field in (("exec", ("arg", "true")), ("read", ("path", "/x")), ("connect", ("port", "9"))):
+            async with await channel.open(kind, [field]) as stream:
+                with pytest.raises(StreamReset, match="network_open"):
+                    await read_all(stream)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 # ----------------------------------------------------------------------------------------- ingress
