@@ -20,7 +20,7 @@ from coatcheck.launcher.mux import Mux, Side
 from tests.corpus.driver import STEPS, Driver
 from tests.images.tars import entry, tar
 
-HELLO: Final = {"hello": {"protocol": "1"}}
+HELLO: Final = {"hello": {"protocol": "2"}}
 MAX_BYTES: Final = 1024 * 1024
 MAX_ENTRIES: Final = 100
 _TYPES: Final = {

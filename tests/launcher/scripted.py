@@ -77,7 +77,7 @@ class ScriptedMachine:
                 await self._answer(event)
 
     async def _greet(self) -> None:
-        await self.say(self.mux.hello([("protocol", "1"), ("agent", "scripted")]))
+        await self.say(self.mux.hello([("protocol", "2"), ("agent", "scripted")]))
 
     async def _answer(self, event: Event) -> None:
         match event:

@@ -78,7 +78,7 @@ async def inside(tmp_path: Path) -> AsyncIterator[Inside]:
     channel = Channel(host, Egress(who, metadata, RATE).accept, {"identities": "agent:1000"})
     running = asyncio.create_task(channel.run())
     made = Inside(guest)
-    await made.say(made.mux.hello([("protocol", "1"), ("agent", "test")]))
+    await made.say(made.mux.hello([("protocol", "2"), ("agent", "test")]))
     try:
         yield made
     finally:

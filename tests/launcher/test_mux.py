@@ -33,14 +33,14 @@ from coatcheck.launcher.mux import (
 )
 from tests.fuzz.budget import budget
 
-HELLO = encode(Kind.HELLO, 0, encode_fields([("protocol", "1")]))
+HELLO = encode(Kind.HELLO, 0, encode_fields([("protocol", "2")]))
 OPEN = encode_fields([("kind", "proxy"), ("identity", "agent")])
 
 
 def greeted() -> Mux:
     """The host's side, after the guest's HELLO."""
     mux = Mux(Side.HOST)
-    assert list(mux.receive(HELLO)) == [Greeted((("protocol", "1"),))]
+    assert list(mux.receive(HELLO)) == [Greeted((("protocol", "2"),))]
     return mux
 
 
@@ -60,8 +60,8 @@ def open_2(mux: Mux) -> None:
     [
         (encode(Kind.OPEN, 2, OPEN), Rule.HELLO_FIRST),
         (HELLO + HELLO, Rule.HELLO_ONCE),
-        (encode(Kind.HELLO, 2, encode_fields([("protocol", "1")])), Rule.STREAM_ID),
-        (encode(Kind.HELLO, 0, encode_fields([("protocol", "2")])), Rule.PROTOCOL_VERSION),
+        (encode(Kind.HELLO, 2, encode_fields([("protocol", "2")])), Rule.STREAM_ID),
+        (encode(Kind.HELLO, 0, encode_fields([("protocol", "3")])), Rule.PROTOCOL_VERSION),
         (encode(Kind.HELLO, 0), Rule.PROTOCOL_VERSION),
         (HELLO + encode(Kind.OPEN, 1, OPEN), Rule.STREAM_ID),
         (HELLO + encode(Kind.OPEN, 0, OPEN), Rule.STREAM_ID),

@@ -40,7 +40,7 @@ async def talking(
 async def test_a_saved_guest_is_spoken_to_first_and_its_hello_is_not_answered() -> None:
     """Who it is, a rebind says later: an old HELLO's chance and clock would be its parent's."""
     async with talking(None) as (channel, guest, _, _):
-        assert await guest.hear() == Greeted((("protocol", "1"),))
+        assert await guest.hear() == Greeted((("protocol", "2"),))
         await guest.say(guest.mux.hello([("agent", "saved")]))
         assert (await channel.ready(SECONDS)).agent == "saved"
         order = channel.order("rebind")
@@ -53,8 +53,8 @@ async def test_a_saved_guest_is_spoken_to_first_and_its_hello_is_not_answered() 
     [
         (encode(Kind.DATA, 2, b"of its parent"), "hello_first"),
         (encode(Kind.OPEN, 2, OPEN), "hello_first"),
-        (encode(Kind.HELLO, 0, encode_fields([("protocol", "1")]), RESYNC), "stream_id"),
-        (encode(Kind.HELLO, 0, encode_fields([("protocol", "1")])) * 2, "hello_once"),
+        (encode(Kind.HELLO, 0, encode_fields([("protocol", "2")]), RESYNC), "stream_id"),
+        (encode(Kind.HELLO, 0, encode_fields([("protocol", "2")])) * 2, "hello_once"),
         (b"\0" * 8, "unknown_frame"),
     ],
 )

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
-PROTOCOL = "1"
+PROTOCOL = "2"
 """The version that both HELLOs name."""
 MAX_PAYLOAD = 32768
 """Bytes in one frame: small enough that a big transfer never keeps a small one waiting for long."""

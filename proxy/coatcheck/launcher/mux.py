@@ -190,7 +190,7 @@ class Mux:
             raise Violation(Rule.STREAM_ID, f"HELLO on stream {frame.stream}")
         fields = _small(frame)
         if first(fields, "protocol") != PROTOCOL:
-            raise Violation(Rule.PROTOCOL_VERSION, f"not {PROTOCOL}")
+            raise Violation(Rule.PROTOCOL_VERSION, f"not {PROTOCOL}; build its image again")
         if resync:
             self._flows.clear()
             self._last = dict.fromkeys(Side, 0)

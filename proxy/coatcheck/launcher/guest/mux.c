@@ -271,7 +271,7 @@ void mux_send(void)
 static void say_hello(void)
 {
     struct reply hello = {.length = 0};
-    reply_add(&hello, "protocol", "1");
+    reply_add(&hello, "protocol", "2");
     reply_add(&hello, "agent", "%s", version);
     put(HELLO, 0, 0, hello.bytes, hello.length);
 }

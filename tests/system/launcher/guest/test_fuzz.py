@@ -86,7 +86,7 @@ def _plausible(draw: st.DrawFn) -> list[bytes]:
     for _ in range(draw(st.integers(1, 25))):
         if draw(st.integers(0, 15)) == 0:  # it is saved, and another host begins anew
             said.append(encode(Kind.OPEN, 2 * opened + 1, FREEZE))
-            said.append(encode(Kind.HELLO, 0, encode_fields([("protocol", "1")]), RESYNC))
+            said.append(encode(Kind.HELLO, 0, encode_fields([("protocol", "2")]), RESYNC))
             opened = 0
         elif not opened or draw(st.integers(0, 2)) == 0:
             said.append(encode(Kind.OPEN, 2 * opened + 1, draw(_openings)))
