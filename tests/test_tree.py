@@ -133,7 +133,6 @@ COVERED_BY = {
     "planes/mitm/http1.py": "system/planes/test_traps_parsing.py",
     "planes/mitm/layers.py": "system/planes/test_traps_connections.py",
     "planes/origins/proxy_authorization.py": "system/planes/listeners/test_listener.py",
-    "planes/mitm/refusal.py": "system/planes/mitm/test_stream.py",
     "planes/stock/addon.py": "system/planes/stock/test_script.py",
     "planes/stock/forwarding.py": "system/planes/stock/test_script.py",
     "planes/stock/session.py": "system/planes/stock/test_script.py",

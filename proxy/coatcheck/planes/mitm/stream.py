@@ -348,7 +348,7 @@ class EgressStream(mitm_http.HttpStream):
     def _refuse(self, denial: Deny, *, request_done: bool) -> Generator:
         """Answer with the refusal. What is left of the request is thrown away, up to a bound."""
         request_id = self.link.admission.refused(self.flow, self.call, denial)
-        response = self.flow.response = refusal(denial, request_id)
+        response = self.flow.response = refusal(denial, request_id, self.flow.request)
         client = self.context.client
         # While draining: the client's next connection goes to another daemon, where there is one.
         if client.alpn != b"h2" and (not request_done or denial.reason is Reason.DRAINING):

@@ -292,7 +292,7 @@ class StockAddon:
         size = expected_http_body_size(flow.request)
         flow.request.stream = False
         if size is not None and 0 <= size <= ANSWERED_BODY:
-            flow.response = self._refusals[flow] = refusal(denial, number)
+            flow.response = self._refusals[flow] = refusal(denial, number, flow.request)
             flow.error = None
 
     # --- answers ------------------------------------------------------------------------------------
