@@ -16,7 +16,9 @@ import pytest
 from coatcheck.client.control import ControlClient
 from coatcheck.client.sandbox import Sandbox, SandboxClient
 from coatcheck.containers import cgroup
+from coatcheck.images.build import build
 from coatcheck.images.cache import find
+from coatcheck.images.parts import Source
 from coatcheck.images.problem import ImageError
 from coatcheck.settings.daemon import Settings
 from demo.upstreams.origin import origin
@@ -165,10 +167,11 @@ async def sandbox_in(where: Place, caller: str | None = None, **different: Any) 
 
 
 def image_cache() -> Path:
-    """Where `make setup` has put the default image. Fails the test where it has not."""
+    """Where `make setup` has put the default image, with this source's agent. Fails the test elsewhere."""
     cache = Settings().cache
     try:
         find(cache, "default")
+        build(cache, "default", Source(), print)  # its initramfs anew, when the agent's source has changed
     except ImageError as error:
         pytest.fail(f"{error}: {error.hint}", pytrace=False)
     return cache

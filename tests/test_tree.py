@@ -73,7 +73,6 @@ COVERED_BY = {
     "durable/asking.py": "system/durable/test_sandboxes.py",
     "containers/bubblewrap.py": "system/containers/test_namespace.py",
     "launcher/commands.py": "system/client/sandbox/test_client.py",
-    "launcher/descriptors.py": "system/launcher/test_microvm.py",
     "durable/device_state.py": "system/durable/snapshots/test_machines.py",
     "launcher/emulator.py": "system/launcher/test_microvm.py",
     "launcher/files.py": "system/client/sandbox/test_client.py",

@@ -26,10 +26,10 @@ from coatcheck.containers import jail
 from coatcheck.decision.session import Isolation
 from coatcheck.images.cache import Cache
 from coatcheck.images.initramfs import Entry, newc
+from coatcheck.launcher import qemu
 from coatcheck.launcher.channel import Channel, Chunk, Stream
 from coatcheck.launcher.microvm import MicroVM
 from coatcheck.launcher.network import close_network
-from coatcheck.launcher.qemu import Hardware, arguments
 from coatcheck.launcher.time_stamp_counter import tsc_khz
 from coatcheck.sandbox.machine import MachineSpec
 from coatcheck.sandbox.resources import Resources
@@ -37,6 +37,8 @@ from coatcheck.settings.daemon import Settings
 from tests.bench import sandbox_https
 from tests.bench.report import say
 
+ABOVE = 500
+"""Descriptors that nothing else has."""
 FIRST = b"first-byte-of-a-static-program"
 _PROGRAM = """
 static long call(long number, long a, const void *b, long c)
@@ -115,28 +117,24 @@ def boot_bare(image: Path, initrd: Path, times: Times, khz: int) -> None:
     console, theirs = socket.socketpair()
     with console, theirs, counted(times):
         unused, nobody = socket.socketpair()
-        memory = os.memfd_create("memory")
+        memory, *disks = (os.memfd_create(name) for name in ("memory", "root", "overlay"))
         os.ftruncate(memory, SPEC.resources.memory_mib << 20)
         files = [os.open(path, os.O_RDONLY) for path in (image / "vmlinuz", initrd)]
-        hardware = Hardware(
-            isolation=SPEC.isolation,
-            memory_mib=SPEC.resources.memory_mib,
-            cpus=SPEC.resources.cpus,
-            control=unused.fileno(),
-            channel=nobody.fileno(),
-            console=theirs.fileno(),
-            kernel=files[0],
-            initrd=files[1],
-            memory=memory,
-            disks=(),
-            disk_bytes_per_second=0,
-            disk_operations_per_second=0,
-            tsc_khz=khz,
-        )
-        passed = (unused.fileno(), nobody.fileno(), theirs.fileno(), memory, *files)
+        given = qemu.numbered([*files, disks[0]], memory, disks[1], nobody)
+        given |= {qemu.CONTROL: unused.fileno(), qemu.CONSOLE: theirs.fileno()}
+
+        def number() -> None:
+            for ours in given.values():  # out of the way of QEMU's numbers
+                os.dup2(ours, ABOVE + ours)
+            for its, ours in given.items():
+                os.dup2(ABOVE + ours, its)
+
+        words = qemu.arguments(qemu.Hardware(SPEC, khz))
         began = time.perf_counter()
         process = subprocess.Popen(
-            [str(jail.find_qemu()), *(word for word in arguments(hardware) if word != "-S")], pass_fds=passed
+            [str(jail.find_qemu()), *(word for word in words if word != "-S")],
+            close_fds=False,
+            preexec_fn=number,
         )
         try:
             console.settimeout(SECONDS)
@@ -149,7 +147,7 @@ def boot_bare(image: Path, initrd: Path, times: Times, khz: int) -> None:
             process.wait()
             unused.close()
             nobody.close()
-            for descriptor in (memory, *files):
+            for descriptor in (memory, *disks, *files):
                 os.close(descriptor)
 
 

@@ -2,32 +2,25 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from coatcheck.decision.session import Isolation
-from coatcheck.launcher.qemu import Disk, Hardware, arguments, kernel_arguments
+from coatcheck.launcher.qemu import Hardware, arguments, kernel_arguments
+from coatcheck.sandbox.machine import MachineSpec, Volume
+from coatcheck.sandbox.resources import Resources
 
-EMULATED = Hardware(
-    isolation=Isolation.EMULATED,
-    memory_mib=512,
-    cpus=1,
-    control=3,
-    channel=6,
-    console=7,
-    kernel=8,
-    initrd=9,
-    memory=10,
-    disks=(
-        Disk("root", 11, read_only=True),
-        Disk("overlay", 12, read_only=False),
-        Disk("volume0", 13, read_only=False, lasting=True),
-    ),
+SPEC = MachineSpec(
+    Isolation.EMULATED,
+    None,
+    Resources(memory_mib=512, cpus=1, disk_mib=64, processes=64),
+    volumes=(Volume(Path("/volumes"), "acme", "cache", "/cache", 64),),
     disk_bytes_per_second=1000,
     disk_operations_per_second=10,
-    tsc_khz=2793438,
 )
-HARDWARE = replace(EMULATED, isolation=Isolation.HARDWARE, tsc_khz=None)
+EMULATED = Hardware(SPEC, tsc_khz=2793438)
+HARDWARE = Hardware(replace(SPEC, isolation=Isolation.HARDWARE), tsc_khz=None)
 
 
 def values(option: str, hardware: Hardware = EMULATED) -> list[str]:
@@ -154,8 +147,9 @@ def test_a_hardware_guest_cannot_have_guests() -> None:
 def test_translated_code_has_a_bound() -> None:
     """QEMU's own is a GiB for each guest."""
     assert values("-accel") == ["tcg,thread=single,tb-size=128"]
-    assert values("-accel", replace(EMULATED, cpus=2)) == ["tcg,thread=multi,tb-size=128"]
-    assert values("-smp", replace(EMULATED, cpus=2)) == ["2"]
+    two = Hardware(replace(SPEC, resources=replace(SPEC.resources, cpus=2)), tsc_khz=1)
+    assert values("-accel", two) == ["tcg,thread=multi,tb-size=128"]
+    assert values("-smp", two) == ["2"]
 
 
 def test_chance_has_a_bound() -> None:

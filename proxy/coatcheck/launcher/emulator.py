@@ -13,7 +13,7 @@ from coatcheck.containers.bubblewrap import Bubblewrap
 from coatcheck.containers.cgroup import Cgroup
 from coatcheck.decision.session import Isolation
 from coatcheck.launcher.console import Console
-from coatcheck.launcher.qemu import TRANSLATIONS_MIB, Hardware, arguments
+from coatcheck.launcher.qemu import CONSOLE, CONTROL, TRANSLATIONS_MIB, Hardware, arguments
 from coatcheck.launcher.qmp import Event, Qmp, QmpError
 from coatcheck.launcher.tasks import in_thread
 from coatcheck.sandbox.limits import LimitName
@@ -71,13 +71,13 @@ class Emulator:
     async def launch(
         self, program: Path, libraries: tuple[Path, ...], hardware: Hardware, descriptors: Mapping[int, int]
     ) -> None:
-        """Start it with `descriptors` (as `hardware` numbers them -> ours) beside control and console."""
+        """Start it with `descriptors` (QEMU's numbers -> ours) beside control and console."""
         control, theirs = socket.socketpair()
         self._qmp = Qmp(control, self._on_event)
         with ExitStack() as given:
             given.enter_context(theirs)
             console = given.enter_context(self.console.open())
-            sockets = {hardware.control: theirs.fileno(), hardware.console: console.fileno()}
+            sockets = {CONTROL: theirs.fileno(), CONSOLE: console.fileno()}
             await in_thread(self._make_group)
             kvm = self._spec.isolation is Isolation.HARDWARE
             jailed = jail.arguments(jail.Jail(program, libraries, kvm=kvm), arguments(hardware))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from coatcheck.containers import jail
 from coatcheck.decision.session import Isolation
-from coatcheck.launcher import descriptors, disks
+from coatcheck.launcher import disks, qemu
 from coatcheck.launcher.emulator import Emulator
 from coatcheck.launcher.qmp import Qmp
 from coatcheck.launcher.tasks import together
@@ -103,7 +103,7 @@ class MicroVM:
     async def remains(self) -> Sequence[Remain]:
         if not self.paused:
             raise MachineError("the machine runs, so what is in it changes", "pause it first")
-        memory = Path(f"/proc/{self.pid}/fd/{descriptors.MEMORY}")
+        memory = Path(f"/proc/{self.pid}/fd/{qemu.MEMORY}")
         return [
             Remain("guest memory", RemainKind.MEMORY, path=memory),
             Remain("overlay disk", RemainKind.DISK, path=self.overlay_file),
@@ -172,7 +172,7 @@ class MicroVM:
         """Kernel, initrd, root, volumes: once, for every QEMU of it."""
         if self._files:
             return
-        for name in descriptors.FILES:
+        for name in qemu.FILES:
             self._files.append(disks.open_part(self.image(), name))
         for volume in self.spec.volumes:
             self._files.append(await disks.open_volume(volume))
@@ -191,8 +191,8 @@ class MicroVM:
         """A QEMU over `memory` and `overlay`. See `qemu.Hardware` for the rest."""
         if self._channel is None:
             raise MachineError("the machine was not started")
-        given = descriptors.numbered(self._files, self.memory, self.overlay, self._channel)
-        hardware = descriptors.hardware(self.spec, self.khz, incoming=incoming, private=private)
+        given = qemu.numbered(self._files, self.memory, self.overlay, self._channel)
+        hardware = qemu.Hardware(self.spec, self.khz, incoming=incoming, private=private)
         self.emulator = emulator = Emulator(self.spec, f"coatcheck-{self.directory.name}", self.user)
         await emulator.launch(program, libraries, hardware, given)
         return emulator

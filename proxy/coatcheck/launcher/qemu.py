@@ -7,10 +7,13 @@ a descriptor, too.
 """
 
 import json
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from coatcheck.decision.session import Isolation
+from coatcheck.sandbox.machine import MachineSpec
 
 PORT = "coatcheck.0"
 """Of the guest's channel; the guest finds it by /sys/class/virtio-ports/*/name."""
@@ -21,46 +24,31 @@ TRANSLATIONS_MIB = 128
 _SECCOMP = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 
 
-@dataclass(frozen=True, slots=True)
-class Disk:
-    """One raw disk."""
-
-    serial: str
-    """How the guest finds it (/sys/block/*/serial), 20 bytes at most."""
-    descriptor: int
-    read_only: bool
-    lasting: bool = False
-    """What the guest flushes must be on the host's disk: a volume. What is thrown away need not."""
+CONTROL, CHANNEL, CONSOLE, KERNEL, INITRD, MEMORY, FIRST_DISK = 3, 6, 7, 8, 9, 10, 11
+"""Descriptors as QEMU knows them: its control socket (QMP), the guest's port, what the guest's kernel prints,
+and files. 4 and 5 are bubblewrap's own."""
+FILES: Final = ("vmlinuz", "initrd", "root.ext4")
+"""Of an image, in the order in which `numbered` takes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """One machine; descriptors as QEMU will know them."""
+    """One machine."""
 
-    isolation: Isolation
-    memory_mib: int
-    cpus: int
-    control: int
-    """QMP, a connected socket."""
-    channel: int
-    """The guest's port, a connected socket."""
-    console: int
-    """What the guest's kernel prints, a connected socket: the first look when it does not come up."""
-    kernel: int
-    initrd: int
-    memory: int
-    """A file of `memory_mib`: what the guest has in memory can be looked at, and saved, from outside."""
-    disks: tuple[Disk, ...]
-    disk_bytes_per_second: int
-    disk_operations_per_second: int
+    spec: MachineSpec
     tsc_khz: int | None
     """Of this host, for a guest without KVM."""
     incoming: bool = False
     """It does not boot: its devices' state comes over the control socket, its memory already exists."""
     private: bool = False
     """What the guest writes to its memory does not go into that file: it is a template, others' as well."""
-    balloon: bool = False
-    """Memory can be taken from the guest while it runs, as far as its kernel plays along."""
+
+
+def numbered(files: Sequence[int], memory: int, overlay: int, channel: socket.socket) -> dict[int, int]:
+    """QEMU's numbers -> ours. `files`: kernel, initrd, root, and the volumes."""
+    kernel, initrd, root, *volumes = files
+    in_order = (kernel, initrd, memory, root, overlay, *volumes)
+    return {**dict(enumerate(in_order, KERNEL)), CHANNEL: channel.fileno()}
 
 
 def kernel_arguments(hardware: Hardware) -> str:
@@ -75,7 +63,7 @@ def kernel_arguments(hardware: Hardware) -> str:
         # Probes of what a microVM does not have.
         "pci=off i8042.noaux i8042.nokbd random.trust_cpu=on nowatchdog",
     ]
-    if hardware.isolation is not Isolation.HARDWARE:
+    if hardware.spec.isolation is not Isolation.HARDWARE:
         # Translated code does not speculate as the CPU would, and emulating the barriers costs a fifth.
         words.append("mitigations=off no_timer_check")
         # Else it measures its clock against an emulated timer, which on a busy host fails, and then the
@@ -93,42 +81,44 @@ def arguments(hardware: Hardware) -> tuple[str, ...]:
         # mem-merge: pages that are shared with other guests tell by their timing what those hold.
         *("-machine", "microvm,acpi=on,memory-backend=memory,mem-merge=off,dump-guest-core=off"),
         *_processor(hardware),
-        *("-m", f"size={hardware.memory_mib}M"),
+        *("-m", f"size={hardware.spec.resources.memory_mib}M"),
         *("-object", _json(_memory(hardware))),
-        *("-kernel", _path(hardware.kernel), "-initrd", _path(hardware.initrd)),
+        *("-kernel", _path(KERNEL), "-initrd", _path(INITRD)),
         *("-append", kernel_arguments(hardware)),
-        *("-chardev", f"socket,id=control,fd={hardware.control}", "-mon", "chardev=control,mode=control"),
-        *("-chardev", f"socket,id=console,fd={hardware.console}", "-serial", "chardev:console"),
+        *("-chardev", f"socket,id=control,fd={CONTROL}", "-mon", "chardev=control,mode=control"),
+        *("-chardev", f"socket,id=console,fd={CONSOLE}", "-serial", "chardev:console"),
         *("-device", "virtio-serial-device,max_ports=2"),
-        *("-chardev", f"socket,id=channel,fd={hardware.channel}"),
+        *("-chardev", f"socket,id=channel,fd={CHANNEL}"),
         *("-device", f"virtserialport,chardev=channel,name={PORT}"),
         # The kernel's own source and no file; bounded, or a guest could burn the host's CPU with it.
         *("-object", _json({"qom-type": "rng-builtin", "id": "entropy"})),
         *("-device", "virtio-rng-device,rng=entropy,max-bytes=4096,period=1000"),
     ]
-    if hardware.balloon:
+    if hardware.spec.starts_with is not None:  # a balloon, by which memory can be taken while it runs
         # Without deflate-on-oom: a guest that is short of memory would take more than it was given.
         words += ("-device", "virtio-balloon-device,id=balloon,deflate-on-oom=off,free-page-reporting=off")
     if hardware.incoming:
         # What says how a state is made up is not in it: the same build wrote it.
         words += ["-incoming", "defer", "-machine", "suppress-vmdesc=on"]
         words += ["-global", "migration.send-configuration=off"]
-    for number, disk in enumerate(hardware.disks):
-        words += _disk(disk, number, hardware)
+    # The guest finds a disk by its serial number (/sys/block/*/serial), 20 bytes at most.
+    volumes = (f"volume{number}" for number in range(len(hardware.spec.volumes)))
+    for number, serial in enumerate(("root", "overlay", *volumes)):
+        words += _disk(serial, number, hardware.spec)
     return tuple(words)
 
 
 def _processor(hardware: Hardware) -> Sequence[str]:
-    if hardware.isolation is Isolation.HARDWARE:
+    if hardware.spec.isolation is Isolation.HARDWARE:
         # No nested guests: the host's KVM has had most of its holes there.
-        return ("-accel", "kvm", "-cpu", "host,-vmx,-svm", "-smp", str(hardware.cpus))
-    threads = "multi" if hardware.cpus > 1 else "single"
+        return ("-accel", "kvm", "-cpu", "host,-vmx,-svm", "-smp", str(hardware.spec.resources.cpus))
+    threads = "multi" if hardware.spec.resources.cpus > 1 else "single"
     return (
         *("-accel", f"tcg,thread={threads},tb-size={TRANSLATIONS_MIB}"),
         # x86-64-v2, which binary packages expect, with a source of chance for the kernel's first seconds.
         # Not `max`: programs then choose AVX2, which costs more to emulate than it saves.
         *("-cpu", "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+lahf-lm,+cx16,+rdrand,-svm"),
-        *("-smp", str(hardware.cpus)),
+        *("-smp", str(hardware.spec.resources.cpus)),
     )
 
 
@@ -136,52 +126,54 @@ def _memory(hardware: Hardware) -> dict[str, object]:
     return {
         "qom-type": "memory-backend-file",
         "id": "memory",
-        "size": hardware.memory_mib * 1024 * 1024,
-        "mem-path": _path(hardware.memory),
+        "size": hardware.spec.resources.memory_mib * 1024 * 1024,
+        "mem-path": _path(MEMORY),
         "share": not hardware.private,
         "dump": False,
         "merge": False,
     }
 
 
-def _disk(disk: Disk, number: int, hardware: Hardware) -> Sequence[str]:
+def _disk(serial: str, number: int, spec: MachineSpec) -> Sequence[str]:
     name = f"disk{number}"
+    read_only = serial == "root"
     file: dict[str, object] = {
         "driver": "file",
         "node-name": f"{name}-file",
         # A set of one descriptor: opening it means copying it, so no path is looked up and no right checked.
         "filename": f"/dev/fdset/{number}",
         "locking": "off",  # ours is on the volume, before QEMU runs
-        "read-only": disk.read_only,
+        "read-only": read_only,
     }
     throttled: dict[str, object] = {
         "driver": "throttle",
         "node-name": f"{name}-throttled",
         "throttle-group": f"{name}-rate",
-        "file": {"driver": "raw", "file": f"{name}-file", "read-only": disk.read_only},
-        "read-only": disk.read_only,
+        "file": {"driver": "raw", "file": f"{name}-file", "read-only": read_only},
+        "read-only": read_only,
     }
-    if not disk.read_only:
+    if not read_only:
         # What the guest deletes is given back to the host.
         file["discard"] = throttled["discard"] = "unmap"
         throttled["file"] = {"driver": "raw", "file": f"{name}-file", "discard": "unmap"}
-        file["cache"] = throttled["cache"] = {"no-flush": not disk.lasting}
+        # What the guest flushes to a volume must be on the host's disk; what is thrown away need not.
+        file["cache"] = throttled["cache"] = {"no-flush": serial == "overlay"}
     rate = {
         "qom-type": "throttle-group",
         "id": f"{name}-rate",
         "limits": {
-            "bps-total": hardware.disk_bytes_per_second,
-            "iops-total": hardware.disk_operations_per_second,
+            "bps-total": spec.disk_bytes_per_second,
+            "iops-total": spec.disk_operations_per_second,
         },
     }
     return (
-        *("-add-fd", f"fd={disk.descriptor},set={number},opaque={disk.serial}"),
+        *("-add-fd", f"fd={FIRST_DISK + number},set={number},opaque={serial}"),
         *("-object", _json(rate)),
         *("-blockdev", _json(file), "-blockdev", _json(throttled)),
         # report: by default a full host disk would stop the guest without a word.
         *(
             "-device",
-            f"virtio-blk-device,drive={name}-throttled,serial={disk.serial},werror=report,rerror=report",
+            f"virtio-blk-device,drive={name}-throttled,serial={serial},werror=report,rerror=report",
         ),
     )
 

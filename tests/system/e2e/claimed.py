@@ -14,7 +14,7 @@ import pytest_asyncio
 from coatcheck.client.control import ControlError
 from coatcheck.client.sandbox import Sandbox
 from coatcheck.durable.warm_machine import WarmMachine, WarmState
-from coatcheck.launcher.descriptors import MEMORY
+from coatcheck.launcher.qemu import MEMORY
 from tests.known_secrets import needles
 from tests.sandboxes import POLICY, WANTED, Place, image_cache, place, until
 from tests.system.durable.warm import HANDLE
