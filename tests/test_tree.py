@@ -173,7 +173,6 @@ MAY_REVEAL = {
     "request/known_secrets.py",  # what answers are searched for
     "request/request_edits.py",  # puts secrets in right before the first upstream byte; says what to scrub
     "secrets/",
-    "doctor/secrets.py",  # asks whether the daemon could use it, and tells only that
 }
 
 

@@ -1,11 +1,15 @@
 """Runs the real command as a person would, and keeps what it said."""
 
+import atexit
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 COATCHECK = str(Path(sys.executable).parent / "coatcheck")
@@ -30,7 +34,20 @@ class Said:
 
 def environment(**variables: str) -> dict[str, str]:
     """A person's plain environment: no setting of this machine's gets in."""
-    return {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8"} | variables
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": os.environ.get("HOME", "/"),
+        "XDG_STATE_HOME": _state_home(),
+        "LANG": "C.UTF-8",
+    } | variables
+
+
+@cache
+def _state_home() -> str:
+    """This process's own: no daemon of the machine's user is found, and none of its files is changed."""
+    made = tempfile.mkdtemp(prefix="cch-st-")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
 
 
 def coatcheck(

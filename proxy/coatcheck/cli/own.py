@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coatcheck.cli.daemon import configure_log
-from coatcheck.cli.errors import CommandError, ExitCode
+from coatcheck.cli.errors import CommandError, ExitCode, note
 
 if TYPE_CHECKING:
     from coatcheck.decision.policy import Policy
@@ -37,6 +37,7 @@ async def own_daemon_for(
     """`policy`: a file; default: the sample. `secrets`: credential -> value. `needs_secrets`: refuse to begin
     where there is nowhere to take one from."""
     from coatcheck.local.in_process import own_daemon, private_directory, with_given
+    from coatcheck.local.kept_logs import keep_log
     from coatcheck.policy.checking import load_file
     from coatcheck.policy.shipped import POLICY
     from coatcheck.secrets.configured import make_stores
@@ -55,7 +56,11 @@ async def own_daemon_for(
             drain_seconds=0.0,
             sandbox_sleep_seconds=0.0,
         )
-        stores = with_given(make_stores(settings), {loaded.name: loaded}, secrets)
+        try:
+            made = make_stores(settings)
+        except ValueError as problem:
+            raise CommandError(str(problem), "see coatcheck serve --settings", ExitCode.USAGE) from None
+        stores = with_given(made, {loaded.name: loaded}, secrets)
         if not stores and needs_secrets:
             raise CommandError(
                 "no daemon answers, and no source of secrets is configured",
@@ -63,8 +68,12 @@ async def own_daemon_for(
                 "COATCHECK_VAULT_URL or COATCHECK_SECRETS_DIR",
             )
         umask = os.umask(0o077)  # the daemon sets this for itself, the command gets the user's own
-        async with own_daemon(settings, stores):
-            yield Own(settings.control, loaded, umask)
+        try:
+            async with own_daemon(settings, stores):
+                yield Own(settings.control, loaded, umask)
+        finally:
+            if state_dir is None and (kept := keep_log(state)) is not None:
+                note("note", f"the audit log is kept: coatcheck audit tail {kept}")
 
 
 def secret(text: str) -> tuple[str, str]:

@@ -60,8 +60,8 @@ def run(
         Path | None,
         typer.Option(
             help=(
-                "State directory if the command starts its own daemon. Default: a temporary one,"
-                " removed afterwards with its audit log."
+                "State directory if the command starts its own daemon. Default: a temporary one, of which"
+                " only the audit log is kept."
             )
         ),
     ] = None,
@@ -73,6 +73,9 @@ def run(
     If no daemon answers, or with a policy file or --secret, the command gets its own daemon. Its secrets
     come from --secret, from the Vault of COATCHECK_VAULT_…, or from COATCHECK_SECRETS_DIR. The command is
     not isolated: it runs as you and can read your files.
+
+    Before the command starts, its credentials are checked; with one that was asked for and cannot be used, or
+    a store that does not answer, it does not start. Afterwards you are told what was refused.
 
     \b
     Examples:
@@ -130,8 +133,11 @@ def _with_daemon(wanted: "Wanted", socket: Path | None) -> int | None:
     from coatcheck.settings.daemon import process_environment
 
     path = control_socket(socket)
-    if daemon_pid(path) is None:
+    if (pid := daemon_pid(path)) is None:
+        if socket is None:
+            note("note", f"no daemon answers at {path}: this command gets its own, which ends with it")
         return None
+    note("note", f"the daemon that decides has pid {pid} and listens at {path}")
     return asyncio.run(run_in_session(ControlClient(socket=path), wanted, process_environment(), note))
 
 

@@ -164,6 +164,16 @@ class ControlClient:
                 return found
             query["after"] = page["next"]
 
+    def check(self, session: str) -> Answers:
+        """What of the session's credentials cannot be used: store, credential (None: all of it), message,
+        hint."""
+        found: Answers = self._post(_path(session, "check"), {})["troubles"]
+        return found
+
+    def refusals(self, session: str) -> Answer:
+        """`{refusals, missed}`: what was lately refused to it, each with the rule that would allow it."""
+        return self._call("GET", _path(session, "refusals"))
+
     # --- handles -------------------------------------------------------------------------------------
 
     def mint(self, session: str, credential: str, ttl_seconds: float | None = None) -> Answer:

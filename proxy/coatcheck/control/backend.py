@@ -1,19 +1,23 @@
 """What the control API needs of the daemon, and what it makes of it. No plane is known here."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, Protocol
 
 from coatcheck.certificates.authority import Authority
 from coatcheck.certificates.trust import TrustFiles
+from coatcheck.decision.policy import Credential
 from coatcheck.durable.sandboxes import Sandboxes
 from coatcheck.inspection.inspector import Inspector
 from coatcheck.policy.in_force import PoliciesInForce
 from coatcheck.policy.shadow import Shadow
 from coatcheck.request.approvals import Approvals
 from coatcheck.request.exchange import Exchange
+from coatcheck.secrets.cache import CachedStore
+from coatcheck.secrets.router import Stores
+from coatcheck.secrets.usable import Trouble, troubles
 from coatcheck.settings.daemon import Settings
 from coatcheck.state.buckets import Buckets
 from coatcheck.state.database import Status
@@ -83,6 +87,12 @@ class Daemon(Protocol):
 
     @property
     def exchange(self) -> Exchange: ...
+
+    @property
+    def stores(self) -> Stores: ...
+
+    @property
+    def store(self) -> CachedStore: ...
 
     @property
     def telemetry(self) -> Telemetry: ...
@@ -175,6 +185,10 @@ class Backend:
     def store_silent(self) -> bool:
         """Whether the secret store fails so often that it is not asked for a while."""
         return self._daemon.metrics.pulled.breaker_open()
+
+    async def secret_troubles(self, credentials: Iterable[Credential]) -> list[Trouble]:
+        """(plane) Which stores and credentials cannot be used now, and why."""
+        return await troubles(credentials, self._daemon.stores.by_name, self._daemon.store)
 
     @property
     def proxy_url(self) -> str | None:

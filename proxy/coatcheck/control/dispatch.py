@@ -51,6 +51,7 @@ from coatcheck.control.resources import (
     sandbox_sizes,
     sandbox_streams,
     sandboxes,
+    session_checks,
     sessions,
 )
 from coatcheck.control.resources import sandbox_snapshots as sandbox_keeping
@@ -92,6 +93,7 @@ def _document_text() -> bytes:
 
 OPERATIONS: Final = (
     *sessions.OPERATIONS,
+    *session_checks.OPERATIONS,
     *handles.OPERATIONS,
     *revocations.OPERATIONS,
     *approvals.OPERATIONS,

@@ -9,12 +9,19 @@ from typing import Any
 
 from coatcheck.client.control import ControlClient, ControlError
 from coatcheck.platform.child_process import Signals, clean_environment, run_child
+from coatcheck.platform.errors import CoatcheckError
 
 CANNOT_EXECUTE = 126
 NOT_FOUND = 127
 """As shells, env(1) and timeout(1) say it."""
+MOST_TOLD = 10
+"""Refusals in the summary: what a person reads."""
 OVER = frozenset({"unknown_session", "session_closed"})
 """Answers to a renewal after which no other will come."""
+
+
+class CannotUse(CoatcheckError):
+    """A store does not answer, or a credential has no usable secret: the command would only meet refusals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +51,21 @@ async def run_in_session(
 ) -> int:
     """The command's exit code; 126 or 127 when it cannot be started. `tell(label, text)` speaks to the user.
 
-    Raises ControlError when no session is to be had. However the command or we end, short of SIGKILL,
-    the session is ended; after SIGKILL its lease lapses.
+    Raises ControlError when no session is to be had, and CannotUse when a store does not answer or a
+    credential that was asked for cannot be used: the command is not started then. However the command or we
+    end, short of SIGKILL, the session is ended; after SIGKILL its lease lapses.
     """
     signals = Signals()
     try:
         opened = await asyncio.to_thread(_open, client, wanted)
         session = str(opened["session"]["id"])
         try:
+            await asyncio.to_thread(_check, client, session, wanted, tell)
             if signals.early is not None:
                 return 128 + signals.early
-            return await _run(client, wanted, opened, inherited, signals, tell)
+            code = await _run(client, wanted, opened, inherited, signals, tell)
+            await asyncio.to_thread(_tell_refusals, client, session, wanted.policy, tell)
+            return code
         finally:
             await asyncio.shield(asyncio.to_thread(_end, client, session, tell))
     finally:
@@ -71,6 +82,55 @@ def _open(client: ControlClient, wanted: Wanted) -> dict[str, Any]:
         lease_seconds=wanted.lease_seconds,
         listen="tcp",
     )
+
+
+def _check(client: ControlClient, session: str, wanted: Wanted, tell: Callable[[str, str], None]) -> None:
+    """Before the command begins: log-in, and the secrets of what it was granted."""
+    try:
+        troubles = client.check(session)
+    except ControlError as error:
+        tell("warning", f"the credentials could not be checked: {error}")
+        return
+    asked = wanted.credentials or ()
+    fatal = [each for each in troubles if each["credential"] is None or each["credential"] in asked]
+    if fatal:
+        told = [
+            f"credential {each['credential']}: {each['message']}"
+            if each["credential"]
+            else f"{each['store']}: {each['message']}"
+            for each in fatal
+        ]
+        raise CannotUse("\n".join(told), "\n".join(dict.fromkeys(each["hint"] for each in fatal)))
+    if troubles:
+        names = ", ".join(each["credential"] for each in troubles)
+        tell("note", f"requests with these credentials will be refused: {names} ({troubles[0]['message']})")
+
+
+def _tell_refusals(
+    client: ControlClient, session: str, policy: str, tell: Callable[[str, str], None]
+) -> None:
+    """After the command: what it was not allowed, and what would allow it."""
+    try:
+        answer = client.refusals(session)
+    except ControlError:
+        return  # the daemon is gone, or stops: its audit log has them
+    refusals = answer["refusals"]
+    if not refusals:
+        return
+    count = sum(each["count"] for each in refusals)
+    least = "at least " if answer["missed"] else ""
+    lines = [f"{least}{count} {'request was' if count == 1 else 'requests were'} refused:"]
+    for each in refusals[:MOST_TOLD]:
+        times = f" ({each['count']} times)" if each["count"] > 1 else ""
+        lines.append(f"{each['method']} {each['url']}{times}: {each['message']} ({each['reason']})")
+    if len(refusals) > MOST_TOLD:
+        lines.append(f"and {len(refusals) - MOST_TOLD} others: coatcheck audit tail --session {session}")
+    rules = dict.fromkeys(each["remedy"] for each in refusals if each["remedy"].startswith("- "))
+    settings = dict.fromkeys(each["remedy"] for each in refusals if not each["remedy"].startswith("- "))
+    if rules:
+        lines += [f"to allow it, add to the rules of policy {policy}:", *tuple(rules)[:MOST_TOLD]]
+    lines += [f"to allow it, set {each}" for each in tuple(settings)[:MOST_TOLD] if each]
+    tell("warning", "\n".join(lines))
 
 
 async def _run(

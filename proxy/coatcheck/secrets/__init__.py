@@ -7,7 +7,7 @@ what was read, `embedded` runs an OpenBao for development. This file imports non
 """
 
 from collections.abc import Collection
-from typing import ClassVar, NoReturn, Protocol
+from typing import ClassVar, NoReturn, Protocol, Self
 
 from coatcheck.decision.policy import SecretRef
 
@@ -43,11 +43,19 @@ class Secret:
 class SecretUnavailable(Exception):
     """The store could not say: unreachable, sealed, stalled, or refusing us. Retrying may help.
 
-    The message is for operators and holds no secret and no response body.
+    The message is for operators and holds no secret and no response body. `hint`: what to do, or "".
     """
 
     kind: ClassVar[str] = "unavailable"
     """For metrics: one of `telemetry.metrics.FetchFailure`."""
+
+    def __init__(self, message: str = "", hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+    def again(self) -> Self:
+        """The same for somebody else who waited: an exception that is raised twice grows with each."""
+        return type(self)(str(self), self.hint)
 
 
 class SecretMissing(SecretUnavailable):

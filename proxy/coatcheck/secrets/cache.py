@@ -86,7 +86,7 @@ class CachedStore:
             return secret
         if (refused := self._refused.get(ref)) is not None:
             if self._clock() < refused[0]:
-                raise type(refused[1])(*refused[1].args)
+                raise refused[1].again()
             del self._refused[ref]
         entry = self._entries.get(ref)
         if entry is not None and self._clock() < entry.retry_at and self._servable(entry):

@@ -79,7 +79,7 @@ class Flights[K, V]:
             raise SecretUnavailable(f"the read of {self._what} was cancelled because we are stopping")
         outcome = flight.task.result()
         if isinstance(outcome, SecretUnavailable):
-            raise type(outcome)(*outcome.args)
+            raise outcome.again()
         return outcome
 
     def cancel(self) -> None:

@@ -195,7 +195,7 @@ class VaultStore:
         except VaultDenied as refusal:
             if await self._tokens.replace(token) is not token:
                 raise
-            forbidden = SecretDenied(*refusal.args)
+            forbidden = SecretDenied(str(refusal), refusal.hint)
         raise forbidden
 
     async def _on_thread(

@@ -50,23 +50,67 @@ def ask[V](deadline: Deadline, doing: str, work: Callable[[], V]) -> V:
 
 def explain(exc: Exception, doing: str) -> SecretUnavailable:
     """What happened, why, what to do next; without a word of the answer."""
+    login = not doing.startswith("read ")
     match exc:
         case HttpFailure():
             return _of_http(exc, doing)
         case vault.InvalidPath():
-            return SecretMissing(f"cannot {doing}: not found (404); the mount must be KV version 2")
+            return _not_found(exc, doing, login)
         case vault.Forbidden() | vault.Unauthorized():
-            return VaultDenied(f"cannot {doing}: permission denied (403); check what Vault allows the daemon")
+            return VaultDenied(f"cannot {doing}: permission denied (403)", _denied(doing, login))
         case vault.VaultDown() | vault.VaultNotInitialized():
-            return VaultUnreachable(f"cannot {doing}: the server is sealed, on standby or not initialised")
+            return VaultUnreachable(
+                f"cannot {doing}: the server is sealed, on standby or not initialised",
+                "look with vault status; vault operator unseal opens a sealed one",
+            )
         case vault.RateLimitExceeded():
             return SecretUnavailable(f"cannot {doing}: the server's rate limit is used up (429)")
         case vault.InvalidRequest():
-            return SecretUnavailable(f"cannot {doing}: the server calls the request invalid (400)")
+            return SecretUnavailable(
+                f"cannot {doing}: the server calls the request invalid (400)",
+                "check the login's role, secret ID or JWT; if the server speaks TLS there, write https:// in"
+                " COATCHECK_VAULT_URL"
+                if login
+                else "check mount and path in the policy",
+            )
         case vault.VaultError():
             return SecretUnavailable(f"cannot {doing}: the server failed ({type(exc).__name__})")
         case _:
-            return SecretUnavailable(f"cannot {doing}: the answer is unreadable ({type(exc).__name__})")
+            return SecretUnavailable(
+                f"cannot {doing}: the answer is unreadable ({type(exc).__name__})",
+                "check that COATCHECK_VAULT_URL leads to Vault or OpenBao",
+            )
+
+
+def _not_found(exc: vault.InvalidPath, doing: str, login: bool) -> SecretUnavailable:
+    """404: Vault says so of a mount that does not exist, a KV version 1, and a secret that is not there."""
+    no_mount = any("no handler for route" in str(each) for each in exc.errors or ())
+    if login:
+        return SecretUnavailable(
+            f"cannot {doing}: not found (404)",
+            "check COATCHECK_VAULT_MOUNT against vault auth list"
+            if no_mount
+            else "check that COATCHECK_VAULT_URL leads to Vault or OpenBao, without a path",
+        )
+    if no_mount:
+        return SecretMissing(
+            f"cannot {doing}: nothing is mounted there (404)",
+            "vault secrets list shows the mounts; correct the reference in the policy",
+        )
+    return SecretMissing(f"cannot {doing}: not found (404); the mount must be KV version 2")
+
+
+def _denied(doing: str, login: bool) -> str:
+    if login:
+        return (
+            "the token is wrong, expired or another server's: give a new one in the file that"
+            " COATCHECK_VAULT_TOKEN_FILE names, or check the login's role"
+        )
+    mount, _, path = doing.removeprefix("read ").removesuffix(" from Vault").partition("/")
+    return (
+        f'give the daemon\'s policy in Vault: path "{mount}/data/{path}" {{ capabilities = ["read"] }};'
+        " Vault says the same of a mount or path that is misspelt in our policy"
+    )
 
 
 def _of_http(exc: HttpFailure, doing: str) -> SecretUnavailable:
@@ -76,12 +120,23 @@ def _of_http(exc: HttpFailure, doing: str) -> SecretUnavailable:
             return kind(f"cannot {doing}: the answer is larger than a secret may be")
         case Failure.TIME:
             waiting = "its answer was not complete" if exc.connected else "no connection stood"
-            return kind(f"cannot {doing}: {waiting} within the time limit")
+            return kind(
+                f"cannot {doing}: {waiting} within the time limit",
+                "check the host in COATCHECK_VAULT_URL and the firewall on the way",
+            )
         case Failure.TLS:
             return kind(
-                f"cannot {doing}: the server did not prove its identity by TLS; check CA file and name"
+                f"cannot {doing}: the server did not prove its identity by TLS: {exc}",
+                "check COATCHECK_VAULT_CA_FILE and the name in COATCHECK_VAULT_URL; a server without TLS on"
+                " loopback is written http://",
             )
         case Failure.CONNECTION if not exc.connected:
-            return kind(f"cannot {doing}: the server cannot be reached")
+            return kind(
+                f"cannot {doing}: the server cannot be reached: {exc}",
+                "check host and port in COATCHECK_VAULT_URL, and that Vault runs there",
+            )
         case _:
-            return kind(f"cannot {doing}: the connection failed: {exc}")
+            return kind(
+                f"cannot {doing}: the connection failed: {exc}",
+                "check that COATCHECK_VAULT_URL leads to Vault or OpenBao, and its https:// or http://",
+            )

@@ -20,6 +20,11 @@ from coatcheck.secrets import SecretUnavailable
 _MATERIAL_BYTES = 65_536
 """A Kubernetes token has 1 to 2 KiB; more than this is not login material."""
 
+_WHERE = (
+    "make it readable for the daemon's user, mode 0600, or correct COATCHECK_VAULT_TOKEN_FILE,"
+    " COATCHECK_VAULT_SECRET_ID_FILE or COATCHECK_VAULT_JWT_FILE"
+)
+
 KUBERNETES_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 """Where Kubernetes projects a pod's service account token."""
 
@@ -163,14 +168,15 @@ def read_material(path: Path) -> str:
             data = file.read(_MATERIAL_BYTES + 1) if regular else b""
     except OSError as exc:
         problem = exc.strerror or type(exc).__name__
-        raise SecretUnavailable(f"cannot read the Vault login file {path}: {problem}") from None
+        raise SecretUnavailable(f"cannot read the Vault login file {path}: {problem}", _WHERE) from None
     try:
         text = data.decode("ascii").strip()
     except UnicodeDecodeError:
         text = ""
     if not text or not text.isprintable() or len(data) > _MATERIAL_BYTES:
         raise SecretUnavailable(
-            f"the Vault login file {path} must hold one line of ASCII text, at most {_MATERIAL_BYTES} bytes"
+            f"the Vault login file {path} must hold one line of ASCII text, at most {_MATERIAL_BYTES} bytes",
+            _WHERE,
         )
     return text
 

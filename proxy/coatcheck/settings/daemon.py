@@ -626,6 +626,11 @@ def load(**overrides: Any) -> Settings:
     return Settings(**overrides)
 
 
+def runs_directory() -> Path:
+    """Where the audit logs of daemons are kept that lived for one command."""
+    return places.runs_directory(surroundings())
+
+
 def how_to_move(settings: Settings) -> str | None:
     """The command that moves a state directory from its earlier default place; None: it is not there."""
     return places.how_to_move(settings.state_dir, surroundings())

@@ -44,6 +44,13 @@ def state_directory(around: Surroundings) -> Path:
     return fixed
 
 
+def runs_directory(around: Surroundings) -> Path:
+    """Where the audit logs of daemons are kept that lived for one command. It is beside the state directory,
+    so that one at the earlier default can be moved to its place."""
+    fixed = _users(around, "XDG_STATE_HOME", Path(".local/state")) or SYSTEM_STATE
+    return fixed.with_name(f"{NAME}-runs")
+
+
 def runtime_directory(around: Surroundings) -> Path | None:
     """systemd's; None: below the state directory."""
     return _of_unit(around, "RUNTIME_DIRECTORY")

@@ -1,6 +1,6 @@
 """What runs below `coatcheck run` in the tests: an agent that knows nothing of Coatcheck.
 
-python asks.py once             one request; prints its status
+python asks.py once [URL]       one request; prints its status
 python asks.py for SECONDS      a request every 0.25 s; prints the statuses
 python asks.py wait             prints its pid and handle, then sleeps until a signal
 python asks.py until-signal     as wait, and says which signal came and leaves with 5
@@ -18,10 +18,8 @@ import urllib.request
 KEY = os.environ.get("OPENAI_API_KEY", "")
 
 
-def ask() -> int:
-    request = urllib.request.Request(
-        "https://api.openai.com/v1/models", headers={"Authorization": f"Bearer {KEY}"}
-    )
+def ask(url: str = "https://api.openai.com/v1/models") -> int:
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {KEY}"})
     try:
         with urllib.request.urlopen(request, timeout=20) as answer:
             answer.read()
@@ -39,8 +37,8 @@ def ask_with() -> str:
 
 def main() -> int:
     match sys.argv[1:]:
-        case ["once"]:
-            print(ask())
+        case ["once", *url]:
+            print(ask(*url))
         case ["for", seconds]:
             until, said = time.monotonic() + float(seconds), []
             while time.monotonic() < until:

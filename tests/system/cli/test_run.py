@@ -2,10 +2,14 @@
 
 import asyncio
 import json
+import re
 import signal
+import socket
 import time
 from pathlib import Path
 
+from coatcheck.policy.shipped import POLICY
+from coatcheck.secrets.embedded import EmbeddedVault
 from demo.upstreams.server import TlsServer
 from tests.cli.transcript import coatcheck
 from tests.system.cli.agent import AGENT, ENVIRON, refused
@@ -33,7 +37,12 @@ async def test_the_command_holds_handles_and_no_secret(
     assert held["PLAIN"] == "kept" and Path(held["SSL_CERT_FILE"]).is_file()
     for value in (*real_keys.values(), *(value for name, value in given.items() if name != "PLAIN")):
         assert value not in said.out
-    assert said.error == (
+    told = said.error.splitlines(keepends=True)
+    assert told[0] == (
+        f"note: the daemon that decides has pid {daemon.process.pid} and listens at"
+        f" {daemon.settings['COATCHECK_CONTROL_SOCKET']}\n"
+    )
+    assert told[2] == (
         "note: not passed on, as they may hold secrets: AWS_SECRET_ACCESS_KEY, COATCHECK_CONTROL_SOCKET, "
         "COATCHECK_VAULT_TOKEN, DATABASE_URL, MY_SERVICE_TOKEN (--keep-env NAME passes one on)\n"
     )
@@ -124,3 +133,120 @@ async def test_a_daemon_of_its_own_with_a_secret_that_is_piped_in(
     assert (said.code, said.out) == (0, "200\n"), said.err
     assert [seen.genuine for seen in origin_server.seen] == ["openai"]
     assert not [*short_dir.iterdir(), *tmp_path.iterdir()]
+
+
+async def test_what_was_refused_is_told_with_the_rule_that_allows_it(
+    daemon: Served, origin_server: TlsServer
+) -> None:
+    """The operator reads it on standard error, puts the printed line into the policy, and it is allowed."""
+    ask = (*AGENT, "once", "https://api.openai.com/v1/files")
+    said = await daemon.coatcheck("run", "--credential", "openai", "--", *ask)
+    assert said.out == "403\n"
+    warning, what, to_do, rule = said.error.split("warning: ")[1].splitlines()
+    assert warning == "1 request was refused:"
+    assert what == (
+        "  GET https://api.openai.com/v1/files: the policy does not allow this method and path on this host"
+        " (path_not_allowed)"
+    )
+    assert to_do == "  to allow it, add to the rules of policy default:"
+    policy = daemon.cwd / "policies/default.yaml"
+    policy.write_text(f"{policy.read_text().rstrip()}\n{rule}\n")
+    daemon.process.send_signal(signal.SIGHUP)
+    deadline = time.monotonic() + 20
+    while (said := await daemon.coatcheck("run", "--credential", "openai", "--", *ask)).out == "403\n":
+        assert time.monotonic() < deadline, said.err
+    assert "refused" not in said.err and [seen.path for seen in origin_server.seen] == ["/v1/files"]
+
+
+async def test_a_command_does_not_start_without_what_it_was_granted(daemon: Served) -> None:
+    """A credential that was asked for by name; one of the whole policy is only mentioned."""
+    said = await daemon.coatcheck("run", "--credential", "github-api", "--", *ENVIRON)
+    assert (said.code, said.out) == (125, "")
+    assert "error: credential github-api: cannot read secret/github from Vault: " in said.error
+    assert "kv put -mount=secret github token=-" in said.error
+    said = await daemon.coatcheck("run", "--", *ENVIRON)
+    assert said.code == 0 and "will be refused: github-api, github-git (" in said.error
+
+
+async def test_each_mistake_with_vault_has_its_own_words(
+    bao: EmbeddedVault, tmp_path: Path, short_dir: Path, output_dir: Path
+) -> None:
+    """Told before the command starts, each with its own next step."""
+    policy = POLICY.read_text()
+    for name, text in (("p", policy), ("mount", policy.replace("vault:secret/", "vault:nosuch/"))):
+        (tmp_path / f"{name}.yaml").write_text(text)
+        (tmp_path / f"{name}.yaml").chmod(0o644)
+    (tmp_path / "token").write_text(bao.root_token)
+    (tmp_path / "wrong").write_text("s.of-another-server")
+    for name in ("token", "wrong"):
+        (tmp_path / name).chmod(0o600)
+    with socket.create_server(("127.0.0.1", 0)) as once:
+        nobody = once.getsockname()[1]
+    port = bao.url.rpartition(":")[2]
+    async with EmbeddedVault.start(log=output_dir / "sealed.log") as sealed:
+        (tmp_path / "sealed").write_text(sealed.root_token)
+        (tmp_path / "sealed").chmod(0o600)
+        await sealed.call(lambda client: client.sys.seal())
+
+        async def mistake(url: str, token: str = "token", policy: str = "p") -> str:
+            said = await asyncio.to_thread(
+                coatcheck, "run", "--policy", f"{policy}.yaml", "--credential", "openai", "--", *ENVIRON,
+                cwd=tmp_path, env={
+                    "COATCHECK_VAULT_URL": url, "COATCHECK_VAULT_TOKEN_FILE": token, "TMPDIR": str(short_dir),
+                },
+            )  # fmt: skip
+            assert (said.code, said.out) == (125, ""), said
+            assert "wait a little" not in said.err and bao.root_token not in said.err
+            return said.error
+
+        told = await asyncio.gather(
+            mistake(bao.url, token="wrong"),
+            mistake(bao.url, token="not-there"),
+            mistake(sealed.url, token="sealed"),
+            mistake(bao.url, policy="mount"),
+            mistake(f"http://127.0.0.1:{nobody}"),
+            mistake(f"https://127.0.0.1:{port}"),
+            mistake("https://vault.invalid"),
+        )
+    for said, expected in zip(
+        told,
+        (
+            ("vault: cannot log in: permission denied (403)", "COATCHECK_VAULT_TOKEN_FILE"),
+            ("not-there: No such file", "COATCHECK_VAULT_"),
+            ("is sealed", "vault operator unseal"),
+            ("nothing is mounted there (404)", "vault secrets list"),
+            ("cannot be reached: Connection refused", "port in COATCHECK_VAULT_URL"),
+            ("did not complete the TLS handshake", "http://"),
+            ("cannot log in: ", "COATCHECK_VAULT_URL"),
+        ),
+        strict=True,
+    ):
+        assert all(words in said for words in expected), said
+    assert len({said.partition("error: ")[2] for said in told}) == len(told)
+
+
+async def test_the_audit_log_of_its_own_daemon_is_kept_and_verifies(
+    upstream_settings: dict[str, str],
+    origin_server: TlsServer,
+    real_keys: dict[str, str],
+    tmp_path: Path,
+    short_dir: Path,
+) -> None:
+    """Whose daemon decided is said, and the log is where the last line says."""
+    env = upstream_settings | {"TMPDIR": str(short_dir), "XDG_STATE_HOME": str(tmp_path)}
+    said = await asyncio.to_thread(
+        coatcheck, "run", "--credential", "openai", "--", *AGENT, "once",
+        cwd=tmp_path, env=env | {"COATCHECK_SECRETS_DIR": str(tmp_path)},
+    )  # fmt: skip
+    assert said.code == 125 and f"no daemon answers at {tmp_path}/coatcheck/run/control.sock" in said.error
+    said = await asyncio.to_thread(
+        coatcheck, "run", "--secret", "openai=-", "--", *AGENT, "once",
+        cwd=tmp_path, env=env, stdin=real_keys["openai"],
+    )  # fmt: skip
+    (log,) = re.findall(r"(?m)^note: the audit log is kept: coatcheck audit tail (\S+)$", said.error)
+    assert Path(log).parent.parent.parent == tmp_path / "coatcheck-runs"
+    tail = await asyncio.to_thread(coatcheck, "audit", "tail", log, cwd=tmp_path)
+    assert "https://api.openai.com/v1/models" in tail.out
+    verified = await asyncio.to_thread(coatcheck, "audit", "verify", log, cwd=tmp_path)
+    assert verified.code == 0 and "signed through record" in verified.out
+    assert not any(real_keys["openai"] in path.read_text() for path in Path(log).parent.iterdir())

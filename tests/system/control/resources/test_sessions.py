@@ -27,6 +27,8 @@ async def do(control: Control, caller: str, operation: str, session: str, jti: s
             tenant="acme", subject="a", policy="default", listen="none", isolation="namespace"
         ),
         "renew": lambda: client.renew(session),
+        "check": lambda: client.check(session),
+        "refusals": lambda: client.refusals(session),
         "rebind": lambda: client.rebind(session),
         "mint": lambda: client.mint(session, "openai", 60),
         "show": lambda: client.show(session),
@@ -67,13 +69,13 @@ TABLE: dict[str, dict[str, str]] = {
         | {"ci-launcher": "ok"}
         | dict.fromkeys(("other-launcher", "any-origin"), _GONE)
         | dict.fromkeys(("operator", "acme-operator", "auditor", "other-auditor"), _NO)
-        for giving in ("renew", "rebind", "mint")
+        for giving in ("renew", "rebind", "mint", "check")
     },
     **{
         seeing: _ALL
         | dict.fromkeys(("ci-launcher", "operator", "acme-operator", "auditor"), "ok")
         | dict.fromkeys(("other-launcher", "any-origin", "other-auditor"), _GONE)
-        for seeing in ("show", "explain")
+        for seeing in ("show", "explain", "refusals")
     },
     "list": {"owner": "sees it", "nobody": _WHO}
     | dict.fromkeys(("ci-launcher", "operator", "acme-operator", "auditor"), "sees it")
