@@ -97,7 +97,7 @@ async def test_hellos_are_exchanged() -> None:
     """Ours is fresh: a clock and chance that were prepared earlier would be a twin's."""
     async with talking() as (channel, guest, _):
         heard = (await guest.greet()).fields
-        assert (await channel.ready(SECONDS)).agent == "test"
+        await channel.ready(SECONDS)
     assert (first(heard, "generation"), first(heard, "identities")) == ("3", "agent:1000")
     assert abs(float(first(heard, "clock")) - time.time()) < SECONDS
     assert len(bytes.fromhex(first(heard, "entropy"))) >= 32

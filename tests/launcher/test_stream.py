@@ -42,7 +42,7 @@ async def test_a_saved_guest_is_spoken_to_first_and_its_hello_is_not_answered() 
     async with talking(None) as (channel, guest, _, _):
         assert await guest.hear() == Greeted((("protocol", "2"),))
         await guest.say(guest.mux.hello([("agent", "saved")]))
-        assert (await channel.ready(SECONDS)).agent == "saved"
+        await channel.ready(SECONDS)
         order = channel.order("rebind")
         assert await guest.hear() == Opened(1, "control", (("op", "rebind"),))
         assert order.number == 1

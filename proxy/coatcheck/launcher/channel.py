@@ -11,10 +11,9 @@ import secrets
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
-from coatcheck.launcher.frames import RESYNC, Fields, Rule, Violation, first
+from coatcheck.launcher.frames import RESYNC, Fields, Rule, Violation
 from coatcheck.launcher.mux import (
     MAX_GUEST_STREAMS,
     Credited,
@@ -31,7 +30,7 @@ from coatcheck.launcher.mux import (
 from coatcheck.launcher.outbox import Outbox
 from coatcheck.launcher.stream import ChannelBroken, Chunk, Note, Stream, StreamReset
 
-__all__ = ("Channel", "ChannelBroken", "Chunk", "Hello", "Note", "Stream", "StreamReset", "fresh")
+__all__ = ("Channel", "ChannelBroken", "Chunk", "Note", "Stream", "StreamReset", "fresh")
 
 READ_SIZE = 256 * 1024
 """Bytes taken from the channel at once."""
@@ -45,14 +44,6 @@ _log = logging.getLogger(__name__)
 def fresh() -> dict[str, str]:
     """`clock` and `entropy` of now: a guest that is given what was prepared earlier could be a twin."""
     return {"clock": f"{time.time():.9f}", "entropy": secrets.token_hex(ENTROPY_BYTES)}
-
-
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """What the guest's agent said of itself."""
-
-    agent: str
-    fields: Fields
 
 
 class Channel:
@@ -78,7 +69,7 @@ class Channel:
         self._handler_of: dict[int, asyncio.Task[None]] = {}
         self._outbox = Outbox(self._mux)
         self._heard = asyncio.get_running_loop().time()
-        self._greeting: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
+        self._greeting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._over: ChannelBroken | None = None
 
     async def run(self) -> None:
@@ -103,10 +94,10 @@ class Channel:
             self._sock.close()
             await asyncio.gather(sending, *self._handlers, return_exceptions=True)
 
-    async def ready(self, timeout: float) -> Hello:  # noqa: ASYNC109 - part of the sentence that it raises
-        """The guest's HELLO; ChannelBroken when there is none within `timeout` seconds."""
+    async def ready(self, timeout: float) -> None:  # noqa: ASYNC109 - part of the sentence that it raises
+        """Until the guest said HELLO; ChannelBroken when it does not within `timeout` seconds."""
         try:
-            return await asyncio.wait_for(asyncio.shield(self._greeting), timeout)
+            await asyncio.wait_for(asyncio.shield(self._greeting), timeout)
         except TimeoutError as error:
             raise ChannelBroken(f"the sandbox's agent did not report within {timeout:g} s") from error
 
@@ -176,7 +167,7 @@ class Channel:
                 if self._hello is not None:
                     self._outbox.put(self._mux.hello((fresh() | self._hello).items()))
                 if not self._greeting.done():
-                    self._greeting.set_result(Hello(first(fields, "agent"), fields))
+                    self._greeting.set_result(None)
             case Opened(number, kind, fields):
                 self._opened(Stream(self._outbox, self._forget_if_over, number, kind, fields))
             case Data(number, data, flags):

@@ -109,7 +109,7 @@ class Stream:
                 self._used = 0
         return item
 
-    async def write(self, data: bytes, flags: int = 0) -> None:
+    async def write(self, data: bytes) -> None:
         """Sends all of `data`; returns when the last of it is on its way.
 
         StreamReset when the guest dropped the stream, ChannelBroken when the channel is over.
@@ -126,7 +126,7 @@ class Stream:
                 piece = bytes(view[at : at + mux.may_send(self.number)])
                 if piece:
                     self._awaits_answer = False
-                    self._outbox.put(mux.data(self.number, piece, flags))
+                    self._outbox.put(mux.data(self.number, piece))
                     at += len(piece)
                 self._outbox.wake()  # also where it has no room: it has not read what it was told before
                 if not piece:

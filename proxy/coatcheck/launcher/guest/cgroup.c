@@ -92,13 +92,11 @@ bool cgroup_limit_all(int64_t memory, int64_t processes)
            (!processes || put_number(COMMANDS, "pids.max", processes));
 }
 
-bool cgroup_make(uint32_t id, int64_t memory, int64_t processes)
+bool cgroup_make(uint32_t id)
 {
     char path[PATH_MAX];
     name(path, id);
-    return available && (!mkdir(path, 0755) || errno == EEXIST) &&
-           (!memory || put_number(path, "memory.max", memory)) &&
-           (!processes || put_number(path, "pids.max", processes));
+    return available && (!mkdir(path, 0755) || errno == EEXIST);
 }
 
 bool cgroup_enter(uint32_t id)

@@ -321,17 +321,13 @@ void command_start(struct stream *stream, struct fields fields)
     if (!command)
         return;
     const char *size = fields_get(fields, "pty"), *input = fields_get(fields, "stdin");
-    const char *memory = fields_get(fields, "memory"), *processes = fields_get(fields, "processes");
-    if (!fields_get(fields, "arg") ||
-        (memory && !parse_number(memory, 1, INT64_MAX, &spawn.memory)) ||
-        (processes && !parse_number(processes, 1, INT32_MAX, &spawn.processes)) ||
-        (size && sscanf(size, "%hu,%hu", &spawn.rows, &spawn.columns) != 2)) {
+    if (!fields_get(fields, "arg") || (size && sscanf(size, "%hu,%hu", &spawn.rows, &spawn.columns) != 2)) {
         stream_reset(stream, "bad_request", "a command needs `arg`, and numbers that are numbers");
         return;
     }
     spawn.wants_terminal = command->terminal = size != NULL;
     spawn.no_input = input && !strcmp(input, "none");
-    spawn.cgroup = command->counted = cgroup_make(command->id, spawn.memory, spawn.processes);
+    spawn.cgroup = command->counted = cgroup_make(command->id);
     spawn.id = command->id;
     const char *cwd = fields_get(fields, "cwd");
     snprintf(command->directory, sizeof command->directory, "%s", cwd ? cwd : "/");

@@ -42,7 +42,6 @@ struct spawn {
     worker *work; /* NULL: exec `arg`* */
     bool wants_terminal, no_input, cgroup;
     unsigned short rows, columns;
-    int64_t memory, processes; /* 0: no limit of its own */
     uint32_t id;
     /* Our ends, non-blocking; -1 when there is none. */
     int input, output, errors, terminal;
@@ -56,8 +55,7 @@ __attribute__((noreturn, format(printf, 2, 3))) void fail(struct failure *, cons
 
 /* ------------------------------------------------------------- limits (cgroup.c)
  *
- * By cgroup v2, where this sandbox has it: /sys/fs/cgroup/commands and one below it for each command. Where it has
- * not, limits are rlimits. */
+ * By cgroup v2 in a microVM: /sys/fs/cgroup/commands and one below it for each command. */
 
 void cgroup_prepare(void);
 bool cgroup_available(void);
@@ -65,8 +63,8 @@ bool cgroup_available(void);
 /* For all commands together; 0 leaves it. False when the kernel refuses. */
 bool cgroup_limit_all(int64_t memory, int64_t processes);
 
-/* A command's own; false when there is none, and rlimits have to do. */
-bool cgroup_make(uint32_t id, int64_t memory, int64_t processes);
+/* A command's own; false when there is none. */
+bool cgroup_make(uint32_t id);
 /* In the child, before it gives its rights up. */
 bool cgroup_enter(uint32_t id);
 void cgroup_kill(uint32_t id);

@@ -140,12 +140,10 @@ static void configure(struct stream *stream, struct fields fields)
             control_failed(stream, value);
             return;
         }
-    if (cgroup_available() && !cgroup_limit_all(memory, processes)) {
+    if (machine && !cgroup_limit_all(memory, processes)) /* elsewhere the host's own control group limits it */
         control_failed(stream, "limits");
-        return;
-    }
-    reply_add(&stream->note, "cgroup", "%s", cgroup_available() ? "yes" : "no");
-    stream_done(stream);
+    else
+        stream_done(stream);
 }
 
 void control_start(struct stream *stream, struct fields fields)
@@ -159,9 +157,6 @@ void control_start(struct stream *stream, struct fields fields)
     } else if (!strcmp(op, "sync")) {
         sync();
         stream_done(stream);
-    } else if (!strcmp(op, "poweroff")) {
-        sync();
-        power_off(0);
     } else if (!control_more || !control_more(op, stream, fields)) {
         stream_reset(stream, "bad_request", "there is no such operation");
     }

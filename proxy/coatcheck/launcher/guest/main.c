@@ -1,11 +1,10 @@
 /* Coatcheck's agent: the first process of a sandbox. It starts what the host asks for, and carries every byte that
  * the sandbox sends anywhere to the host, over one channel (docs/guest-protocol.md).
  *
- *   coatcheck-agent              in a microVM, exec'ed by init: the channel is the virtio port `coatcheck.0`
+ *   coatcheck-agent              in a microVM, exec'ed by init: the channel is the virtio port
  *   coatcheck-agent --namespace  in a namespace: the channel is descriptor 3, a Unix stream socket
  *   coatcheck-agent --input      in gVisor, which passes on nothing but standard streams: it is descriptor 0
  */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -24,9 +23,8 @@
 #include "control.h"
 #include "network.h"
 
-#define VERSION "1"
 #define CHANNEL 3 /* its descriptor in a namespace */
-#define PORT_NAME "coatcheck.0\n"
+#define PORT "/dev/vport0p1" /* the first of the only device; 0 would be a console */
 #define PORT_MILLISECONDS 5000 /* the port is there when its driver is; a slow host's probing gets this long */
 #define FILES 65536 /* descriptors: streams and what commands inherit as their hard limit */
 
@@ -83,40 +81,15 @@ void host_opened(struct stream *stream, const char *kind, struct fields fields)
 
 /* ----------------------------------------------------------------------------------- start */
 
-static int find_port(void)
-{
-    char path[300], name[sizeof PORT_NAME] = "";
-    int port = -1;
-    DIR *ports = opendir("/sys/class/virtio-ports");
-    if (!ports)
-        return -1;
-    for (struct dirent *entry; port < 0 && (entry = readdir(ports));) {
-        snprintf(path, sizeof path, "/sys/class/virtio-ports/%.200s/name", entry->d_name);
-        int fd = open(path, O_RDONLY | O_CLOEXEC);
-        ssize_t length = fd < 0 ? 0 : read(fd, name, sizeof name - 1);
-        if (fd >= 0)
-            close(fd);
-        name[length > 0 ? length : 0] = 0;
-        snprintf(path, sizeof path, "/dev/%.200s", entry->d_name);
-        if (!strcmp(name, PORT_NAME))
-            port = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
-    }
-    closedir(ports);
-    return port;
-}
-
 static int open_channel(void)
 {
     struct timespec pause = {0, 1000000};
     int fd = CHANNEL;
-    if (!machine) {
-        if (fcntl(fd, F_SETFD, FD_CLOEXEC) || fcntl(fd, F_SETFL, O_NONBLOCK))
-            die("descriptor 3 is not the channel: %s", strerror(errno));
-        return fd;
-    }
-    for (int tries = 0; (fd = find_port()) < 0; tries++) {
+    if (!machine && (fcntl(fd, F_SETFD, FD_CLOEXEC) || fcntl(fd, F_SETFL, O_NONBLOCK)))
+        die("descriptor 3 is not the channel: %s", strerror(errno));
+    for (int tries = 0; machine && (fd = open(PORT, O_RDWR | O_NONBLOCK | O_CLOEXEC)) < 0; tries++) {
         if (tries == PORT_MILLISECONDS)
-            die("there is no virtio port coatcheck.0");
+            die("there is no virtio port: %s", strerror(errno));
         nanosleep(&pause, NULL);
     }
     return fd;
@@ -191,7 +164,7 @@ int main(int count, char **arguments)
     command_prepare();
     if (machine)
         prepare_machine();
-    mux_start(open_channel(), VERSION);
+    mux_start(open_channel());
     for (;;) {
         mux_send();
         loop_round();

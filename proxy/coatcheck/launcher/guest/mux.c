@@ -22,7 +22,6 @@ enum frame { HELLO = 1, OPEN, DATA, CREDIT, END, RESET, NOTE };
 enum { FLAG_MORE = 1, FLAG_RESYNC = 1 };
 
 static struct watch channel;
-static const char *version;
 static struct buffer incoming, outgoing, opening;
 static uint32_t opening_id, last_host_id, next_own_id = 2;
 static unsigned host_streams, own_streams[MAX_IDENTITIES], share;
@@ -272,7 +271,6 @@ static void say_hello(void)
 {
     struct reply hello = {.length = 0};
     reply_add(&hello, "protocol", "2");
-    reply_add(&hello, "agent", "%s", version);
     put(HELLO, 0, 0, hello.bytes, hello.length);
 }
 
@@ -445,9 +443,8 @@ static void channel_ready(struct watch *watch, uint32_t events)
     loop_arm(watch, EPOLLIN);
 }
 
-void mux_start(int fd, const char *of)
+void mux_start(int fd)
 {
-    version = of;
     loop_watch(&channel, fd, NULL, channel_ready);
     loop_arm(&channel, EPOLLIN);
     say_hello();

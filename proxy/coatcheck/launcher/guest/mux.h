@@ -81,7 +81,7 @@ void host_greeted(struct fields);
 void host_opened(struct stream *, const char *kind, struct fields);
 
 /* Take the channel, and say HELLO. */
-void mux_start(int fd, const char *version);
+void mux_start(int fd);
 
 /* Send what there is, fairly. Call after each round of the loop. */
 void mux_send(void);

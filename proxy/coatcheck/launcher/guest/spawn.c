@@ -26,25 +26,16 @@ void fail(struct failure *failure, const char *format, ...)
 
 /* ---------------------------------------------------------------------------------- in the child */
 
-static void limit(int resource, int64_t most)
+static void restore_defaults(void)
 {
-    struct rlimit now = {(rlim_t)most, (rlim_t)most};
-    setrlimit(resource, &now);
-}
-
-static void restore_defaults(const struct spawn *spawn)
-{
+    const struct rlimit none_at_all = {0, 0};
     sigset_t none;
     sigemptyset(&none);
     for (int number = 1; number < NSIG; number++)
         signal(number, SIG_DFL);
     sigprocmask(SIG_SETMASK, &none, NULL);
     umask(022);
-    limit(RLIMIT_CORE, 0); /* a core file would hold what the process knew */
-    if (!spawn->cgroup && spawn->memory)
-        limit(RLIMIT_DATA, spawn->memory); /* not AS: V8 and Go reserve gigabytes that they never touch */
-    if (!spawn->cgroup && spawn->processes)
-        limit(RLIMIT_NPROC, spawn->processes);
+    setrlimit(RLIMIT_CORE, &none_at_all); /* a core file would hold what the process knew */
     int score = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
     if (score >= 0) { /* out of memory, the kernel takes a command, not the agent */
         ssize_t written = write(score, "500", 3);
@@ -74,7 +65,7 @@ __attribute__((noreturn)) static void become(const struct spawn *spawn, const in
         fail(failure, "cannot give it a terminal");
     if (spawn->cgroup && !cgroup_enter(spawn->id))
         fail(failure, "cannot limit it");
-    restore_defaults(spawn);
+    restore_defaults();
     if (!identity_become(spawn->who))
         fail(failure, "cannot become `%s`", spawn->who->name);
     if (syscall(SYS_close_range, 3, ~0U, 0)) /* older gVisors have none */

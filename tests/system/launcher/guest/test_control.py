@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coatcheck.launcher.channel import Channel, ChannelBroken, Stream, StreamReset
+from coatcheck.launcher.channel import Channel, Stream, StreamReset
 from tests.launcher.guest.inhabited import (
     AS_ROOT,
     SECONDS,
@@ -33,10 +33,10 @@ async def guest(agent_program: Path) -> AsyncIterator[Inhabited]:
         yield guest
 
 
-async def test_configure_gives_it_a_name_and_tells_what_limits_it(guest: Inhabited) -> None:
-    """A namespace of the host's has no control groups of its own."""
-    done = await guest.control("configure", ("hostname", "renamed"))
-    assert (guest.redirected, done.get("cgroup")) == (True, "no")
+async def test_configure_gives_it_a_name(guest: Inhabited) -> None:
+    """And its connections are led to the host whether or not a program knows of a proxy."""
+    await guest.control("configure", ("hostname", "renamed"))
+    assert guest.redirected
     assert (await guest.run("uname", "-n")).out == b"renamed\n"
 
 
@@ -83,23 +83,12 @@ async def test_what_it_does_not_know_is_refused(guest: Inhabited) -> None:
             await stream.read()
 
 
-async def test_sync_and_poweroff_end_it_cleanly(agent_program: Path) -> None:
-    """With everything that still runs."""
-    async with started(agent_program) as (ours, process), spoken_with(ours) as guest:
-        stream = await guest.open("sleep", "100")
-        await guest.control("sync")
-        with pytest.raises(ChannelBroken):
-            await guest.control("poweroff")
-        with pytest.raises(ChannelBroken):
-            await stream.read()
-        assert await asyncio.wait_for(process.wait(), SECONDS) == 0
-
-
 async def test_the_end_of_the_channel_is_the_end_of_the_sandbox(agent_program: Path) -> None:
     """A supervisor that dies leaves nothing running."""
     async with started(agent_program) as (ours, process):
         async with spoken_with(ours) as guest:
             await guest.open("sleep", "100")
+            await guest.control("sync")
         assert await asyncio.wait_for(process.wait(), SECONDS) == 1
 
 
