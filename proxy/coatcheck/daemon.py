@@ -14,6 +14,7 @@ from coatcheck.certificates.authority import Authority
 from coatcheck.certificates.leaf import LeafIssuer
 from coatcheck.certificates.succession import tidy, trusted
 from coatcheck.certificates.trust import TrustFiles, write_trust_files
+from coatcheck.control.resources.status import facts
 from coatcheck.control.server import ControlServer
 from coatcheck.decision.denial import Reason
 from coatcheck.decision.session import alive
@@ -46,6 +47,7 @@ from coatcheck.secrets import SecretStore
 from coatcheck.secrets.cache import CachedStore
 from coatcheck.secrets.configured import make_stores as make_stores
 from coatcheck.secrets.router import Stores
+from coatcheck.secrets.usable import troubles
 from coatcheck.secrets.vault import VaultStore
 from coatcheck.settings.daemon import Settings, notify_socket
 from coatcheck.state.clock import awake
@@ -74,6 +76,8 @@ GIVE_BACK_SWEEPS = 60
 """Sweeps between two times that freed memory is given back to the system."""
 GIVE_BACK_ENDED = 200
 """Or so many connections ended: one cut off in a large answer leaves 0.5 MiB, and 50 may be in a second."""
+LOOKED_AT = 256
+"""Credentials whose secrets are read at the start, to say which cannot be used."""
 OVER_AT_ONCE = 50
 """Sessions whose sockets are closed in one turn of the plane's loop: some 5 ms."""
 
@@ -215,6 +219,27 @@ class Daemon:
                 "End it and open another.",
                 session_id, f"port {port}" if port > 0 else "socket", error.strerror or error,
             )  # fmt: skip
+
+    def announce(self) -> None:
+        """Log where everything is, then, beside the requests, what is wrong with the secrets."""
+        for name, value in facts(self):
+            logger.info("%s: %s", name, value)
+        self._tasks.append(asyncio.create_task(self._look_at_secrets(), name="secrets"))
+
+    async def _look_at_secrets(self) -> None:
+        credentials = {
+            credential: name
+            for name, policy in sorted(self.state.policies.items())
+            for credential in policy.credentials.values()
+        }
+        looked_at = dict(itertools.islice(credentials.items(), LOOKED_AT))
+        wrong = await troubles(looked_at, self.stores.by_name, Stores(self.stores.by_name))
+        silent = {each.store for each in wrong if not each.credential}
+        for name in sorted(self.stores.by_name.keys() - silent):
+            logger.info("secret store %s: answers", name)
+        for each in wrong:
+            what = f"credential {each.credential}" if each.credential else f"secret store {each.store}"
+            logger.warning("%s cannot be used: %s; %s", what, each.message, each.hint)
 
     # --- policies ------------------------------------------------------------------------------------
 
@@ -398,6 +423,11 @@ class Daemon:
         return write_trust_files(directory, trusted(self.directory.ca, self.authority))
 
     @property
+    def control_addresses(self) -> tuple[tuple[str, int], ...]:
+        """Of the control API over TCP."""
+        return self.control.addresses if self.control is not None else ()
+
+    @property
     def proxy_address(self) -> tuple[str, int] | None:
         """Of the shared listener that clients know as their proxy."""
         return self.addresses.proxy
@@ -416,10 +446,13 @@ class Daemon:
             self.usage.replay(records(self.directory.audit / "audit.jsonl", last=None))
 
 
-async def run(settings: Settings, stores: Mapping[str, SecretStore] | None = None) -> None:
+async def run(
+    settings: Settings, stores: Mapping[str, SecretStore] | None = None, *, announce: bool = False
+) -> None:
     """The daemon as a process: until SIGTERM or SIGINT; SIGHUP reloads the policies.
 
-    A second SIGTERM ends a drain early. Raises what `Daemon` and `start` raise.
+    A second SIGTERM ends a drain early. `announce`: log where it is, and which secrets it cannot use. Raises
+    what `Daemon` and `start` raise.
     """
     protect_process()
     raise_file_limit()
@@ -437,6 +470,8 @@ async def run(settings: Settings, stores: Mapping[str, SecretStore] | None = Non
     try:
         await daemon.start()
         notify("READY=1", notify_socket())
+        if announce:
+            daemon.announce()
         await ending.wait()
         notify("STOPPING=1", notify_socket())
         draining = asyncio.ensure_future(daemon.drain())

@@ -30,6 +30,7 @@ from coatcheck.cli import (
     sandbox,
     session,
     sidecar,
+    status,
 )
 from coatcheck.cli.errors import CommandError, ExitCode, error, report
 
@@ -59,6 +60,8 @@ app.command("serve")(daemon.serve)
 app.command("dev")(daemon.dev)
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("demo", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(demo.demo)
+app.command("status")(status.status)
+app.command("logs")(status.logs)
 app.command("events")(events.events)
 app.command("page")(page.page)
 app.add_typer(session.app)

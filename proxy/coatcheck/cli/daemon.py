@@ -54,8 +54,10 @@ def serve(
 
     Example: COATCHECK_CONFIG=/etc/coatcheck/config.toml coatcheck serve
     """
+    from coatcheck.platform.state_directory import StateDirectory
     from coatcheck.settings.daemon import how_to_move
     from coatcheck.settings.explained import load_settings
+    from coatcheck.telemetry.log_file import LOG_FILE
 
     loaded = load_settings(
         state_dir=state_dir,
@@ -68,7 +70,8 @@ def serve(
         log_format=log_format,
         log_level=log_level,
     )
-    configure_log(loaded.log_format, loaded.log_level)
+    StateDirectory.open(loaded.state_dir)
+    configure_log(loaded.log_format, loaded.log_level, loaded.state_dir / LOG_FILE)
     if (command := how_to_move(loaded)) is not None:
         note(
             "note",
@@ -79,7 +82,7 @@ def serve(
     from coatcheck.platform.process_memory import hide_memory
 
     hide_memory()
-    until_it_ends(daemon.run(loaded))
+    until_it_ends(daemon.run(loaded, announce=True))
 
 
 def dev(
@@ -141,8 +144,8 @@ def _without_number(problem: OSError) -> str:
     return str(problem).partition("] ")[2] or str(problem)
 
 
-def configure_log(style: str, level: str) -> None:
-    """The daemon's log on standard error."""
+def configure_log(style: str, level: str, file: Path | None = None) -> None:
+    """The daemon's log on standard error, and in `file`."""
     import logging
 
     from coatcheck.telemetry.log import LogFormat, configure
@@ -151,6 +154,6 @@ def configure_log(style: str, level: str) -> None:
         raise CommandError(
             f"there is no log level {level!r}", "write debug, info, warning or error", ExitCode.USAGE
         )
-    configure(LogFormat(style), level)
+    configure(LogFormat(style), level, file=file)
     # It warns that nobody chooses layers: our connection handler does, in that addon's place.
     logging.getLogger("mitmproxy.addons.proxyserver").setLevel(logging.ERROR)

@@ -255,6 +255,10 @@ class ControlClient:
         """`{status, plane_age_seconds}`, also when the daemon is unwell."""
         return self._call("GET", "/healthz", unwell=True)
 
+    def status(self) -> Answer:
+        """`{version, pid, ready, missing, sessions, facts, stores}` of the daemon."""
+        return self._call("GET", "/v1/status")
+
     def readiness(self) -> Answer:
         """`{ready, missing}`."""
         return self._call("GET", "/readyz", unwell=True)

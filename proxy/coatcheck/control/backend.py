@@ -17,7 +17,7 @@ from coatcheck.request.approvals import Approvals
 from coatcheck.request.exchange import Exchange
 from coatcheck.secrets.cache import CachedStore
 from coatcheck.secrets.router import Stores
-from coatcheck.secrets.usable import Trouble, troubles
+from coatcheck.secrets.usable import Trouble, logins, troubles
 from coatcheck.settings.daemon import Settings
 from coatcheck.state.buckets import Buckets
 from coatcheck.state.database import Status
@@ -31,6 +31,9 @@ from coatcheck.telemetry.sandbox_feed import SandboxFeed
 from coatcheck.telemetry.sinks import Telemetry
 
 type Listen = Literal["unix", "tcp", "sandbox"]
+
+
+type Address = tuple[str, int]
 
 
 class SessionListeners(Protocol):
@@ -51,7 +54,10 @@ class SessionListeners(Protocol):
 
 class Addresses(Protocol):
     @property
-    def transparent(self) -> tuple[tuple[str, int], ...]: ...
+    def transparent(self) -> tuple[Address, ...]: ...
+
+    @property
+    def dns(self) -> tuple[Address, ...]: ...
 
 
 class Daemon(Protocol):
@@ -89,6 +95,10 @@ class Daemon(Protocol):
     def exchange(self) -> Exchange: ...
 
     @property
+    def control_addresses(self) -> tuple[Address, ...]:
+        """Of the control API over TCP."""
+
+    @property
     def stores(self) -> Stores: ...
 
     @property
@@ -121,7 +131,7 @@ class Backend:
     """Methods marked (plane) are called on the plane's loop only; the others from any thread."""
 
     def __init__(self, daemon: Daemon, reload_grants: Callable[[], str | None]) -> None:
-        self._daemon = daemon
+        self.daemon = daemon
         self._reload_grants = reload_grants
         self.state = daemon.state
         self.trust_for = daemon.trust_for
@@ -133,77 +143,87 @@ class Backend:
 
     @property
     def draining(self) -> bool:
-        return self._daemon.exchange.draining
+        return self.daemon.exchange.draining
 
     @property
     def serving(self) -> bool:
         """Neither coming up nor going down."""
-        return self._daemon.ready and not self.draining
+        return self.daemon.ready and not self.draining
 
     @property
     def longest_run(self) -> int:
         """Seconds that a sandbox may run at the most."""
-        return self._daemon.settings.sandbox_max_run
+        return self.daemon.settings.sandbox_max_run
 
     @property
     def approvals(self) -> Approvals:
         """(plane) Requests that wait for somebody's word."""
-        return self._daemon.exchange.approvals
+        return self.daemon.exchange.approvals
 
     @property
     def shadow(self) -> Shadow | None:
         """Candidate policies that are compared with those in force."""
-        return self._daemon.exchange.shadow
+        return self.daemon.exchange.shadow
 
     @property
     def buckets(self) -> Buckets:
         """Of the rate limits; only what may be called from any thread is used."""
-        return self._daemon.exchange.buckets
+        return self.daemon.exchange.buckets
 
     @property
     def recent(self) -> Recent:
         """What happened lately."""
-        return self._daemon.telemetry.recent
+        return self.daemon.telemetry.recent
 
     def tell(self, event: Event) -> None:
         """For the audit log."""
-        self._daemon.exchange.tell(event)
+        self.daemon.exchange.tell(event)
 
     @property
     def ca_not_after(self) -> datetime:
-        return self._daemon.authority.not_after
+        return self.daemon.authority.not_after
 
     @property
     def secret_ttl(self) -> float:
         """Seconds until a secret at hand is read again."""
-        return self._daemon.settings.secret_ttl
+        return self.daemon.settings.secret_ttl
 
     def secret_ages(self) -> Mapping[str, float]:
         """Seconds since each secret at hand was read, by credential."""
-        return self._daemon.metrics.pulled.secret_ages()
+        return self.daemon.metrics.pulled.secret_ages()
 
     def store_silent(self) -> bool:
         """Whether the secret store fails so often that it is not asked for a while."""
-        return self._daemon.metrics.pulled.breaker_open()
+        return self.daemon.metrics.pulled.breaker_open()
+
+    async def secret_stores(self) -> tuple[list[str], list[Trouble]]:
+        """(plane) The stores that are configured, and those that do not answer."""
+        stores = self.daemon.stores.by_name
+        return sorted(stores), await logins(stores)
+
+    @property
+    def live_sessions(self) -> int:
+        over = self.daemon.exchange.is_over
+        return sum(not over(session_id) for session_id in tuple(self.state.sessions.by_id))
 
     async def secret_troubles(self, credentials: Iterable[Credential]) -> list[Trouble]:
         """(plane) Which stores and credentials cannot be used now, and why."""
-        return await troubles(credentials, self._daemon.stores.by_name, self._daemon.store)
+        return await troubles(credentials, self.daemon.stores.by_name, self.daemon.store)
 
     @property
     def proxy_url(self) -> str | None:
         """`http://host:port` of the shared listener, `https://…` if it wants certificates; or None."""
-        address = self._daemon.proxy_address
+        address = self.daemon.proxy_address
         if address is None:
             return None
         host = f"[{address[0]}]" if ":" in address[0] else address[0]
-        scheme = "http" if self._daemon.settings.proxy_tls_certificate is None else "https"
+        scheme = "http" if self.daemon.settings.proxy_tls_certificate is None else "https"
         return f"{scheme}://{host}:{address[1]}"
 
     @property
     def transparent(self) -> bool:
         """Whether there is a shared listener for redirected connections."""
-        return bool(self._daemon.addresses.transparent)
+        return bool(self.daemon.addresses.transparent)
 
     def missing(self) -> tuple[str, ...]:
         """What keeps the daemon from serving, in words of a closed set; empty when it is ready.
@@ -212,27 +232,27 @@ class Backend:
         takes all its proxies out at once is worse off.
         """
         checks = (
-            ("started", self._daemon.ready or self.draining),
+            ("started", self.daemon.ready or self.draining),
             ("accepting requests", not self.draining),
             ("policies", bool(self.state.policies)),
             ("shared state", self.state.stale(self.state.clock.now()) is None),
-            ("audit log", not self._daemon.audit.failing),
-            ("certificate authority", datetime.now(UTC) < self._daemon.authority.not_after),
+            ("audit log", not self.daemon.audit.failing),
+            ("certificate authority", datetime.now(UTC) < self.daemon.authority.not_after),
         )
         return tuple(what for what, good in checks if not good)
 
     def render_metrics(self) -> tuple[str, bytes]:
         """The content type and the text that Prometheus scrapes."""
-        return CONTENT_TYPE, self._daemon.metrics.render()
+        return CONTENT_TYPE, self.daemon.metrics.render()
 
     def endpoint(self, session_id: str, purpose: str = "") -> str | None:
         """The URL of a session's own listener; `purpose`: `.t` for redirected connections, `.d` for DNS."""
-        listeners = self._daemon.listeners
+        listeners = self.daemon.listeners
         return listeners.endpoint(session_id, purpose) if listeners is not None else None
 
     async def open_listener(self, session_id: str, listen: Listen) -> str:
         """(plane) Open a session's own listener; its URL. OSError or StateError when it cannot be had."""
-        listeners = self._daemon.listeners
+        listeners = self.daemon.listeners
         if listeners is None:
             raise OSError("the proxy does not listen yet")
         if listen == "unix":
@@ -255,7 +275,7 @@ class Backend:
     async def reload(self) -> Mapping[str, str]:
         """(plane) Read policies and grants again. What was refused, by `policy` and `grants`: why."""
         refused: dict[str, str] = {}
-        if not await self._daemon.reload():
+        if not await self.daemon.reload():
             refused["policy"] = self.policies.last_refused
         grants = await asyncio.to_thread(self._reload_grants)
         if grants is not None:

@@ -53,6 +53,7 @@ from coatcheck.control.resources import (
     sandboxes,
     session_checks,
     sessions,
+    status,
 )
 from coatcheck.control.resources import sandbox_snapshots as sandbox_keeping
 from coatcheck.sandbox.sandbox import SandboxRefused
@@ -107,6 +108,7 @@ OPERATIONS: Final = (
     *policies.OPERATIONS,
     *links.OPERATIONS,
     *health.OPERATIONS,
+    *status.OPERATIONS,
     Operation(
         "openapi", "GET", "/v1/openapi.json", None, "The OpenAPI document of this API", _document, None
     ),

@@ -12,11 +12,13 @@ import traceback
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
 from coatcheck.telemetry.event_table import TABLE
 from coatcheck.telemetry.events import Event
+from coatcheck.telemetry.log_file import LogFile
 from coatcheck.telemetry.redaction import mask, mask_bytes_literals, printable
 
 MESSAGE_CHARACTERS = 2000
@@ -31,16 +33,25 @@ class LogFormat(StrEnum):
     HUMAN = "human"
 
 
-def configure(format: LogFormat, level: str, stream: TextIO | None = None) -> None:  # noqa: A002
-    """Send all logging to `stream` (default stderr) in `format`; `level` (a logging name) is Coatcheck's own.
+def configure(
+    format: LogFormat,  # noqa: A002
+    level: str,
+    stream: TextIO | None = None,
+    file: Path | None = None,
+) -> None:
+    """Send all logging to `stream` (default stderr) in `format`, and to `file`; `level` (a logging name) is
+    Coatcheck's own.
 
     Libraries stay at WARNING whatever `level` says: at INFO mitmproxy writes URLs, and at DEBUG botocore
     and urllib3 write credentials.
     """
-    handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(_Formatter(format))
+    handlers: list[logging.Handler] = [logging.StreamHandler(stream or sys.stderr)]
+    if file is not None:
+        handlers.append(LogFile(file))
+    for handler in handlers:
+        handler.setFormatter(_Formatter(format))
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = handlers
     root.setLevel(logging.WARNING)
     logging.getLogger("coatcheck").setLevel(level.upper())
     logging.getLogger("mitmproxy").setLevel(logging.WARNING)

@@ -70,6 +70,7 @@ async def test_a_plain_daemon_is_found_from_every_directory(
         directory.mkdir()
     settings = upstream_settings | {
         "HOME": str(home),
+        "XDG_STATE_HOME": "",
         "COATCHECK_SECRETS_DIR": "~/secrets",
         "COATCHECK_CONTROL_SOCKET": str(home / ".local/state/coatcheck/run/control.sock"),
     }
@@ -77,7 +78,9 @@ async def test_a_plain_daemon_is_found_from_every_directory(
     with serving(served_in, settings, short_dir / "log"):
 
         async def there(*arguments: str) -> Said:
-            return await asyncio.to_thread(coatcheck, *arguments, cwd=elsewhere, env={"HOME": str(home)})
+            return await asyncio.to_thread(
+                coatcheck, *arguments, cwd=elsewhere, env={"HOME": str(home), "XDG_STATE_HOME": ""}
+            )
 
         for arguments in (
             ("run", "--credential", "openai", "--", "sh", "-c", ask),
@@ -104,6 +107,7 @@ async def test_state_at_the_earlier_default_is_served_and_how_to_move_it_is_said
     home = short_dir / "h"
     settings = {
         "HOME": str(home),
+        "XDG_STATE_HOME": "",
         "COATCHECK_POLICY": str(tmp_path / "policies"),
         "COATCHECK_CONTROL_SOCKET": str(short_dir / "c.sock"),
     }
