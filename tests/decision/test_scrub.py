@@ -254,6 +254,61 @@ def test_layers_in_each_other_are_undone(layers: tuple[str, ...]) -> None:
     assert not Patterns.of([ODD]).find(out)
 
 
+LONG = b"".join(
+    b"%d lines of a page that says little, <b>with tags</b> here and there\n" % line for line in range(40)
+)
+far = st.lists(
+    st.sampled_from([LONG, LONG.replace(b"<b>with tags</b>", b"without them")]), min_size=1, max_size=4
+).map(b"".join)
+
+
+@given(
+    st.data(),
+    st.sampled_from(SECRETS),
+    far,
+    far,
+    st.sampled_from([b"", b"\\n", b"%41", b"&amp;", b"=20", b"=\n", b"<i>", b"</i>", b"\\\\", b"\x1b[m"]),
+)
+@settings(deadline=None, max_examples=200)
+def test_no_writer_gets_a_secret_through_far_from_what_else_is_undone(
+    data: st.DataObject, secret: str, before: bytes, after: bytes, beside: bytes
+) -> None:
+    """In long texts only the surroundings of an escape or a tag are read again. The secret, all of it, and
+    nothing else is taken out, wherever the last escape was."""
+    layers = data.draw(st.lists(st.sampled_from(sorted(WRITERS)), max_size=2))
+    for once in ("css", "quoted-printable"):
+        assume(sum(name.startswith(once) for name in layers) < 2)
+    written = secret.encode()
+    for name in layers:
+        written = WRITERS[name](written)
+    before, after = before + beside + b'\n{"a": "', b'"}\n' + beside + after
+    out, runs = scrub_bytes(Patterns.of([Sought("it", secret)]), before + written + after)
+    assert out.startswith(before) and out.endswith(after)
+    assert {one.secret for one in runs} == {"it"}
+    assert not Patterns.of([secret]).find(out)
+
+
+def test_columns_that_say_the_same_are_both_read() -> None:
+    """What was read already is not read again, unless it was read from other bytes. The secret holds
+    backslashes, so there are many readings."""
+    secret = SECRETS[2]
+    dump = WRITERS["hexdump -C"](WRITERS["JavaScript"](secret.encode()))
+    out, _ = scrub_bytes(Patterns.of([secret]), dump)
+    assert not Patterns.of([secret]).find(out)
+
+
+@pytest.mark.parametrize("first", ["%73", "\\x73", "&#115;", "=73"])
+@pytest.mark.parametrize("gap", [1, 80])
+def test_letters_that_are_apart_are_read_together(first: str, gap: int) -> None:
+    """One is escaped, and tags of 80 bytes stand between the others: eleven of them are within reach."""
+    secret = "s" + KEY.removeprefix("sk-proj-")
+    tag = f'<i class="{"c" * gap}">'
+    far = "nothing but words, " * 500
+    body = far + first + tag + tag.join(secret[1:RUN]) + far
+    out = scrub_bytes(Patterns.of([secret + "z" * RUN]), body.encode())[0].decode()
+    assert out == far + "*" * len(first) + tag + tag.join("*" * (RUN - 1)) + far
+
+
 WRITERS_OF_URLS: dict[str, Callable[[str], str]] = {
     "yarl, a query's value": lambda s: str(URL("https://a.example/").with_query(q=s)),
     "yarl, a query": lambda s: str(URL(f"https://a.example/?q={s}")),

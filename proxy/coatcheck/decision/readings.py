@@ -34,7 +34,13 @@ DEPTH: Final = 4
 ENCODED: Final = 24
 """Characters of an encoding's alphabet in a row that are decoded: twelve bytes in hex, 18 in Base64."""
 
+REACH: Final = 1024
+"""Bytes over which a run is surely read: eleven characters, each up to 90 bytes apart."""
+
 _SMALL: Final = 4096
+_SOME_PLACES: Final = 16
+_BLOCK: Final = 256
+"""Bytes. What is near to an escape or a tag is told in blocks."""
 _SKIPPED: Final = bytes(range(0x21)) + b"\x7f"
 _PAD: Final = bytes(16)
 """After the bytes, so that an escape that is cut off there can be looked at."""
@@ -114,7 +120,9 @@ class _Layer:
     __slots__ = ("css", "data", "depth", "escaped", "in_ascii", "literal", "marked", "origin", "printable")
 
     def __init__(self, data: bytes, origin: Origin, depth: int, literal: bytes, in_ascii: bool) -> None:
-        self.data, self.origin = _ascii_of(data, origin) if in_ascii else (data, origin)
+        self.data, self.origin = _without(data, origin, b"\0")
+        if in_ascii:
+            self.data, self.origin = _ascii_of(self.data, self.origin)
         self.in_ascii = in_ascii
         """Only text in ASCII is looked for."""
         self.depth = depth
@@ -172,16 +180,27 @@ def readings(stream: bytes, literal: bytes = b"", *, in_ascii: bool = False) -> 
     and escape others, so what begins with them is undone in some readings and left alone in others.
     """
     layers = [_Layer(stream, _identity, DEPTH, literal, in_ascii)]
-    seen: set[bytes] = set()
+    seen: dict[bytes, list[_Layer]] = {}
     while layers:
         layer = layers.pop()
-        if layer.data in seen:
+        if literal and _was_read(layer, seen):
             continue
-        if literal:
-            seen.add(layer.data)
         yield Reading(*_without(layer.data, layer.origin, _SKIPPED))
         if layer.depth:
             layers += _undone(layer)
+
+
+def _was_read(layer: _Layer, seen: dict[bytes, list[_Layer]]) -> bool:
+    """Whether the same was read from the same bytes. The two columns of a hex dump say the same, too, but
+    from other bytes, all of them: so a few places tell."""
+    others = seen.setdefault(layer.data, [])
+    if others and layer.data:
+        some = np.linspace(0, len(layer.data) - 1, _SOME_PLACES).astype(np.int64)
+        places = layer.origin(some)
+        if any(np.array_equal(places, other.origin(some)) for other in others):
+            return True
+    others.append(layer)
+    return False
 
 
 # What `texts_of` leaves to `readings`: markup, and escapes other than the common ones of JSON and URLs.
@@ -302,32 +321,29 @@ def _rows_of(in_row: bytes, kind: int) -> "_Rows":
     return rows
 
 
-def _ascii_of(stream: bytes, origin: Origin) -> tuple[bytes, Origin]:
-    """All rows of `SHORTEST` characters in ASCII, unless that is most of it; between them a byte that is
+def _ascii_of(data: bytes, origin: Origin) -> tuple[bytes, Origin]:
+    """All rows of `SHORTEST` characters in ASCII, unless that is most of it; behind each a byte that is
     none."""
-    if len(stream) < _SMALL or stream.isascii():
-        return stream, origin
-    is_ascii = (np.frombuffer(stream, np.uint8) < 0x80).view(np.uint8)
-    row = is_ascii
+    if len(data) < _SMALL or data.isascii():
+        return data, origin
+    bytes_of = np.frombuffer(data, np.uint8)
+    row = (bytes_of < 0x80).view(np.uint8)
     for step in (1, 2, 4, SHORTEST - 8):
         row = row[:-step] & row[step:]
-    starts = row.view(bool).nonzero()[0]
-    if len(starts) * 2 > len(stream):
-        return stream, origin
-    if not len(starts):
-        return b"", origin
-    new = np.flatnonzero(np.diff(starts) > SHORTEST) + 1
-    first = starts[np.concatenate(([0], new))]
-    size = starts[np.concatenate((new - 1, [-1]))] + SHORTEST - first + 1
-    index = _ranges(first, size)
-    index[np.cumsum(size) - 1] = -1
-    text = np.where(index < 0, 0xFF, np.frombuffer(stream, np.uint8)[index]).astype(np.uint8).tobytes()
+    if np.count_nonzero(row) * 8 > len(data) * 7:
+        return data, origin
+    # From where a row begins to the byte behind its end, at the end of the data twelve bytes are added.
+    kept = np.zeros(len(data) + SHORTEST, np.uint8)
+    kept[: len(row)] = row
+    for step in (1, 2, 4, SHORTEST - 7):
+        kept[step:] |= kept[:-step]
+    kept = kept[: len(data)].view(bool)
+    text = bytes_of[kept]
 
     def before(at: Places) -> Places:
-        places = index[at]
-        return origin(places[places >= 0])
+        return origin(np.flatnonzero(kept)[at[text[at] < 0x80]])
 
-    return text, before
+    return text.tobytes(), before
 
 
 def _distinct(places: Places) -> Places:
@@ -360,7 +376,6 @@ def _without(data: bytes, origin: Origin, gone: bytes) -> tuple[bytes, Origin]:
 
 def _undone(layer: _Layer) -> Iterator[_Layer]:
     """Everything that one more layer undone makes of it."""
-    layer.data, layer.origin = _without(layer.data, layer.origin, b"\0")
     data = layer.data
     in_row = _in_a_row(np.frombuffer(data.translate(_CLASSES), np.uint8))
     if layer.marked and (b">" in data or b"\x1b[" in data):
@@ -402,6 +417,9 @@ def _without_markup(layer: _Layer) -> Iterator[_Layer]:
         ends = np.concatenate((ends, [end for _, end in colours])).astype(np.int64)
     if not len(starts):
         return
+    lengths = ends - starts
+    data, origin, starts = _near(data, origin, starts, lengths)
+    bytes_of, ends = np.frombuffer(data, np.uint8), starts + lengths
     inside = np.zeros(len(data) + 1, np.int8)
     inside[starts] += 1
     inside[ends] -= 1
@@ -421,6 +439,35 @@ def _tags(bytes_of: NDArray[np.uint8]) -> tuple[Places, Places]:
     tag[:-1] &= ends[:-1] < opened[1:]
     tag &= _BEGINS_TAG[bytes_of[np.minimum(opened + 1, len(bytes_of) - 1)]]
     return opened[tag], ends[tag] + 1
+
+
+def _near(data: bytes, origin: Origin, at: Places, length: Places) -> tuple[bytes, Origin, Places]:
+    """`data` within `REACH` of what will be undone at `at`, where that is then, and a byte between the pieces
+    that is no text. What is further away is read without it, so it need not be read again in all ways."""
+    blocks = len(data) // _BLOCK + 1
+    if len(data) < _SMALL:
+        return data, origin, at
+    changed = np.zeros(blocks, bool)
+    changed[at // _BLOCK] = changed[np.minimum(at + length, len(data)) // _BLOCK] = True
+    if np.count_nonzero(changed) * 2 > blocks:
+        return data, origin, at
+    reach = REACH // _BLOCK
+    before = np.concatenate((np.zeros(reach + 1, np.int64), np.cumsum(changed)))
+    upto = np.concatenate((before[2 * reach + 1 :], np.full(min(blocks, reach), before[-1])))
+    edges = np.diff(np.concatenate(([False], upto > before[:blocks], [False])).astype(np.int8))
+    starts = np.flatnonzero(edges == 1) * _BLOCK
+    ends = np.minimum(np.flatnonzero(edges == -1) * _BLOCK, len(data))
+    if int((ends - starts).sum()) * 2 > len(data):
+        return data, origin, at
+    near = b"\xff".join([data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)])
+    moved = starts - np.concatenate(([0], np.cumsum(ends - starts + 1)[:-1]))
+
+    def before_that(places: Places) -> Places:
+        piece = np.searchsorted(starts - moved, places, "right") - 1
+        places = places + moved[piece]
+        return origin(places[places < ends[piece]])
+
+    return near, before_that, at - moved[np.searchsorted(starts, at, "right") - 1]
 
 
 # --- escapes ------------------------------------------------------------------------------------------------
@@ -623,7 +670,8 @@ _QUOTED_PRINTABLE: Final = re.compile(rb"=(?:[2-7][0-9A-Fa-f]|\r?\n)")
 def _replaced(layer: _Layer, at: Places, length: Places, code: Places) -> tuple[bytes, Origin]:
     """`layer` with each escape as the character that it stands for, in UTF-8, and zeros up to its end; and
     whether characters came out with which another escape begins."""
-    out = np.frombuffer(layer.data, np.uint8).copy()
+    data, origin, at = _near(layer.data, layer.origin, at, length)
+    out = np.frombuffer(data, np.uint8).copy()
     for step in range(1, int(length.max(initial=0))):
         out[at[length > step] + step] = 0
     one = (code < 0x80) | (length < 4)
@@ -636,7 +684,7 @@ def _replaced(layer: _Layer, at: Places, length: Places, code: Places) -> tuple[
             out[start : start + len(text)] = np.frombuffer(text, np.uint8)
         extra = [(at[wide], length[wide])]
 
-    size, origin = len(layer.data), layer.origin
+    size = len(data)
 
     @cache
     def units() -> tuple[Places, Places]:
