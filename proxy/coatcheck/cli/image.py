@@ -43,6 +43,28 @@ def build(
             "--from-oci-archive", metavar="FILE", help="Use this container image as the root file system."
         ),
     ] = None,
+    from_registry: Annotated[
+        str | None,
+        typer.Option(
+            "--from-registry",
+            metavar="IMAGE",
+            help="Use this container image of a registry, named by its digest: HOST/NAME@sha256:…",
+        ),
+    ] = None,
+    auth_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--auth-file",
+            metavar="FILE",
+            help="The registry's credentials, as `skopeo login` writes them; mode 0600.",
+        ),
+    ] = None,
+    registry_certs: Annotated[
+        Path | None,
+        typer.Option(
+            "--registry-certs", metavar="DIR", help="Directory with the registry's own CA, as ca.crt."
+        ),
+    ] = None,
     refresh: Annotated[
         bool,
         typer.Option(
@@ -56,27 +78,39 @@ def build(
     """Build an image. A second build of the same image comes from the cache.
 
     Needs no root, loop device or mount, and installs nothing. Packages come from this machine's apt sources.
-    `docker save IMAGE -o FILE` writes a container image to a file. COATCHECK_CACHE_DIR says where images
-    are kept. A sandbox uses the image named `default` unless it names another.
+    `docker save IMAGE -o FILE` writes a container image to a file; one in a registry is fetched by skopeo.
+    Both are read in namespaces of their own, under limits. COATCHECK_CACHE_DIR says where images are kept. A
+    sandbox uses the image named `default` unless it names another.
 
     Example: coatcheck image build --name node --node
     """
     from coatcheck.images.build import build as make
     from coatcheck.images.cache import DEFAULT
     from coatcheck.images.parts import Source
+    from coatcheck.images.registry import Access, reference
     from coatcheck.settings.explained import load_settings
 
     packages = (*(package or ()), *(("nodejs",) if node else ()))
-    if sum((bool(packages), from_dir is not None, from_oci_archive is not None)) > 1:
+    if (
+        sum((bool(packages), from_dir is not None, from_oci_archive is not None, from_registry is not None))
+        > 1
+    ):
         raise CommandError(
-            "packages, --from-dir and --from-oci-archive each say what the root is",
+            "packages, --from-dir, --from-oci-archive and --from-registry each say what the root is",
             "give one of them",
             ExitCode.USAGE,
         )
+    if from_registry is None and (auth_file, registry_certs) != (None, None):
+        raise CommandError(
+            "--auth-file and --registry-certs are for --from-registry", "leave them out", ExitCode.USAGE
+        )
     source = Source(
         packages,
-        from_dir.absolute() if from_dir is not None else None,
-        from_oci_archive.absolute() if from_oci_archive is not None else None,
+        _absolute(from_dir),
+        _absolute(from_oci_archive),
+        None
+        if from_registry is None
+        else reference(from_registry, Access(_absolute(auth_file), _absolute(registry_certs))),
     )
     if name is None and source != Source():
         raise CommandError(
@@ -147,6 +181,10 @@ def rm(name: NameArgument) -> None:
     from coatcheck.settings.explained import load_settings
 
     remove(load_settings().cache, name, _Progress(time.monotonic()))
+
+
+def _absolute(path: Path | None) -> Path | None:
+    return None if path is None else path.absolute()
 
 
 class _Progress:

@@ -82,7 +82,7 @@ def _manifest(key: str, source: Source, core: Part, root: Part, agent: str) -> m
     start = root.about.get("start") or {}
     return manifest.Manifest(
         id=key,
-        source=str(source.directory or source.archive or "debian packages"),
+        source=str(source),
         root=root.path.name,
         kernel=core.path.name,
         kernel_release=core.about["release"],

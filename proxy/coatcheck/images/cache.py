@@ -164,4 +164,4 @@ def _sync(directory: Path) -> None:
 def _how(name: str) -> str:
     if name == DEFAULT:
         return "build it: coatcheck image build"
-    return f"build it: coatcheck image build --name {name} --package … (or --from-dir, --from-oci-archive)"
+    return f"build it: coatcheck image build --name {name} --package … (or --from-…)"

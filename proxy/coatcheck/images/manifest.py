@@ -20,7 +20,7 @@ class Manifest:
 
     id: str
     source: str
-    """In words: `debian packages`, or the directory or archive that it was made from."""
+    """In words: `debian packages`, or the directory, archive or image that it was made from."""
     root: str
     """The root's own key in the cache."""
     kernel: str

@@ -9,29 +9,38 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from coatcheck.images import debian, ext4, finishing, kernel, rootfs
+from coatcheck.images import debian, kernel, rootfs
 from coatcheck.images.cache import Cache, remove
 from coatcheck.images.directory import read_directory
 from coatcheck.images.manifest import Manifest
-from coatcheck.images.oci import read_archive
 from coatcheck.images.packages import Apt, Package, check_names
 from coatcheck.images.problem import ImageError
+from coatcheck.images.registry import Reference, fetch
 from coatcheck.images.spool import Spool
 from coatcheck.images.tree import Tree
+from coatcheck.images.unpacking import unpack
 
 _HERE = Path(__file__).parent
-_ROOT_CODE = ("archive", "debian", "directory", "ext4", "finishing", "oci", "rootfs", "spool", "tree")
+_ROOT_CODE = (
+    "archive", "debian", "directory", "ext4", "finishing", "oci", "rootfs", "spool",
+    "tree", "unpacking",
+)  # fmt: skip
 """What decides about a root's bytes: a change there makes another root."""
 _ABOUT = "about.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What the root is made from: Debian packages (beyond the default ones), a directory, or an archive."""
+    """What the root is made from: Debian packages (beyond the default ones), a directory, or a container
+    image from an archive or a registry."""
 
     packages: tuple[str, ...] = ()
     directory: Path | None = None
     archive: Path | None = None
+    image: Reference | None = None
+
+    def __str__(self) -> str:
+        return str(self.directory or self.archive or self.image or "debian packages")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +93,8 @@ class Parts:
             return self._from_directory(source.directory)
         if source.archive is not None:
             return self._from_archive(source.archive)
+        if source.image is not None:
+            return self._from_registry(source.image)
         return self._from_debian((*debian.ESSENTIAL, *debian.DEFAULT, *source.packages))
 
     def keep_archives(self, used: Iterable[Manifest]) -> None:
@@ -100,7 +111,7 @@ class Parts:
                     debian.unpack(archives, tree, spool, self._tell)
                     debian.configure(tree, spool)
 
-                self._filesystem(directory, read, finish=True)
+                rootfs.make(directory, read, self._tell, finish=True)
                 _note(directory, {"packages": _versions(found)})
 
             return self._part("roots", hash_of(_code(*_ROOT_CODE), *map(str, found))[:16], fill)
@@ -110,7 +121,9 @@ class Parts:
     def _from_directory(self, source: Path) -> Part:
         def fill(directory: Path) -> None:
             self._tell(f"reading {source}")
-            self._filesystem(directory, lambda tree, spool: read_directory(source, tree, spool, self._tell))
+            rootfs.make(
+                directory, lambda tree, spool: read_directory(source, tree, spool, self._tell), self._tell
+            )
             _note(directory, {})
 
         return self._part("roots", hash_of(_code(*_ROOT_CODE), "directory", _state_of(source))[:16], fill)
@@ -123,31 +136,23 @@ class Parts:
             raise ImageError(f"{source} cannot be read: {error.strerror}", "check the path") from error
 
         def fill(directory: Path) -> None:
-            start: dict[str, Any] = {}
-
-            def read(tree: Tree, spool: Spool) -> None:
-                start.update(asdict(read_archive(source, tree, spool, self._tell)))
-
-            self._filesystem(directory, read)
-            _note(directory, {"start": start})
+            start = unpack(source, directory, self._tell)
+            _note(directory, {"start": asdict(start)})
 
         return self._part("roots", hash_of(_code(*_ROOT_CODE), "archive", content)[:16], fill)
 
-    def _filesystem(
-        self, directory: Path, read: Callable[[Tree, Spool], None], *, finish: bool = False
-    ) -> None:
-        tree, work = Tree(), directory / "work"
-        work.mkdir(mode=0o700)
-        spool = Spool(work / "spool")
-        read(tree, spool)
-        rootfs.complete(tree, spool)
-        ext4.lay_out(tree, work / "root")
-        if finish:
-            finishing.finish(tree, work / "root", self._tell)
-        self._tell("writing the filesystem")
-        ext4.write(tree, work / "root", directory / "root.ext4")
-        (directory / "root.ext4").chmod(0o444)
-        remove(work)
+    def _from_registry(self, source: Reference) -> Part:
+        def fill(directory: Path) -> None:
+            fetched = directory / "fetched"
+            fetched.mkdir(mode=0o700)
+            try:
+                start = unpack(fetch(source, fetched, self._tell), directory, self._tell)
+            finally:
+                remove(fetched)
+            _note(directory, {"start": asdict(start)})
+
+        # Not of its name: the digest is of the content, wherever it is.
+        return self._part("roots", hash_of(_code(*_ROOT_CODE), "registry", source.digest)[:16], fill)
 
     def _from_packages(
         self,

@@ -19,6 +19,9 @@ PACKAGES = {
     "apt-get": "apt",
     "apt-cache": "apt",
     "ldconfig": "libc-bin",
+    "bwrap": "bubblewrap",
+    "prlimit": "util-linux",
+    "skopeo": "skopeo",
 }
 """Which Debian package brings a program."""
 

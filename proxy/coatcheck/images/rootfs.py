@@ -1,13 +1,17 @@
-"""What every root needs, whatever it was made from: mount points, two users, files that name no network."""
+"""A root, whatever it is made from: what each needs (mount points, two users), and the filesystem of it."""
 
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from coatcheck.images import ext4, finishing
+from coatcheck.images.cache import remove
 from coatcheck.images.debian import put_file, read
 from coatcheck.images.problem import ImageError
 from coatcheck.images.spool import Spool
 from coatcheck.images.tree import Tree, directory, link
 
+NAME = "root.ext4"
 IDENTITIES = (("agent", 1000), ("tool", 1001))
 """Users that the guest's agent runs commands as: the harness, and what it does not trust."""
 RESOLVER = "127.0.0.53"
@@ -16,6 +20,27 @@ _KERNELS = ("dev", "proc", "sys", "run")
 _DIRECTORIES = (("tmp", 0o1777), ("var/tmp", 0o1777), ("root", 0o700), ("home", 0o755), ("etc", 0o755))
 _TTY = ("tty", 5)
 """The group of terminals, by the number that init mounts devpts with."""
+
+
+def make(
+    directory: Path,
+    read: Callable[[Tree, Spool], None],
+    tell: Callable[[str], None],
+    *,
+    finish: bool = False,
+) -> None:
+    """`NAME` in `directory`, of what `read` puts into the tree. `finish`: run programs of it here."""
+    tree, work = Tree(), directory / "work"
+    work.mkdir(mode=0o700)
+    spool = Spool(work / "spool")
+    read(tree, spool)
+    complete(tree, spool)
+    ext4.lay_out(tree, work / "root")
+    if finish:
+        finishing.finish(tree, work / "root", tell)
+    tell("writing the filesystem")
+    ext4.write(tree, work / "root", directory / NAME)
+    remove(work)
 
 
 def complete(tree: Tree, spool: Spool) -> None:
