@@ -10,6 +10,7 @@ FIRST = (
     "tests/exhaustive/corpus/test_switches.py",
     "tests/exhaustive/deploy/test_image.py",
     "tests/exhaustive/deploy/test_debian_package.py",
+    "tests/exhaustive/deploy/test_containers.py",
     "tests/exhaustive/demo/test_main.py",
     "tests/exhaustive/cli/test_every_end_of_a_run.py",
     "tests/exhaustive/durable/test_a_claim_that_fails_leaves_nothing.py",

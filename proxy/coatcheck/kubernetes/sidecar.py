@@ -1,8 +1,9 @@
 """`coatcheck sidecar`: the daemon of one pod and the pod's session, which lives as long as the pod's token.
 
-Who the pod is comes from the proxy container's projected token, which the workload has no way to read: its
-signature, audience and pod are looked at before the session is opened and before each renewal. What the
-workload needs (trust, handles) is written into a directory that it can read and nobody but us can write.
+In Kubernetes, who the pod is comes from the proxy container's projected token, which the workload has no way
+to read: its signature, audience and pod are looked at before the session is opened and before each renewal.
+Podman and docker compose sign no tokens: there the operator who starts the pod names tenant and subject. What
+the workload needs (trust, handles) is written into a directory that it can read and nobody but us can write.
 """
 
 import asyncio
@@ -47,12 +48,29 @@ ASKING_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
+class PodToken:
+    """What proves the pod."""
+
+    file: Path
+    """The projected token; the kubelet replaces it before it expires."""
+    uid: str
+    """The pod's, which the token must name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose the session is."""
+
+    tenant: str
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
     """What the pod's specification tells the proxy's container."""
 
-    token_file: Path
-    """The projected token; the kubelet replaces it before it expires."""
-    uid: str
+    owner: PodToken | Owner
+    """Named by the token, or by the operator where nobody signs tokens."""
     address: str
     """Which redirected connections come from."""
     policy: str
@@ -71,25 +89,20 @@ async def serve_pod(settings: Settings, pod: Pod) -> None:
     revoked stays so: the daemon goes on, and refuses.
     """
     tokens = platform_tokens(settings)
-    if tokens is None:
-        raise SidecarError(
-            "no issuer is set, so no token can be trusted",
-            "set COATCHECK_TOKEN_JWKS_URL or COATCHECK_TOKEN_JWKS_FILE, COATCHECK_TOKEN_ISSUER and"
-            " COATCHECK_TOKEN_AUDIENCE",
-        )
-    await tokens.source.read()
-    proof = prove(tokens, pod, time.time())
+    if tokens is not None:
+        await tokens.source.read()
+    owner = owner_of(pod, tokens, time.time())
     async with own_daemon(settings) as serving:
         ending = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ending.set)
         client = ControlClient(settings.control)
-        session, lease = await _opened(client, settings, pod, proof, ending)
-        logger.info("session %s of pod/%s in %s: the workload may begin", session, proof.pod, proof.namespace)
+        session, lease = await _opened(client, settings, pod, owner, ending)
+        logger.info("session %s of %s in %s: the workload may begin", session, owner.subject, owner.tenant)
         keeping = asyncio.create_task(_keep(client, tokens, pod, session, lease), name="pod session")
         stopping = asyncio.create_task(ending.wait())
-        following = asyncio.create_task(tokens.source.follow(), name="platform keys")
+        following = asyncio.create_task(_follow(tokens), name="platform keys")
         try:
             await asyncio.wait((serving, stopping, keeping), return_when=asyncio.FIRST_COMPLETED)
             if keeping.done():
@@ -108,13 +121,13 @@ async def serve_pod(settings: Settings, pod: Pod) -> None:
 
 
 async def _opened(
-    client: ControlClient, settings: Settings, pod: Pod, proof: TokenProof, ending: asyncio.Event
+    client: ControlClient, settings: Settings, pod: Pod, owner: Owner, ending: asyncio.Event
 ) -> tuple[str, float]:
     """`session_of` as soon as it can be had; its ControlError when that takes too long, or the pod ends."""
     until = time.monotonic() + OPENING_SECONDS
     while True:
         try:
-            return await asyncio.to_thread(session_of, client, settings, pod, proof)
+            return await asyncio.to_thread(session_of, client, settings, pod, owner)
         except ControlError as error:
             if error.reason not in LATER or ending.is_set() or time.monotonic() > until:
                 raise
@@ -123,10 +136,28 @@ async def _opened(
             await asyncio.wait_for(ending.wait(), ASKING_SECONDS)
 
 
-def prove(tokens: PlatformTokens, pod: Pod, now: float) -> TokenProof:
-    """What the pod's token proves at `now` (Unix seconds). SidecarError when that is not this very pod."""
+async def _follow(tokens: PlatformTokens | None) -> None:
+    if tokens is not None:
+        await tokens.source.follow()
+
+
+def owner_of(pod: Pod, tokens: PlatformTokens | None, now: float) -> Owner:
+    """Whose the session is at `now` (Unix seconds). SidecarError: the token does not prove this very pod."""
+    if isinstance(pod.owner, Owner):
+        return pod.owner
+    if tokens is None:
+        raise SidecarError(
+            "no issuer is set, so no token can be trusted",
+            "set COATCHECK_TOKEN_JWKS_URL or COATCHECK_TOKEN_JWKS_FILE, COATCHECK_TOKEN_ISSUER and"
+            " COATCHECK_TOKEN_AUDIENCE",
+        )
+    proof = _prove(tokens, pod.owner, now)
+    return Owner(proof.namespace, f"pod/{proof.pod}")
+
+
+def _prove(tokens: PlatformTokens, shown: PodToken, now: float) -> TokenProof:
     try:
-        token = read_material(pod.token_file)
+        token = read_material(shown.file)
     except SecretUnavailable as error:
         raise SidecarError(
             str(error).replace("Vault login", "pod's token"), "is the projected volume mounted?"
@@ -134,18 +165,18 @@ def prove(tokens: PlatformTokens, pod: Pod, now: float) -> TokenProof:
     proof = tokens.proof(token, now)
     if proof is None:
         raise SidecarError(
-            f"the token in {pod.token_file} proves nothing",
+            f"the token in {shown.file} proves nothing",
             "it must be signed by a key that the platform publishes, name COATCHECK_TOKEN_ISSUER and only "
             "COATCHECK_TOKEN_AUDIENCE, and not have expired",
         )
-    if proof.origin.value.rpartition("|")[2] != pod.uid or not proof.namespace or not proof.pod:
+    if proof.origin.value.rpartition("|")[2] != shown.uid or not proof.namespace or not proof.pod:
         raise SidecarError(
-            f"the token in {pod.token_file} is another pod's", "it must be projected into this very pod"
+            f"the token in {shown.file} is another pod's", "it must be projected into this very pod"
         )
     return proof
 
 
-def session_of(client: ControlClient, settings: Settings, pod: Pod, proof: TokenProof) -> tuple[str, float]:
+def session_of(client: ControlClient, settings: Settings, pod: Pod, owner: Owner) -> tuple[str, float]:
     """The pod's session, the one of before where it lives: its id and its lease in seconds. Blocking.
 
     Raises SidecarError for a session that was revoked, and ControlError.
@@ -168,8 +199,8 @@ def session_of(client: ControlClient, settings: Settings, pod: Pod, proof: Token
             ):
                 return known, float(shown["lease_seconds"])
     opened = client.open_session(
-        tenant=proof.namespace,
-        subject=f"pod/{proof.pod}",
+        tenant=owner.tenant,
+        subject=owner.subject,
         policy=pod.policy,
         isolation="namespace",
         origin=origin,
@@ -198,15 +229,17 @@ def _known(record: Path) -> str | None:
     return session if isinstance(session, str) else None
 
 
-async def _keep(client: ControlClient, tokens: PlatformTokens, pod: Pod, session: str, lease: float) -> None:
-    """Renew while the token proves the pod. Returns once the session is over for good; SidecarError when the
+async def _keep(
+    client: ControlClient, tokens: PlatformTokens | None, pod: Pod, session: str, lease: float
+) -> None:
+    """Renew while the pod is who it was. Returns once the session is over for good; SidecarError when the
     token proves nothing for a whole lease, ControlError when the daemon does not answer for one."""
     until = time.monotonic() + lease
     while True:
         await asyncio.sleep(lease / RENEWALS_A_LEASE)
         asked = time.monotonic()
         try:
-            prove(tokens, pod, time.time())
+            owner_of(pod, tokens, time.time())
             await asyncio.to_thread(client.renew, session)
         except (SidecarError, ControlError) as error:
             if isinstance(error, ControlError) and error.reason in OVER:

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from coatcheck.client.control import Answer, ControlClient
-from coatcheck.kubernetes.sidecar import Pod, prove
+from coatcheck.kubernetes.sidecar import Owner, Pod, PodToken, owner_of
 from coatcheck.planes.origins.platform_keys import KeyFile
-from coatcheck.planes.origins.platform_token import PlatformTokens, TokenProof
+from coatcheck.planes.origins.platform_token import PlatformTokens
 from tests.planes.platform import AUDIENCE, ISSUER, Platform
 from tests.system.e2e.story import policy
 
@@ -57,7 +57,10 @@ class PodVolumes:
     def environment(self) -> Path:
         return self.directory / "workload/environment"
 
-    def start(self, lease: float = 120, address: str = "10.1.2.3") -> subprocess.Popen[bytes]:
+    def start(
+        self, lease: float = 120, address: str = "10.1.2.3", owner: Sequence[str] = ()
+    ) -> subprocess.Popen[bytes]:
+        """`owner`: options that name the session's owner, instead of the pod's token."""
         settings = {
             "COATCHECK_STATE_DIR": str(self.directory / "state"),
             "COATCHECK_RUNTIME_DIR": str(self.directory / "run"),
@@ -71,17 +74,20 @@ class PodVolumes:
             "COATCHECK_MAX_SANDBOXES": "0",
             "PATH": os.environ["PATH"],
         }
-        options = ["--token-file", str(self.directory / "tokens/token"), "--pod-uid", UID]
-        options += ["--address", address, "--workload-dir", str(self.directory / "workload")]
+        token = ("--token-file", str(self.directory / "tokens/token"), "--pod-uid", UID)
+        options = [*(owner or token), "--address", address]
+        options += ["--workload-dir", str(self.directory / "workload")]
         command = [sys.executable, "-m", "coatcheck", "sidecar", *options]
         with (self.directory / "log").open("ab") as log:
             return subprocess.Popen(command, env=settings, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     @contextmanager
-    def running(self, lease: float = 120, address: str = "10.1.2.3") -> Iterator[Answer]:
+    def running(
+        self, lease: float = 120, address: str = "10.1.2.3", owner: Sequence[str] = ()
+    ) -> Iterator[Answer]:
         """Its only session, once the workload may begin; the container is killed afterwards."""
         started = self.said().count(READY)
-        process = self.start(lease, address)
+        process = self.start(lease, address, owner)
         try:
             self.until(lambda: self.said().count(READY) > started, process)
             yield self.session() | {"process": process}
@@ -98,11 +104,11 @@ class PodVolumes:
     def session(self) -> Answer:
         return max(self.client.list(), key=lambda each: float(each["opened_at"]))
 
-    def prove(self) -> TokenProof:
-        """What its token proves now."""
+    def prove(self) -> Owner:
+        """Whose the session is, by its token as of now."""
         tokens = PlatformTokens(KeyFile(self.platform.file), ISSUER, AUDIENCE)
-        pod = Pod(self.directory / "tokens/token", UID, "10.1.2.3", "default", self.directory / "workload")
-        return prove(tokens, pod, time.time())
+        token = PodToken(self.directory / "tokens/token", UID)
+        return owner_of(Pod(token, "10.1.2.3", "default", self.directory / "workload"), tokens, time.time())
 
     def refused(self) -> str:
         """What a container says that does not start."""

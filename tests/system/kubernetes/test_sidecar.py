@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from coatcheck.kubernetes.sidecar import SidecarError
+from coatcheck.kubernetes.sidecar import Owner, SidecarError
 from tests.system.kubernetes.pod_volumes import SECONDS, UID, PodVolumes, volumes
 
 __all__ = ["volumes"]
@@ -56,7 +56,22 @@ def test_a_token_is_read_anew_each_time(volumes: PodVolumes) -> None:
     with pytest.raises(SidecarError):
         volumes.prove()
     volumes.token(UID)
-    assert (volumes.prove().namespace, volumes.prove().pod) == ("agents", "agent-0")
+    assert volumes.prove() == Owner("agents", "pod/agent-0")
+
+
+def test_without_a_token_the_operator_names_the_owner(volumes: PodVolumes) -> None:
+    """Podman and docker compose sign nothing; the pod's address is where connections come from."""
+    with volumes.running(owner=("--tenant", "team", "--subject", "reviewer")) as session:
+        assert (session["tenant"], session["subject"]) == ("team", "reviewer")
+        assert session["origin"] == {"class": "address", "value": "transparent|10.1.2.3"}
+        assert "OPENAI_API_KEY=" in volumes.environment.read_text()
+
+
+def test_half_of_a_proof_is_a_mistake(volumes: PodVolumes) -> None:
+    """A token whose pod nobody named would be any pod's."""
+    process = volumes.start(owner=("--token-file", str(volumes.directory / "tokens/token")))
+    assert process.wait(SECONDS) == 2
+    assert "--token-file and --pod-uid belong together" in volumes.said()
 
 
 def test_a_token_that_is_not_there_is_told(volumes: PodVolumes) -> None:
