@@ -117,10 +117,11 @@ def boot_bare(image: Path, initrd: Path, times: Times, khz: int) -> None:
     console, theirs = socket.socketpair()
     with console, theirs, counted(times):
         unused, nobody = socket.socketpair()
-        memory, *disks = (os.memfd_create(name) for name in ("memory", "root", "overlay"))
+        memory, overlay = (os.memfd_create(name) for name in ("memory", "overlay"))
+        root = os.open(image / "root.ext4", os.O_RDONLY)  # which nothing reads
         os.ftruncate(memory, SPEC.resources.memory_mib << 20)
         files = [os.open(path, os.O_RDONLY) for path in (image / "vmlinuz", initrd)]
-        given = qemu.numbered([*files, disks[0]], memory, disks[1], nobody)
+        given = qemu.numbered([*files, root], memory, overlay, nobody)
         given |= {qemu.CONTROL: unused.fileno(), qemu.CONSOLE: theirs.fileno()}
 
         def number() -> None:
@@ -147,7 +148,7 @@ def boot_bare(image: Path, initrd: Path, times: Times, khz: int) -> None:
             process.wait()
             unused.close()
             nobody.close()
-            for descriptor in (memory, *disks, *files):
+            for descriptor in (memory, overlay, root, *files):
                 os.close(descriptor)
 
 
