@@ -146,6 +146,7 @@ COVERED_BY = {
     "policy/diff/answers.py": "policy/lint/test_requests.py",
     "local/run.py": "system/cli/test_run.py",
     "client/sandbox/process.py": "system/client/sandbox/test_client.py",
+    "durable/entries.py": "durable/test_states.py",
     "state/fleet_approvals.py": "system/fleet/test_approvals.py",
     "state/replication_health.py": "system/fleet/test_follower.py",
     "state/opening.py": "state/test_restart.py",

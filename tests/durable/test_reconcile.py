@@ -13,9 +13,9 @@ import pytest
 
 from coatcheck.durable import reconcile
 from coatcheck.durable.durability import Durability, Saved
+from coatcheck.durable.entries import Care
 from coatcheck.durable.reconcile import Reconciler
 from coatcheck.durable.sandbox import Sandbox
-from coatcheck.durable.states import Care
 from coatcheck.sandbox.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
 from tests.durable.test_recovery import DEAD
 from tests.durable.test_stopping import ONE, THREE, TWO, runs

@@ -13,6 +13,7 @@ from coatcheck.decision.session import Isolation
 from coatcheck.durable import store as keeping
 from coatcheck.durable.backends import Choice
 from coatcheck.durable.durability import Durability, RestorePoint
+from coatcheck.durable.entries import Entries, Entry
 from coatcheck.durable.sandbox import (
     Sandbox,
     SandboxIdentity,
@@ -68,8 +69,8 @@ def save(
     return directory
 
 
-def keeper(directory: Path, **settings: int) -> SandboxStore:
-    return SandboxStore(Settings(state_dir=directory, **settings))  # type: ignore[arg-type]
+def keeper(directory: Path, entries: Entries | None = None, **settings: int) -> SandboxStore:
+    return SandboxStore(Settings(state_dir=directory, **settings), Entries() if entries is None else entries)  # type: ignore[arg-type]
 
 
 def begin(
@@ -194,21 +195,24 @@ def test_nobody_begins_from_what_goes_and_nothing_goes_that_somebody_begins_from
     place = kept.place(sandbox_id) / SNAPSHOTS
     first, second = (save(kept, place / f"auto-{each}", each) for each in (1, 2))
     rotates = Durability(rotates=True)
-    with kept.using(first), kept.using(first):
-        with kept.using(first):
+    with kept.using(sandbox_id, first), kept.using(sandbox_id, first):
+        with kept.using(sandbox_id, first):
             pass
         with pytest.raises(SandboxRefused, match="begins from the snapshot auto-1") as busy:
             kept.remove(sandbox_id, "auto-1")
         assert busy.value.problem is SandboxProblem.SANDBOX_BUSY
         with kept.making_room(sandbox_id, rotates) as going:
             assert going == ("auto-2",)
-            with pytest.raises(SandboxRefused, match="auto-2 is being removed, or rep"), kept.using(second):
+            with (
+                pytest.raises(SandboxRefused, match="auto-2 is being removed, or rep"),
+                kept.using(sandbox_id, second),
+            ):
                 pass
             with kept.making_room(sandbox_id, rotates) as others:
                 assert others == ()
     with kept.making_room(sandbox_id, rotates) as going:
         assert going == ("auto-1",)
-    with kept.using(second):
+    with kept.using(sandbox_id, second):
         pass
     kept.remove(sandbox_id, "auto-1")
     assert [each.name for each in kept.snapshots(sandbox_id)] == ["auto-2"]
@@ -232,19 +236,21 @@ def test_a_name_leads_to_a_snapshot_or_nowhere(tmp_path: Path, name: str) -> Non
 
 def test_no_more_are_kept_than_the_operator_has_room_for(tmp_path: Path) -> None:
     """The refusal says what to do; one that is forgotten makes room, and leaves nothing."""
-    kept = keeper(tmp_path, max_kept_sandboxes=1)
+    entries = Entries()
+    kept = keeper(tmp_path, entries, max_kept_sandboxes=1)
     begin(kept, "ses_1")
     other = sandbox("sbx_0000000000000002")
-    for beginning in ((), ("sbx_0000000000000001",), ("sbx_0000000000000002",)):
-        with pytest.raises(SandboxRefused, match="kept already"):
-            kept.check_room(beginning)
+    with pytest.raises(SandboxRefused, match="kept already"):
+        kept.check_room()
     with pytest.raises(SandboxRefused) as caught:
         kept.begin(other, WANTED, people("ses_2"), None)
     assert caught.value.problem is SandboxProblem.TOO_MANY_SANDBOXES
     kept.forget("sbx_0000000000000001")
     assert not kept.place("sbx_0000000000000001").exists()
+    entries["sbx_0000000000000003"] = Entry("sbx_0000000000000003", WANTED)
     with pytest.raises(SandboxRefused):
-        kept.check_room(["sbx_0000000000000003"])  # it will be kept in a moment
+        kept.check_room()  # that one will be kept in a moment
+    del entries["sbx_0000000000000003"]
     kept.check_room()
     assert begin(kept, "ses_2", of=other) == 2
 

@@ -87,7 +87,7 @@ class Incarnations:
         is once it runs."""
         sandboxes, before = self._sandboxes, self._revoked_names(sandbox)
         saved = await asyncio.to_thread(self._kept.saved, sandbox.id, snapshot)
-        with self._kept.using(saved):
+        with self._kept.using(sandbox.id, saved):
             await asyncio.to_thread(
                 self._kept.restore_point, sandbox.id, saved
             )  # before anything ends for it
@@ -178,7 +178,7 @@ class Incarnations:
             saved = point
             if saved is None:
                 saved = await asyncio.to_thread(self._kept.saved, sandbox.id, name)
-            with self._kept.using(saved):
+            with self._kept.using(sandbox.id, saved):
                 back = await asyncio.to_thread(self._kept.restore_point, sandbox.id, saved)
                 clones = await self._clones(self._wanted(sandbox.id), back, maker, count)
                 for each in clones:

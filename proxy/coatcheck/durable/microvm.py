@@ -184,13 +184,13 @@ class DurableMicroVM:
         seconds = self.vm.spec.boot_seconds
         try:
             async with asyncio.timeout(seconds):
-                await self._load(directory)
+                await self.load(directory)
         except TimeoutError:
             raise MachineError(
                 f"the machine was not loaded within {seconds:g} s", "try again on a less busy host"
             ) from None
 
-    async def _load(self, directory: Path) -> None:
+    async def load(self, directory: Path) -> None:
         """All that can go on at once does: a sandbox is to be back in a fifth of what a boot takes."""
         vm, program = self.vm, jail.find_qemu()
         libraries, khz, snapshot, _ = await together(

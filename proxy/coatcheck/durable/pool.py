@@ -16,8 +16,10 @@ from typing import Final
 from coatcheck.certificates.trust import TrustFiles
 from coatcheck.durable.admission import check_room, has_room
 from coatcheck.durable.backends import Choice
+from coatcheck.durable.entries import Entries, Entry
 from coatcheck.durable.sandbox import Admitted, Sandbox
-from coatcheck.durable.warm_machine import Shape, WarmMachine, WarmState, shape_of, wanted_shape
+from coatcheck.durable.states import Event, State
+from coatcheck.durable.warm_machine import Shape, WarmMachine, shape_of, wanted_shape
 from coatcheck.platform.outage import Outage
 from coatcheck.sandbox.limits import LimitError, LimitName, ceilings, choose
 from coatcheck.sandbox.resources import Size
@@ -50,17 +52,17 @@ class Pool:
         root: Path,
         choose: Callable[[Backend | None, str | None], Choice],
         sandboxes: Callable[[], Sequence[Sandbox]],
+        entries: Entries,
     ) -> None:
-        """`root`: of all sandboxes' directories; `sandboxes`: those that are somebody's."""
+        """`root`: of all sandboxes' directories; `sandboxes`: those that callers have; `entries`: of those
+        and of the pool's machines."""
         self._settings = settings
         self._size = settings.warm_pool if trust is not None else 0
         self._trust = trust
         self._root = root
         self._choose = choose
         self._sandboxes = sandboxes
-        self._lock = threading.Lock()
-        self._standing_by: list[WarmMachine] = []
-        self._ending: list[WarmMachine] = []
+        self._entries = entries
         self._failures = 0
         self._not_before = 0.0
         self._outage = Outage()
@@ -78,26 +80,29 @@ class Pool:
         if not self._size:
             return None, ""
         shape = wanted_shape(admitted, names)
-        with self._lock:
-            for each in [] if self._closing else self._standing_by:
-                if each.poll() is WarmState.READY and each.shape == shape and not self._is_old(each):
-                    self._standing_by.remove(each)
+        with self._entries.lock:
+            self._poll()
+            for entry, machine in [] if self._closing else self._in(State.WARM):
+                if machine.shape == shape and not self._is_old(machine):
+                    entry.move(Event.CLAIMED)
                     self._due.set()
-                    return each, FROM_POOL
-            same = self._closing or any(each.shape == shape for each in self._standing_by)
+                    return machine, FROM_POOL
+            same = self._closing or any(each.shape == shape for each in self.machines())
         if same or (shape is not None and shape == self._wanted_shape()):
             return None, EMPTY
         return None, OTHER_SHAPE
 
     def end(self, unclaimed: WarmMachine) -> None:
         """One that was taken and came to nothing."""
-        unclaimed.end()
-        with self._lock:
-            self._ending.append(unclaimed)
+        with self._entries.lock:
+            entry = self._entries.get(unclaimed.id)
+            if entry is not None and entry.may(Event.DISMISSED):
+                entry.move(Event.DISMISSED)
+            unclaimed.end()
 
     def give_way(self) -> None:
         """Somebody's sandbox wants the memory: all end, and none comes for a while."""
-        with self._lock:
+        with self._entries.lock:
             self._not_before = time.monotonic() + GAVE_WAY_SECONDS
             self._dismiss(lambda each: True)
 
@@ -110,26 +115,37 @@ class Pool:
             self.give_way()
             raise
 
-    def machines(self) -> tuple[WarmMachine, ...]:
-        """Those that stand by: ready, or starting."""
-        return tuple(self._standing_by)
+    def machines(self, *, ready: bool = False) -> tuple[WarmMachine, ...]:
+        """Those that can be claimed now or later; those that are `ready`."""
+        with self._entries.lock:
+            self._poll()
+            states = (State.WARM,) if ready else (State.WARMING, State.WARM)
+            return tuple(machine for _, machine in self._in(*states))
+
+    def _in(self, *states: State) -> list[tuple[Entry, WarmMachine]]:
+        found = ((each, each.machine) for each in self._entries.copy().values() if each.state in states)
+        return [(each, machine) for each, machine in found if machine is not None]
 
     @property
     def memory_mib(self) -> int:
         """What all of them hold, or are about to."""
-        return sum(each.shape.resources.memory_mib for each in (*self._standing_by, *self._ending))
+        held = self._in(*(state for state in State if state.is_pooled))
+        return sum(machine.shape.resources.memory_mib for _, machine in held)
 
     def counts(self) -> dict[str, float]:
         """How many there are, by `starting` and `ready`; nothing where there is no pool."""
         if not self._size:
             return {}
-        with self._lock:
-            states = [each.poll() for each in self._standing_by]
-        return {state.value: float(states.count(state)) for state in (WarmState.STARTING, WarmState.READY)}
+        with self._entries.lock:
+            self._poll()
+            return {
+                "starting": float(len(self._in(State.WARMING))),
+                "ready": float(len(self._in(State.WARM))),
+            }
 
     def close(self) -> None:
         """All of them are gone when this returns."""
-        with self._lock:
+        with self._entries.lock:
             self._closing = True
             self._dismiss(lambda each: True)
         self._due.set()
@@ -139,34 +155,40 @@ class Pool:
     # --- its thread ------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._closing or self._ending:
+        while not self._closing or self._in(State.DISMISSED):
             try:
                 self._refill()
             except Exception:
                 logger.exception("the warm pool could not be refilled; it will be tried again")
-            self._due.wait(REFILL_SECONDS if not self._ending else REFILL_SECONDS / 10)
+            self._due.wait(REFILL_SECONDS / 10 if self._in(State.DISMISSED) else REFILL_SECONDS)
             self._due.clear()
 
     def _refill(self) -> None:
         shape = None if self._closing else self._wanted_shape()
-        with self._lock:
-            for each in self._standing_by:
-                before = each.state
-                if before is WarmState.STARTING and (now := each.poll()) is not before:
-                    self._came_up(now is WarmState.READY)
-                else:
-                    each.poll()
-            self._dismiss(
-                lambda each: each.state is WarmState.GONE or each.shape != shape or self._is_old(each)
-            )
-            leaving = list(self._ending)
-            starting = any(each.state is WarmState.STARTING for each in self._standing_by)
-            full = starting or len(self._standing_by) >= self._size
-        gone = [each for each in leaving if each.is_gone()]
-        with self._lock:
-            self._ending = [each for each in self._ending if each not in gone]
+        with self._entries.lock:
+            self._poll()
+            self._dismiss(lambda each: each.shape != shape or self._is_old(each))
+            leaving = self._in(State.DISMISSED)
+            full = bool(self._in(State.WARMING)) or len(self.machines()) >= self._size
+        gone = [entry for entry, machine in leaving if machine.is_gone()]
+        with self._entries.lock:
+            for entry in gone:
+                entry.move(Event.LEFT)
+                del self._entries[entry.id]
         if shape is not None and not full and time.monotonic() >= self._not_before:
             self._add(shape)
+
+    def _poll(self) -> None:
+        """What they have said meanwhile. With the lock held."""
+        for entry, machine in self._in(State.WARMING, State.WARM):
+            event = machine.poll()
+            if event is None or not entry.may(event):
+                continue
+            if entry.state is State.WARMING:
+                self._came_up(event is Event.BOOTED)
+            if event is Event.DISMISSED:
+                machine.end()
+            entry.move(event)
 
     def _add(self, shape: Shape) -> None:
         if self._trust is None or not self._is_room(shape.resources.memory_mib):
@@ -179,8 +201,8 @@ class Pool:
             self._complain(f"no supervisor can be started: {error}")
             self._came_up(False)
             return
-        with self._lock:
-            self._standing_by.append(made)
+        with self._entries.lock:
+            self._entries[sandbox_id] = Entry(sandbox_id, state=State.WARMING, machine=made)
             if self._closing:
                 self._dismiss(lambda each: True)
 
@@ -189,7 +211,7 @@ class Pool:
         alive = [each for each in self._sandboxes() if each.state not in _DOWN]
         if any(each.state is SandboxState.STARTING for each in alive):
             return False
-        if len(alive) + len(self._standing_by) >= self._settings.max_sandboxes:
+        if len(alive) + len(self.machines()) >= self._settings.max_sandboxes:
             return False
         return has_room(alive, self.memory_mib, more, self._settings.sandbox_total_memory)
 
@@ -217,10 +239,10 @@ class Pool:
 
     def _dismiss(self, which: Callable[[WarmMachine], bool]) -> None:
         """With the lock held."""
-        for each in [each for each in self._standing_by if which(each)]:
-            self._standing_by.remove(each)
-            each.end()
-            self._ending.append(each)
+        for entry, machine in self._in(State.WARMING, State.WARM):
+            if which(machine):
+                entry.move(Event.DISMISSED)
+                machine.end()
 
     def _is_old(self, each: WarmMachine) -> bool:
         return time.monotonic() - each.born > self._settings.warm_pool_age

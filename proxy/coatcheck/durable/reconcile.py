@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 from typing import Final
 
 from coatcheck.durable.durability import PERIODIC, first_due
+from coatcheck.durable.entries import Care
 from coatcheck.durable.incarnations import Incarnations, Maker
 from coatcheck.durable.lifecycle import MIN_SNAPSHOT_SECONDS
 from coatcheck.durable.recovery import ATTEMPTS, PAUSES, WITHIN_SECONDS, Step, next_step
 from coatcheck.durable.sandbox import Sandbox
 from coatcheck.durable.sandboxes import Sandboxes
-from coatcheck.durable.states import Care
 from coatcheck.platform.errors import CoatcheckError
 from coatcheck.sandbox.sandbox import Ending, SandboxProblem, SandboxRefused, SandboxState
 from coatcheck.telemetry.events import SandboxChange

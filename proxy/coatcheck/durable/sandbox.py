@@ -10,7 +10,7 @@ from pydantic import BeforeValidator
 from coatcheck.decision.filesystem import Filesystem
 from coatcheck.decision.session import Isolation
 from coatcheck.durable.backends import Choice
-from coatcheck.durable.durability import Durability
+from coatcheck.durable.durability import Durability, Incarnation
 from coatcheck.durable.elastic import Elastic, Growth
 from coatcheck.sandbox.limits import Limits
 from coatcheck.sandbox.resources import Resources
@@ -155,3 +155,23 @@ def _nested(said: Any) -> Any:
 
 StoredSandbox = Annotated[Sandbox, BeforeValidator(_nested)]
 """For a `TypeAdapter` that reads files, also those of older versions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is on disk of a sandbox beside its snapshots, so that the next daemon knows it too."""
+
+    sandbox: StoredSandbox
+    """As it was when its last life began; or as it ended, once it did and can be restored."""
+    wanted: WantedSandbox
+    lives: tuple[Incarnation, ...]
+    recoveries: tuple[float, ...] = ()
+    """When it was last restored automatically, Unix seconds."""
+    interrupted: bool = False
+    """It ran when its daemon stopped, and was put to sleep: the next daemon wakes it."""
+    discarded: bool = False
+    """A caller killed it: what was saved of it is to be removed once its supervisor is gone."""
+
+    @property
+    def generation(self) -> int:
+        return max(each.generation for each in self.lives)

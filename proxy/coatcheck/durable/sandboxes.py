@@ -30,12 +30,20 @@ from coatcheck.durable.asking import (
 from coatcheck.durable.backends import Backends, Choice
 from coatcheck.durable.durability import RestorePoint
 from coatcheck.durable.elastic import Initiator
+from coatcheck.durable.entries import Care, Entries, Entry
 from coatcheck.durable.pool import Pool
-from coatcheck.durable.sandbox import Admitted, ClaimFailed, Sandbox, SandboxIdentity, WantedSandbox
+from coatcheck.durable.sandbox import (
+    Admitted,
+    ClaimFailed,
+    Record,
+    Sandbox,
+    SandboxIdentity,
+    WantedSandbox,
+)
 from coatcheck.durable.spawning import is_gone
 from coatcheck.durable.starting import claim, event_of, first_event, refusal_of, sandbox_of, start
-from coatcheck.durable.states import REPORTS, Care, Entry, Event, State
-from coatcheck.durable.store import Record, SandboxStore
+from coatcheck.durable.states import REPORTS, Event, State
+from coatcheck.durable.store import SandboxStore
 from coatcheck.durable.warm_machine import ClaimError, WarmMachine
 from coatcheck.sandbox.limits import ceilings
 from coatcheck.sandbox.resources import Size
@@ -70,16 +78,16 @@ class Sandboxes:
         self._settings = settings
         self._root = settings.runtime.absolute() / "sandboxes"
         self._backends = Backends(settings)
-        self.kept = SandboxStore(settings)
-        self._lock = threading.Lock()
+        self._entries = Entries()
+        self._lock = self._entries.lock
         """Of all entries, and of what is below it here."""
-        self._entries: dict[str, Entry] = {}
+        self.kept = SandboxStore(settings, self._entries)
         self._starting = 0
         """How many are being started or claimed just now."""
         self._closing = False
         self._emit = emit
         self._end_session = end_session
-        self.pool = Pool(settings, trust, self._root, self.choose, self.all)
+        self.pool = Pool(settings, trust, self._root, self.choose, self.all, self._entries)
 
     def get(self, sandbox_id: str) -> Sandbox | None:
         entry = self._entries.get(sandbox_id)
@@ -148,7 +156,7 @@ class Sandboxes:
             if entry is None:
                 if wanted.choice.backend is Backend.MICROVM:
                     # Not when it begins: sessions and a machine of the warm pool would be spent on a refusal.
-                    self.kept.check_room(each.id for each in self._entries.values() if each.will_be_kept)
+                    self.kept.check_room()
                 entry = Entry(f"sbx_{secrets.token_hex(8)}")
                 self._entries[entry.id] = entry
             else:
@@ -269,9 +277,10 @@ class Sandboxes:
             self._emit_change(sandbox, SandboxChange.CREATED, word)
             with self._lock:  # before it reports
                 self._entries.pop(admitted.id, None)
-                entry = Entry(sandbox.id, admitted.wanted, sandbox=sandbox, process=unclaimed.process)
+                entry = self._entries[sandbox.id]
+                entry.wanted, entry.sandbox, entry.process = admitted.wanted, sandbox, unclaimed.process
+                entry.machine = None
                 entry.move(Event.STARTED)
-                self._entries[sandbox.id] = entry
 
         try:
             claim(unclaimed, sandbox, admitted, identities, self.kept, self._settings, beginning)
@@ -489,7 +498,7 @@ class Sandboxes:
         that, so that counts, whatever its directory says and whether or not its supervisor is there."""
         if record is not None and record.sandbox.over:
             sandbox = record.sandbox
-        entry = Entry.found(sandbox, discarded=record is not None and record.discarded)
+        entry = Entry.found(sandbox, record)
         self._entries[entry.id] = entry
         if entry.known.over:
             self._let_go(entry.known)

@@ -116,7 +116,7 @@ class Sizing:
         self._hold_cpus()
         if self.fixed:
             return
-        if self._walled() > self.target.memory_mib:
+        if self.walled_mib > self.target.memory_mib:
             has = await self.has()
             if has <= self.target.memory_mib + NEARLY:
                 self._build_wall(self.target.memory_mib)
@@ -150,7 +150,8 @@ class Sizing:
     def _resident(self) -> int:
         return os.fstat(self._memory()).st_blocks * 512 // MIB
 
-    def _walled(self) -> int:
+    @property
+    def walled_mib(self) -> int:
         """The wall of the QEMU that there is now: another one has a group that holds it to the ceiling."""
         pid, mib = self._wall or (0, 0)
         return mib if pid == self._pid() else self._ceiling.memory_mib

@@ -1,27 +1,28 @@
 """In the daemon: defines the states of a sandbox, and the one table of changes between them.
 
-`Sandboxes` keeps one `Entry` for each sandbox. Its state changes in `Entry.move` only, which looks the change
-up here: what is not in the table is a mistake of ours, is logged, and does not happen. The diagram in
+Machines of the warm pool are in it from their boot. A state changes in `Entry.move` only, which looks the
+change up here: what is not in the table is a mistake of ours, is logged, and does not happen. The diagram in
 docs/sandboxes.md is written from this table.
 """
 
-import logging
-import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
-from coatcheck.durable.sandbox import Sandbox, WantedSandbox
-from coatcheck.sandbox.sandbox import Backend, SandboxState
-from coatcheck.telemetry.events import SandboxChange
-
-logger = logging.getLogger(__name__)
+from coatcheck.sandbox.sandbox import SandboxState
 
 
 class State(StrEnum):
     """Finer than `SandboxState`, which is what callers see."""
 
+    WARMING = "warming"
+    """A machine of the warm pool boots. It belongs to no caller."""
+    WARM = "warm"
+    """A machine of the warm pool that has booted, and waits for a sandbox of its shape."""
+    CLAIMED = "claimed"
+    """A sandbox is made of a warm machine. The machine is no longer the pool's."""
+    DISMISSED = "dismissed"
+    """A machine of the warm pool that nobody gets: too old, dead, or not needed. It is being removed."""
     ADMITTED = "admitted"
     """There is room for it, and its sessions are being opened. Callers do not see it yet."""
     STARTING = "starting"
@@ -68,12 +69,21 @@ class State(StrEnum):
         return self in _BEGINS
 
     @property
+    def is_pooled(self) -> bool:
+        """It is of the warm pool, and no caller's."""
+        return self in _POOLED
+
+    @property
     def takes_a_place(self) -> bool:
         """It counts for the limits on how many sandboxes may run."""
-        return self in _BEGINS or not (self.is_down or self is State.SLEEPING)
+        return not (self.is_down or self.is_pooled or self is State.SLEEPING) or self in _BEGINS
 
 
 _SHOWN: Final = {
+    State.WARMING: SandboxState.STARTING,
+    State.WARM: SandboxState.STARTING,
+    State.CLAIMED: SandboxState.STARTING,
+    State.DISMISSED: SandboxState.ENDING,
     State.ASLEEP: SandboxState.SLEEPING,
     State.WAKING: SandboxState.SLEEPING,
     State.DISCARDING: SandboxState.ENDING,
@@ -82,12 +92,16 @@ _SHOWN: Final = {
 }
 _HEARD: Final = frozenset({State.STARTING, State.RUNNING, State.PAUSED, State.SLEEPING})
 _BEGINS: Final = frozenset({State.ADMITTED, State.WAKING, State.RESTORING})
+_POOLED: Final = frozenset({State.WARMING, State.WARM, State.CLAIMED, State.DISMISSED})
 _DOWN: Final = frozenset({State.ASLEEP, State.WAKING, State.RESTORABLE, State.RESTORING, State.ENDED})
 
 
 class Event(StrEnum):
     """What happens to a sandbox."""
 
+    BOOTED = "it has booted"
+    CLAIMED = "a sandbox of its shape is wanted"
+    DISMISSED = "the pool does not need it"
     RETURNS = "its return is admitted"
     """There is room for its next life."""
     WITHDRAWN = "it cannot be started"
@@ -115,7 +129,7 @@ REPORTS: Final[Mapping[SandboxState, Event | None]] = {
 """What a supervisor may report, and what it means. No supervisor reports that nothing is left of its sandbox:
 that shows when the supervisor is gone."""
 
-_LIVE: Final[Mapping[Event, State]] = {
+LIVE: Final[Mapping[Event, State]] = {
     Event.RUNS: State.RUNNING,
     Event.PAUSES: State.PAUSED,
     Event.SLEEPS: State.SLEEPING,
@@ -128,11 +142,15 @@ _LIVE: Final[Mapping[Event, State]] = {
 """Of a sandbox whose supervisor is there. A daemon may meet it in any of these after its own restart."""
 
 TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = {
+    State.WARMING: {Event.BOOTED: State.WARM, Event.DISMISSED: State.DISMISSED},
+    State.WARM: {Event.CLAIMED: State.CLAIMED, Event.DISMISSED: State.DISMISSED},
+    State.CLAIMED: {Event.STARTED: State.STARTING, Event.DISMISSED: State.DISMISSED},
+    State.DISMISSED: {Event.LEFT: State.ENDED},
     State.ADMITTED: {Event.STARTED: State.STARTING, Event.WITHDRAWN: State.ENDED},
-    State.STARTING: _LIVE,
-    State.RUNNING: _LIVE,
-    State.PAUSED: _LIVE,
-    State.SLEEPING: _LIVE,
+    State.STARTING: LIVE,
+    State.RUNNING: LIVE,
+    State.PAUSED: LIVE,
+    State.SLEEPING: LIVE,
     State.ASLEEP: {Event.RETURNS: State.WAKING, Event.KILLED: State.ENDED},
     State.WAKING: {
         Event.STARTED: State.STARTING,
@@ -160,82 +178,3 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = {
     },
 }
 """What is not here cannot happen."""
-
-
-@dataclass(slots=True)
-class Care:
-    """What the reconcile loop remembers of one sandbox, and a restart of the daemon may forget."""
-
-    wakes: list[float] | None = None
-    """When waking it was tried, on the monotonic clock. None: nobody but a caller wakes it."""
-    failed: str = ""
-    """Why its last recovery came to nothing."""
-    snapshot_due: float | None = None
-    """When its next periodic snapshot is due, on the monotonic clock. None: that is not known yet."""
-
-
-@dataclass(slots=True)
-class Entry:
-    """What the daemon knows of one sandbox beside what is on disk. Changed under the lock of `Sandboxes`."""
-
-    id: str
-    wanted: WantedSandbox | None = None
-    """As it was last admitted. None: by an earlier daemon."""
-    state: State = State.ADMITTED
-    sandbox: Sandbox | None = None
-    """As callers see it. None: it was admitted, and has not begun."""
-    process: "subprocess.Popen[bytes] | None" = None
-    """Its supervisor. None: there is none, or an earlier daemon started it."""
-    ending_since: float | None = None
-    """On the monotonic clock."""
-    clearing: bool = False
-    """Its supervisor is gone, and one thread removes what is left."""
-    announced: SandboxChange = SandboxChange.RUNNING
-    """The change that is reported when it first runs."""
-    care: Care = field(default_factory=Care)
-    """The reconcile loop's own, which alone reads and writes it."""
-
-    @classmethod
-    def found(cls, sandbox: Sandbox, *, discarded: bool) -> "Entry":
-        """As an earlier daemon left it. One that is over is ending until it is known what is left of it."""
-        over = Event.KILLED if discarded else Event.ENDS
-        entry = cls(sandbox.id, state=_LIVE[over] if sandbox.over else State(sandbox.state), sandbox=sandbox)
-        entry.change()
-        return entry
-
-    @property
-    def known(self) -> Sandbox:
-        """Of one that has begun."""
-        if self.sandbox is None:
-            raise LookupError(f"{self.id} has not begun")
-        return self.sandbox
-
-    @property
-    def opened_by(self) -> str:
-        """The caller that it counts for."""
-        return self.wanted.opened_by if self.wanted is not None else self.known.opened_by
-
-    @property
-    def will_be_kept(self) -> bool:
-        """It was admitted, and gets a place on disk when it begins."""
-        wanted = self.wanted if self.state.begins else None
-        return wanted is not None and wanted.choice.backend is Backend.MICROVM
-
-    def may(self, event: Event) -> bool:
-        return event in TRANSITIONS[self.state]
-
-    def move(self, event: Event, **changes: Any) -> bool:
-        """What happens to it, with the `changes` of its `sandbox` that go with that. False: it cannot happen,
-        and nothing has."""
-        if not self.may(event):
-            logger.error("sandbox %s is %s, so this is refused: %s", self.id, self.state, event)
-            return False
-        self.state = TRANSITIONS[self.state][event]
-        self.change(**changes)
-        return True
-
-    def change(self, **changes: Any) -> None:
-        """Something of it that is no state."""
-        if self.sandbox is not None:
-            saved = self.state in (State.RESTORABLE, State.RESTORING)
-            self.sandbox = replace(self.sandbox, state=self.state.shown, recoverable=saved, **changes)

@@ -10,8 +10,8 @@ import os
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -28,18 +28,15 @@ from coatcheck.durable.durability import (
     still_needed,
     to_replace,
 )
+from coatcheck.durable.entries import Entries, Entry
 from coatcheck.durable.recovery import ATTEMPTS
-from coatcheck.durable.sandbox import (
-    Sandbox,
-    SandboxIdentity,
-    StoredSandbox,
-    WantedSandbox,
-)
+from coatcheck.durable.sandbox import Record, Sandbox, SandboxIdentity, WantedSandbox
 from coatcheck.durable.snapshots import manifest
 from coatcheck.durable.snapshots.directory import Snapshot
 from coatcheck.durable.snapshots.manifest import SnapshotError
 from coatcheck.durable.snapshots.store import Store, StoredSnapshot
 from coatcheck.durable.spec import DurableSpec, IdleAction, Saving
+from coatcheck.durable.states import State
 from coatcheck.platform.private_files import open_private_directory, write_atomically
 from coatcheck.sandbox.sandbox import (
     Backend,
@@ -55,33 +52,13 @@ ASLEEP: Final = "asleep"
 KEY: Final = "snapshots.key"
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """All that is known of a sandbox beside what was saved of it."""
-
-    sandbox: StoredSandbox
-    """As it was when its last life began; or as it ended, once it did and can be restored."""
-    wanted: WantedSandbox
-    lives: tuple[Incarnation, ...]
-    recoveries: tuple[float, ...] = ()
-    """When it was last restored automatically, Unix seconds."""
-    interrupted: bool = False
-    """It ran when its daemon stopped, and was put to sleep: the next daemon wakes it."""
-    discarded: bool = False
-    """A caller killed it: what was saved of it is to be removed once its supervisor is gone."""
-
-    @property
-    def generation(self) -> int:
-        return max(each.generation for each in self.lives)
-
-
 _RECORDS: Final = TypeAdapter(Record)
 
 
 class SandboxStore:
-    """The places of all sandboxes that can be kept."""
+    """The places of all sandboxes that can be kept. What it knows of one is in its entry."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, entries: Entries) -> None:
         state = settings.state_dir.absolute()
         self._root = state / "sandboxes"
         self.key_file = state / KEY
@@ -89,14 +66,11 @@ class SandboxStore:
         self.limit = settings.max_snapshots
         """Of snapshots of one sandbox."""
         self._reserve_mib = settings.snapshot_reserve
-        self._used: Counter[Path] = Counter()
-        """Snapshots from which somebody begins just now."""
-        self._going: Counter[Path] = Counter()
-        """Those that are removed just now, or that another one takes the place of."""
+        self._entries = entries
         self._marks = threading.Lock()
-        """Of both; nobody reads a disk under it."""
+        """Of `Entry.in_use` and `Entry.going`; no disk is read under it."""
         self._lock = threading.RLock()
-        self._records: dict[str, Record] = {}
+        """Of `Entry.record`. Not that of the entries: disks are waited for under it."""
         self._read = False
 
     # --- places ------------------------------------------------------------------------------------------
@@ -105,7 +79,15 @@ class SandboxStore:
         return self._root / sandbox_id.removeprefix("sbx_")
 
     def record(self, sandbox_id: str) -> Record | None:
-        return self._records.get(sandbox_id)
+        entry = self._entries.get(sandbox_id)
+        return entry.record if entry is not None else None
+
+    def _records(self) -> list[Record]:
+        found = (each.record for each in self._entries.copy().values())
+        return [each for each in found if each is not None]
+
+    def _entry(self, sandbox_id: str) -> Entry:
+        return self._entries.get(sandbox_id) or Entry(sandbox_id)
 
     def _store(self, sandbox_id: str) -> Store:
         return Store(self.place(sandbox_id) / SNAPSHOTS, self.limit)
@@ -125,19 +107,22 @@ class SandboxStore:
         if not self._read:
             return None
         # Without the lock, which is held while disks are waited for: a revocation asks, and waits for none.
-        return sessions_of(life for record in tuple(self._records.values()) for life in record.lives)
+        return sessions_of(life for record in self._records() for life in record.lives)
 
     # --- lives -------------------------------------------------------------------------------------------
 
-    def check_room(self, beginning: Iterable[str] = ()) -> None:
-        """SandboxRefused when there is none for one more beside those that begin, kept by now or not."""
-        with self._lock:
-            if len(self._records.keys() | set(beginning)) >= self._most:
-                raise SandboxRefused(
-                    SandboxProblem.TOO_MANY_SANDBOXES,
-                    f"{self._most} sandboxes are kept already, running, asleep or as snapshots",
-                    "Remove one (`coatcheck sandbox rm`), or have COATCHECK_MAX_KEPT_SANDBOXES raised.",
-                )
+    def check_room(self) -> None:
+        """SandboxRefused when there is none for one more beside those that are kept, or will be."""
+        known = self._entries.copy().values()
+        self._check(sum(each.record is not None or each.will_be_kept for each in known))
+
+    def _check(self, count: int) -> None:
+        if count >= self._most:
+            raise SandboxRefused(
+                SandboxProblem.TOO_MANY_SANDBOXES,
+                f"{self._most} sandboxes are kept already, running, asleep or as snapshots",
+                "Remove one (`coatcheck sandbox rm`), or have COATCHECK_MAX_KEPT_SANDBOXES raised.",
+            )
 
     def next_generation(self, sandbox_id: str, back: RestorePoint | None) -> int:
         """Of its next life and of the sessions that are opened for that: later than all its lives, all that
@@ -150,7 +135,7 @@ class SandboxStore:
         """Those that the next one comes after: its own, or of a clone those of what it is cloned from."""
         if back is not None and back.sandbox != sandbox_id:
             return line_of(back.lives, back.generation)
-        record = self._records.get(sandbox_id)
+        record = self.record(sandbox_id)
         return record.lives if record is not None else ()
 
     def _generations(self, sandbox_id: str) -> list[int]:
@@ -169,9 +154,9 @@ class SandboxStore:
         if wanted.choice.backend is not Backend.MICROVM:
             return None
         with self._lock:
-            before = self._records.get(sandbox.id)
+            before = self.record(sandbox.id)
             if before is None:
-                self.check_room()
+                self._check(len(self._records()))
             lives = self._lives(sandbox.id, back)
             saved = self._generations(sandbox.id)
             generation = min(each.generation for each in identities)
@@ -199,36 +184,40 @@ class SandboxStore:
     def _write(self, record: Record) -> None:
         place = self.place(record.sandbox.id)
         write_atomically(place / RECORD, _RECORDS.dump_json(record), overwrite=True)
-        self._records[record.sandbox.id] = record
+        self._known(record)
+
+    def _known(self, record: Record) -> None:
+        """At its start a daemon has no entry yet: one that is over, until it has looked at what is left."""
+        name = record.sandbox.id
+        self._entries.setdefault(name, Entry(name, state=State.ENDED)).record = record
 
     def ended(self, sandbox: Sandbox, *, discarded: bool = False) -> None:
         """How it ended is known to the next daemon, too: what somebody ended must not be restored
         automatically. One that was `discarded` once remains so."""
         with self._lock, contextlib.suppress(OSError):  # a disk that is full is no reason not to end
-            if (record := self._records.get(sandbox.id)) is not None:
+            if (record := self.record(sandbox.id)) is not None:
                 self._write(replace(record, sandbox=sandbox, discarded=record.discarded or discarded))
 
     def recovering(self, sandbox_id: str, now: float) -> None:
         """It is about to be restored automatically: on disk first, so that no crash forgets how often.
         OSError."""
         with self._lock:
-            if (record := self._records.get(sandbox_id)) is not None:
+            if (record := self.record(sandbox_id)) is not None:
                 self._write(replace(record, recoveries=(*record.recoveries, now)[-ATTEMPTS:]))
 
     def recoveries(self, sandbox_id: str) -> tuple[float, ...]:
-        record = self._records.get(sandbox_id)
+        record = self.record(sandbox_id)
         return record.recoveries if record is not None else ()
 
     def interrupt(self, sandbox_id: str) -> None:
         """It sleeps because its daemon stops: on disk when this returns. OSError."""
         with self._lock:
-            if (record := self._records.get(sandbox_id)) is not None:
+            if (record := self.record(sandbox_id)) is not None:
                 self._write(replace(record, interrupted=True))
 
     def interrupted(self) -> tuple[str, ...]:
         """Sandboxes that no daemon has woken since one put them to sleep as it stopped."""
-        with self._lock:
-            return tuple(each for each, record in self._records.items() if record.interrupted)
+        return tuple(each.sandbox.id for each in self._records() if each.interrupted)
 
     def spec(self, spec: DurableSpec, record: Record, back: RestorePoint | None) -> DurableSpec:
         """What its supervisor is told beside all else."""
@@ -256,7 +245,8 @@ class SandboxStore:
     def forget(self, sandbox_id: str) -> None:
         """All of it is gone, snapshots too."""
         with self._lock:
-            self._records.pop(sandbox_id, None)
+            if (entry := self._entries.get(sandbox_id)) is not None:
+                entry.record = None
             with contextlib.suppress(OSError):  # first: without it the next daemon removes the rest
                 (self.place(sandbox_id) / RECORD).unlink()
             shutil.rmtree(self.place(sandbox_id), ignore_errors=True)
@@ -271,11 +261,11 @@ class SandboxStore:
                 with contextlib.suppress(OSError, ValidationError):
                     record = _RECORDS.validate_json((place / RECORD).read_bytes())
                     if self.place(record.sandbox.id) == place:
-                        self._records[record.sandbox.id] = record
+                        self._known(record)
                 for point in (place / FORKS).glob("*"):  # whoever wanted to begin from it is gone
                     shutil.rmtree(point, ignore_errors=True)
             self._read = True
-            return tuple(self._records.values())
+            return tuple(self._records())
 
     # --- snapshots ---------------------------------------------------------------------------------------
 
@@ -290,51 +280,53 @@ class SandboxStore:
 
     def remove(self, sandbox_id: str, name: str) -> None:
         """SandboxRefused when there is none of that name, or somebody begins from it."""
-        store = self._store(sandbox_id)
+        store, entry = self._store(sandbox_id), self._entry(sandbox_id)
         with _as_refusals(SandboxProblem.UNKNOWN_SNAPSHOT):
             with self._marks:
-                if self._used[found := store.find(name)]:
+                if entry.in_use[found := store.find(name)]:
                     raise SandboxRefused(
                         SandboxProblem.SANDBOX_BUSY,
                         f"a sandbox begins from the snapshot {name} just now",
                         "Remove it in a moment.",
                     )
-                self._going[found] += 1
+                entry.going[found] += 1
             try:
                 store.remove(name)
             finally:
-                self._unmark(self._going, found)
+                self._unmark(entry.going, found)
 
     @contextlib.contextmanager
     def making_room(self, sandbox_id: str, keeping: Durability) -> Iterator[tuple[str, ...]]:
         """Names of the snapshots that another one of this sandbox takes the place of; meanwhile nobody begins
         from them. Blocks at the beginning. SandboxRefused."""
         saved, directory = self.snapshots(sandbox_id), self._store(sandbox_id).directory
+        entry = self._entry(sandbox_id)
         with self._marks:
-            used = [each.name for each in (*self._used, *self._going) if each.parent == directory]
+            used = [each.name for each in (*entry.in_use, *entry.going) if each.parent == directory]
             names = to_replace(saved, self.limit, keeping, used)
-            self._going.update(going := [directory / each for each in names])
+            entry.going.update(going := [directory / each for each in names])
         try:
             yield names
         finally:
-            self._unmark(self._going, *going)
+            self._unmark(entry.going, *going)
 
     @contextlib.contextmanager
-    def using(self, saved: Path) -> Iterator[None]:
-        """Somebody begins from it: it stays for as long as the block lasts. SandboxRefused when it goes just
-        now."""
+    def using(self, sandbox_id: str, saved: Path) -> Iterator[None]:
+        """What is saved there stays for as long as the block lasts, which begins a life from it.
+        SandboxRefused when it goes just now."""
+        entry = self._entry(sandbox_id)
         with self._marks:
-            if saved in self._going:
+            if saved in entry.going:
                 raise SandboxRefused(
                     SandboxProblem.UNKNOWN_SNAPSHOT,
                     f"the snapshot {saved.name} is being removed, or replaced by a newer one",
                     "Use another one: `coatcheck sandbox snapshots` lists them.",
                 )
-            self._used[saved] += 1
+            entry.in_use[saved] += 1
         try:
             yield
         finally:
-            self._unmark(self._used, saved)
+            self._unmark(entry.in_use, saved)
 
     def _unmark(self, marks: Counter[Path], *snapshots: Path) -> None:
         with self._marks:
@@ -377,7 +369,7 @@ class SandboxStore:
 
     def restore_point(self, sandbox_id: str, directory: Path) -> RestorePoint:
         """What a life begins from that `directory` holds. SandboxRefused when it is not whole and genuine."""
-        record = self._records.get(sandbox_id)
+        record = self.record(sandbox_id)
         with _as_refusals(SandboxProblem.NOT_SAVED):
             found = manifest.read(directory, manifest.open_key(self.key_file))
         lives = record.lives if record is not None else ()

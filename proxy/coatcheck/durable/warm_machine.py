@@ -12,7 +12,6 @@ import socket
 import subprocess
 import time
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +28,7 @@ from coatcheck.durable.spawning import (
     spawn,
 )
 from coatcheck.durable.spec import CLAIMED, READY, DurableSpec, dumps
+from coatcheck.durable.states import Event
 from coatcheck.launcher.spec import Identity, SupervisorSpec
 from coatcheck.platform.private_files import open_private_directory
 from coatcheck.sandbox.limits import Limits, ceilings
@@ -68,13 +68,6 @@ def wanted_shape(admitted: Admitted, names: tuple[str, ...]) -> Shape | None:
     return shape_of(wanted.choice, admitted.limits)
 
 
-class WarmState(StrEnum):
-    STARTING = "starting"
-    READY = "ready"
-    GONE = "gone"
-    """Or about to be: nobody gets it any more."""
-
-
 class ClaimError(Exception):
     """It did not become somebody's, and is gone."""
 
@@ -90,7 +83,6 @@ class WarmMachine:
         self.shape = shape
         self.directory = directory
         self.born = time.monotonic()
-        self.state = WarmState.STARTING
         self._told_to_end = 0.0
         open_private_directory(directory.parent)
         directory.mkdir(mode=0o700)
@@ -110,17 +102,15 @@ class WarmMachine:
         with contextlib.suppress(OSError):  # it is gone already: `poll` finds that
             self.line.sendall(dumps(spec))
 
-    def poll(self) -> WarmState:
-        """What it has said meanwhile. Never waits."""
-        if self.state is not WarmState.GONE:
-            try:
-                said = self.line.recv(len(READY), socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return self.state
-            except OSError:
-                said = b""
-            self.state = WarmState.READY if said == READY else WarmState.GONE
-        return self.state
+    def poll(self) -> Event | None:
+        """What it has said since it was last asked; None: nothing. Never waits."""
+        try:
+            said = self.line.recv(len(READY), socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        except OSError:
+            said = b""
+        return Event.BOOTED if said == READY else Event.DISMISSED
 
     def claim(self, spec: DurableSpec) -> None:
         """It is whose `spec` says, and runs, when this returns. ClaimError; then it was killed."""
@@ -134,14 +124,12 @@ class WarmMachine:
         else:
             why = "its supervisor or its machine ended"
         self.line.close()
-        self.state = WarmState.GONE
         if said != CLAIMED:
             self.process.kill()
             raise ClaimError(f"a machine of the warm pool could not be claimed: {why}")
 
     def end(self) -> None:
         """It is not needed. It ends now; `is_gone` tells when it has."""
-        self.state = WarmState.GONE
         self.line.close()
         self._told_to_end = time.monotonic()
 

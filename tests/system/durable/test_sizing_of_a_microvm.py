@@ -183,7 +183,7 @@ async def test_without_a_control_group_threads_are_held_to_cpus(shared: Grown) -
         FLOOR,
         CEILING,
         beside_mib=0,
-        control=shared.machine._control,
+        control=shared.machine.vm.control,
         pid=lambda: shared.machine.pid,
         group=lambda: None,
         memory=lambda: shared.machine.vm.memory,
@@ -218,7 +218,7 @@ async def test_root_inside_lets_the_air_out_and_what_holds_is_the_wall(shared: G
     """Its driver is gone, so it has its ceiling: with a control group it is ended when it takes more than it
     was given, and what QEMU itself may take; without one it may take its ceiling, and never more."""
     has_group = "memory" in cgroup.find().v1 or cgroup.find().unified is not None
-    await shared.until(lambda use: shared.sizing._walled() == FLOOR.memory_mib or not has_group)
+    await shared.until(lambda use: shared.sizing.walled_mib == FLOOR.memory_mib or not has_group)
     assert await shared.guest.ask("unload virtio_balloon") == "unloaded"
     await shared.until(lambda use: use.has_mib == CEILING.memory_mib)
     await shared.guest.tell("touch 850")

@@ -223,14 +223,17 @@ async def test_one_that_is_paused_sleeps_when_its_daemon_stops_and_by_no_other_w
             assert it.supervisor.state is SandboxState.PAUSED and "resume" not in machine.did
 
 
-async def test_whoever_wants_it_just_as_its_daemon_stops_is_told(tmp_path: Path, trust: Path) -> None:
+async def test_a_wake_just_as_its_daemon_stops_is_refused(tmp_path: Path, trust: Path) -> None:
     """In the same turn of the loop: half awake it would be lost."""
-    machine = DurableMachine()
-    async with kept(tmp_path, trust, machine) as it:
+    machine = Calling()
+    async with upstream(trust) as outside, kept(tmp_path, trust, machine) as it:
+        await machine.call()
+        await outside.question()
+        assert await it.durable.sleep() == 1
         leaving = asyncio.create_task(it.durable.sleep(leaves=True))
-        await until(lambda: "save" in machine.did)
+        waking = asyncio.create_task(it.durable.wake())
         with pytest.raises((SandboxRefused, ChannelBroken)):
-            await it.supervisor.operations.take(it.durable._sleeper._wake)
+            await waking
         await leaving
         assert (await it.ended())[0] is None
         assert (tmp_path / "store/asleep").is_dir() and "wake" not in machine.did

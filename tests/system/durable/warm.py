@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from coatcheck.client.sandbox import SandboxClient
 from coatcheck.durable.pool import Pool
-from coatcheck.durable.warm_machine import WarmMachine, WarmState
+from coatcheck.durable.warm_machine import WarmMachine
 from tests.sandboxes import SECONDS, Place, nothing_left, place, until
 from tests.upstreams import UpstreamTls
 
@@ -27,7 +27,7 @@ def pool_of(where: Place) -> Pool:
 
 
 def ready(where: Place) -> list[WarmMachine]:
-    return [each for each in pool_of(where).machines() if each.poll() is WarmState.READY]
+    return list(pool_of(where).machines(ready=True))
 
 
 async def filled(where: Place, count: int = SIZE) -> list[WarmMachine]:

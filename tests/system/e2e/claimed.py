@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from coatcheck.client.control import ControlError
 from coatcheck.client.sandbox import Sandbox
-from coatcheck.durable.warm_machine import WarmMachine, WarmState
+from coatcheck.durable.warm_machine import WarmMachine
 from coatcheck.launcher.qemu import MEMORY
 from tests.known_secrets import needles
 from tests.sandboxes import POLICY, WANTED, Place, image_cache, place, until
@@ -85,7 +85,7 @@ async def claimed(all_output: Path, upstream_tls: UpstreamTls) -> AsyncIterator[
         pool = where.daemon.sandboxes.pool
 
         def ready() -> list[WarmMachine]:
-            return [each for each in pool.machines() if each.poll() is WarmState.READY]
+            return list(pool.machines(ready=True))
 
         await asyncio.to_thread(until, lambda: len(ready()) == 2, SECONDS)
         with pytest.MonkeyPatch.context() as patch:

@@ -114,7 +114,7 @@ async def test_where_fewer_may_be_by_now_the_oldest_periodic_ones_go_and_each_is
         kept=kept, ask=ask, noted=lambda _, change, what: told.append((change, what))
     )
     state: Any = SimpleNamespace(policies={}, sessions=SimpleNamespace(by_id={}))
-    with kept.using(place / "auto-0"):
+    with kept.using(one.id, place / "auto-0"):
         await save(sandboxes, state, one, "new")
     assert [each.name for each in kept.snapshots(one.id)] == ["auto-0", "auto-4", "new"]
     assert told == [

@@ -129,7 +129,7 @@ async def test_a_save_that_is_cancelled_leaves_nothing(
 
 SAVE: tuple[Work, ...] = (DurableMicroVM.save, device_state.save, device_state.version)
 LOAD: tuple[Work, ...] = (
-    DurableMicroVM._load,
+    DurableMicroVM.load,
     MicroVM.launch,
     Emulator.launch,
     Emulator._prepare,

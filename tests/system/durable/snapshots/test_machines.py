@@ -177,7 +177,7 @@ async def test_a_clone_that_gives_its_pages_back_takes_none_from_the_others(
         async with world.machine(snapshot, template) as (sibling, other):
             await machine.resume()
             await sibling.resume()
-            qmp = machine._control()
+            qmp = machine.vm.control()
             await qmp.execute("balloon", {"value": 96 << 20})
             async with asyncio.timeout(tiny.ANSWER_SECONDS):
                 while (await qmp.execute("query-balloon"))["actual"] > 100 << 20:
