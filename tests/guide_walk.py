@@ -80,7 +80,7 @@ class Shell:
     environment: Mapping[str, str] = field(repr=False)
     process: "subprocess.Popen[str]" = field(init=False, repr=False)
     said: deque[str] = field(default_factory=lambda: deque(maxlen=40), repr=False)
-    """Its last lines, for whoever must find out why it ended."""
+    """Its last lines, for the reader who must find out why it ended."""
 
     def __post_init__(self) -> None:
         self.process = subprocess.Popen(

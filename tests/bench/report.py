@@ -14,7 +14,7 @@ UNDISTURBED = 0.85
 
 
 def say(text: str) -> None:
-    """Progress, for whoever waits."""
+    """Progress, for the person who waits."""
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 

@@ -68,7 +68,7 @@ def test_a_stored_ca_is_loaded_as_it_was_made(tmp_path: Path) -> None:
 
 
 def test_an_existing_ca_is_replaced_only_on_demand(tmp_path: Path) -> None:
-    """Whoever trusts it would be cut off by a second `ca new`."""
+    """Everything that trusts it would be cut off by a second `ca new`."""
     first = Authority.create(tmp_path / "ca")
     with pytest.raises(CertificateError, match="already") as refusal:
         Authority.create(tmp_path / "ca")

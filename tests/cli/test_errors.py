@@ -22,7 +22,7 @@ from coatcheck.settings.explained import SettingsProblem
 def test_messages_are_lower_case_and_without_a_period(
     text: str, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever wrote them: other layers end their sentences."""
+    """Wherever they come from: other layers end their sentences."""
     note("error", text)
     assert capsys.readouterr().err == f"error: {line}\n"
 

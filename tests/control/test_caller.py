@@ -60,7 +60,7 @@ def test_a_launcher_sees_its_own_sessions_only() -> None:
 
 
 def test_an_operator_sees_its_tenants() -> None:
-    """Whoever opened the session."""
+    """Whichever caller opened the session."""
     operator = Caller("ops", Role.OPERATOR, frozenset({"acme"}))
     assert operator.sees(session("acme", "ci"))
     assert not operator.sees(session("globex", "ci"))

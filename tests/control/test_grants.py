@@ -102,7 +102,7 @@ def test_an_openid_entry_is_found_by_what_the_provider_proved(tmp_path: Path) ->
 
 @pytest.mark.parametrize("mode", [0o660, 0o602])
 def test_a_file_that_others_can_write_is_refused(tmp_path: Path, mode: int) -> None:
-    """Whoever can write it can make themselves a caller."""
+    """Anyone who can write it can make themselves a caller."""
     with pytest.raises(GrantsError, match="written by others"):
         load_grants(written(tmp_path, GOOD, mode), ())
 

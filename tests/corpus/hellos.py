@@ -1,7 +1,7 @@
 """TLS hellos that no library would send: `hello: {names: [[…], …], extensions: [{type, body}]}`.
 
-Each list is one server_name extension. Nothing follows the hello: whoever answers it with a handshake has
-taken it.
+Each list is one server_name extension. Nothing follows the hello: a server that answers it with a handshake
+has taken it.
 """
 
 import asyncio

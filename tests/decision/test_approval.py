@@ -1,4 +1,4 @@
-"""Which later request an answer covers, and what of a request whoever is asked may see."""
+"""Which later request an answer covers, and what of a request the approver may see."""
 
 import itertools
 from dataclasses import replace

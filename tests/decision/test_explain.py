@@ -128,7 +128,7 @@ MANY = Policy(
 
 
 def test_every_kind_of_misfit_is_told_with_what_would_fit() -> None:
-    """Lists in full: whoever writes the policy must see which word is missing."""
+    """Lists in full: anyone who writes the policy must see which word is missing."""
     plain = Destination("http", "api.example.org", 80)
     everything = {"plain", "tls", "posted"}
     assert render(explain(MANY, everything, plain, RequestHead("GET", "/v1", ()))) == (

@@ -234,7 +234,7 @@ def test_a_genuine_handle_counts_only_for_its_own_session_credential_and_time(
 
 
 def test_a_theft_names_both_sessions() -> None:
-    """Whoever reads the alarm must know whose handle it was and who used it."""
+    """Anyone who reads the alarm must know whose handle it was and who used it."""
     denied = judge(CLAIMS, replace(SESSION, id="ses_b"), CREDENTIAL, Now(1_500, 0), {})
     assert denied is not None and "ses_a" in denied.detail and "ses_b" in denied.detail
 
@@ -275,7 +275,7 @@ def _text_of(length: int) -> str | None:
 
 
 def test_keys_are_known_by_the_one_header_that_we_write() -> None:
-    """Whoever made them: two keys, two headers, and nobody changes them afterwards."""
+    """However they were made: two keys, two headers, and nobody changes them afterwards."""
     given = {"k1": KEY.public_key(), "k2": OTHER_KEY.public_key()}
     keys = HandleKeys("k2", given)
     assert verify(sign(CLAIMS, OTHER_KEY, "k2"), keys) == verify(sign(CLAIMS, KEY, "k1"), keys) == CLAIMS

@@ -156,7 +156,7 @@ def test_what_passed_ends_when_the_policy_no_longer_observes(world: World) -> No
 
 
 def test_uploads_and_requests_are_bounded(world: World) -> None:
-    """Whoever is looked at can still carry away only so much, and so often."""
+    """A session that is observed can still carry away only so much, and so often."""
     call = asked(world, ELSEWHERE, replace(ANY, method="POST"))
     assert call.rule is not None and call.rule.max_request_bytes == MAX_REQUEST_BYTES
     call.complete(None)

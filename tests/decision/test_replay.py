@@ -327,6 +327,6 @@ def test_a_request_without_a_handle_under_a_rule_that_wants_one() -> None:
 
 @pytest.mark.parametrize("reason", Reason)
 def test_every_reason_is_of_exactly_one_kind(reason: Reason) -> None:
-    """A new one is not left to fall through: whoever adds it says whether a policy decides it."""
+    """A new one is not left to fall through: anyone who adds it says whether a policy decides it."""
     kinds = (BY_MATCH, BY_HANDLE, BY_HEADERS, AFTERWARDS, NOT_BY_POLICY)
     assert sum(reason in kind for kind in kinds) == 1

@@ -477,7 +477,7 @@ def test_a_part_is_told_once_and_as_a_part(chunk: int) -> None:
 )
 @pytest.mark.parametrize("size", [1, 4, 11])
 def test_markup_does_not_cut_a_secret(before: str, after: str, size: int) -> None:
-    """A search marks what it found, and whoever searches chooses what that is; pages and `grep` colour."""
+    """A search marks what it found, and the sandbox chooses what it searches for; pages and `grep` colour."""
     secret = KEY.removeprefix("sk-proj-")
     pieces = [secret[at : at + size] for at in range(0, len(secret), size)]
     body = "".join(f"{before}{piece}{after}" for piece in pieces)

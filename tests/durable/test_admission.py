@@ -43,7 +43,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_grow_that_others_were_promised_is_refused() -> None:
-    """Whoever asks learns nothing of who has it."""
+    """The caller learns nothing of what has it."""
     others = [has(2048, id="sbx_1"), has(1024, id="sbx_2")]
     check_room(others, SANDBOX, Size(1024, 4), TOTAL)
     with pytest.raises(SandboxRefused, match="no room for 513 MiB more") as refused:

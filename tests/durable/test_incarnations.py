@@ -1,4 +1,4 @@
-"""Whoever comes back has what every later life was left with: no snapshot undoes a revocation.
+"""A restored sandbox has what every later life was left with: no snapshot undoes a revocation.
 
 Real sandboxes: test_sandbox_keeping.py, tests/system/e2e/test_lifecycles_of_one_launcher.py."""
 

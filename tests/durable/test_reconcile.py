@@ -192,7 +192,7 @@ class Sleeping:
 
 
 async def test_those_that_ran_run_again_in_their_makers_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is not asleep any more was woken, or removed, by somebody."""
+    """One that is not asleep any more was woken or removed by a caller."""
     asleep = SandboxState.SLEEPING
     world = Sleeping(monkeypatch, runs(ONE, state=asleep), runs(TWO), runs(THREE, state=asleep))
     await world.wakes()
@@ -339,7 +339,7 @@ async def test_while_nothing_runs_nothing_is_saved(
 
 
 async def test_nobody_is_saved_who_did_not_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor one that has ended; whoever begins again is due anew."""
+    """Nor one that has ended; one that begins again is due anew."""
     world = Saving(monkeypatch)
     world.there = [replace(RUNS, keeping=Durability())]
     await world.at(1_000.0)

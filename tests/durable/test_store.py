@@ -322,7 +322,7 @@ def test_how_it_ended_and_how_often_it_came_back_is_known_to_the_next_daemon(tmp
 
 
 def test_what_forks_began_from_is_nobodys_after_a_crash(tmp_path: Path) -> None:
-    """Whoever asked for them is gone; snapshots and a sleep stay."""
+    """The callers that asked for them are gone; snapshots and a sleep stay."""
     kept = keeper(tmp_path)
     begin(kept, "ses_1")
     place = kept.place("sbx_0000000000000001")

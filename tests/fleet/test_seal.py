@@ -1,4 +1,4 @@
-"""What is sealed can be read and made by whoever has the key, in its place, and by nobody else."""
+"""What is sealed can be read and made by daemons with the key, in its place, and by nobody else."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""I7 for targets: whoever decodes, normalises or cuts an allowed path stays where the rule says."""
+"""I7 for targets: an upstream that decodes, normalises or cuts an allowed path stays where the rule says."""
 
 import posixpath
 from collections.abc import Callable

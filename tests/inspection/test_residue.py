@@ -232,7 +232,7 @@ def test_a_value_longer_than_a_page_is_found_by_any_of_its_pages_at_an_edge() ->
 
 
 def test_what_is_too_short_is_not_looked_for() -> None:
-    """It could stand anywhere by chance; whoever asks is told so by an empty tuple."""
+    """It could stand anywhere by chance; the caller is told so by an empty tuple."""
     assert forms_of(Value("pin", b"1234567890abcde")) == ()
 
 

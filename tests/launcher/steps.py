@@ -37,7 +37,7 @@ class Step:
 
 def steps_of(works: Sequence[Work], known: Collection[Work] = ()) -> list[Step]:
     """In order; each line once. What only bounds others in time is no step; and work that is `known`, or one
-    of `works`, is no step of whoever waits for it: its own steps are."""
+    of `works`, is no step of the code that waits for it: its own steps are."""
     names = {work.__name__ for work in (*works, *known)}
     found = []
     for work in works:

@@ -111,7 +111,7 @@ async def test_a_guest_that_says_nothing_is_given_up() -> None:
 
 
 async def test_a_broken_rule_ends_everything_with_its_name() -> None:
-    """Whoever waits for the guest is told; nothing hangs."""
+    """What waits for the guest is told; nothing hangs."""
     async with talking() as (channel, guest, running):
         await guest.greet()
         stream = await channel.open("exec", [])

@@ -64,7 +64,7 @@ def test_qemu_can_start_no_program_and_gain_no_right() -> None:
 
 
 def test_files_and_sockets_are_descriptors() -> None:
-    """A path of the host would have to be visible to QEMU; whoever sees a socket can connect to it."""
+    """A path of the host would have to be visible to QEMU; a program that sees a socket can connect to it."""
     assert values("-kernel") + values("-initrd") == ["/proc/self/fd/8", "/proc/self/fd/9"]
     assert objects("-object")[0]["mem-path"] == "/proc/self/fd/10"
     assert [value.partition(",")[2] for value in values("-chardev")] == [

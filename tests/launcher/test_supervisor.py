@@ -148,7 +148,7 @@ async def test_a_machine_that_dies_is_told_in_its_own_words(tmp_path: Path, trus
 
 
 async def test_a_machine_that_does_not_start_says_what_to_do(tmp_path: Path, trust: Path) -> None:
-    """Whoever waits for it is told the same."""
+    """Every caller that waits for it is told the same."""
     broken = ScriptedMachine(fails=MachineError("there is no space", "remove something"))
     async with life(tmp_path, trust, broken) as it:
         waiting = asyncio.create_task(it.supervisor.channel())
@@ -175,7 +175,7 @@ async def test_no_word_of_a_guest_reaches_whoever_asks_why_it_ended(tmp_path: Pa
 
 
 async def test_the_time_limit_is_announced_and_kept(tmp_path: Path, trust: Path) -> None:
-    """First a warning to whoever is connected, then the end."""
+    """First a warning to all that are connected, then the end."""
     async with life(tmp_path, trust, expires_at=time.time() + 0.6) as it:
         ending, why = await it.ended()
         assert ending is Ending.TIME_LIMIT and "--timeout" in why

@@ -1,4 +1,4 @@
-"""Work in threads and work at once: whoever is cancelled, or fails, leaves nothing running behind."""
+"""Work in threads and work at once: what is cancelled, or fails, leaves nothing running behind."""
 
 import asyncio
 import threading

@@ -34,7 +34,7 @@ def test_a_limit_is_still_a_value_error() -> None:
 
 
 def test_no_other_class_declares_a_hint() -> None:
-    """Whoever shows errors looks for the base; an error beside it would be shown as a defect of ours."""
+    """Code that shows errors looks for the base; an error beside it would be shown as a defect of ours."""
     nodes = [node for path in PACKAGE.rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))]
     found = [
         node.name for node in nodes if isinstance(node, ast.ClassDef) and any(map(_sets_hint, ast.walk(node)))

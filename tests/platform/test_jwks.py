@@ -43,7 +43,7 @@ def test_a_document_beyond_all_size_is_refused(platform: Platform) -> None:
 
 @pytest.mark.parametrize("kind", ["RS256", "ES256", "EdDSA"])
 def test_a_published_private_key_is_refused(platform: Platform, kind: str) -> None:
-    """Whoever reads it can sign; and looking at its primes takes seconds of the processor's time."""
+    """Anyone who reads it can sign; and looking at its primes takes seconds of the processor's time."""
     private = jwk_of(platform.keys[kind])
     with pytest.raises(ValueError, match="private"):
         parse_jwks(json.dumps({"keys": [platform.jwk("ES256") | {"kid": "sound"}, private]}).encode())

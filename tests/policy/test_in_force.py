@@ -65,7 +65,7 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
 
 
 async def test_a_refused_file_leaves_what_was_in_force_and_is_told_once(deployment: Deployment) -> None:
-    """In an event, in a gauge that falls again when it is mended, and in words for whoever asks."""
+    """In an event, in a gauge that falls again when it is mended, and in words for callers."""
     file = put(deployment.place / "default.yaml", YAML)
     policies = deployment.policies("default.yaml")
     policies.load()
@@ -194,7 +194,7 @@ def test_observing_needs_the_daemons_word_too(deployment: Deployment) -> None:
 async def test_three_hundred_reloads_at_once_are_two(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one under way may have read already, so whoever asks later gets one more: all the same one."""
+    """The one under way may have read already, so later callers get one more, all the same one."""
     put(deployment.place / "default.yaml", YAML)
     policies = deployment.policies("default.yaml")
     policies.load()

@@ -44,7 +44,7 @@ def test_ports_that_cannot_be_meant(given: dict, says: str) -> None:
 
 @pytest.mark.parametrize("uid", [0, -1, 4_294_967_295])
 def test_a_proxy_that_cannot_be_told_from_the_sandbox(uid: int) -> None:
-    """Root is whoever runs the sandbox's set-up, and -1 is nobody."""
+    """Root runs the sandbox's set-up, and -1 is nobody."""
     with pytest.raises(RedirectError, match="both have uid"):
         Inside(uid, 8443)
 

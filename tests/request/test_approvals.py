@@ -125,7 +125,7 @@ async def test_a_yes_after_the_machine_slept_is_late(desk: Desk) -> None:
 
 
 async def test_the_first_word_counts(desk: Desk) -> None:
-    """Whoever comes second learns what was said."""
+    """The second answer learns what the first one was."""
     request = desk.held(desk.open())
     approval = await desk.only()
     desk.approvals.answer(approval, NO)
@@ -172,7 +172,7 @@ async def test_a_yes_is_remembered_only_if_whoever_said_it_wants_that(desk: Desk
 
 
 async def test_a_rule_that_remembers_nothing_asks_each_time(desk: Desk) -> None:
-    """Whatever whoever answers wants."""
+    """Whatever the approver wants."""
     desk.use("{wait: 5m}")
     session = desk.open()
     for _ in range(2):
@@ -244,7 +244,7 @@ async def test_what_a_client_gave_up_is_no_longer_asked(desk: Desk) -> None:
 
 
 async def test_what_is_shown_holds_no_handle_and_no_value_of_a_query(desk: Desk) -> None:
-    """Whoever is asked sees names; so does the record."""
+    """The approver sees names; so does the record."""
     minted = desk.state.open_session(NewSession("acme", "agent", "default"), "test")
     handle = ".".join(("cch_eyJ" + "A" * 60, "B" * 160, "C" * 86))
     request = desk.held(minted[0], f"/x/{handle}?token={handle}&key=hunter2")
@@ -299,7 +299,7 @@ async def test_what_else_a_request_may_be_taken_for_is_shown_and_is_another_ques
 
 
 async def test_a_yes_to_a_whole_rule_is_none_to_a_request_with_other_readings(desk: Desk) -> None:
-    """Nor to one under the terms of another rule: whoever said it was shown neither."""
+    """Nor to one under the terms of another rule: its approver was shown neither."""
     desk.use("{wait: 10m, remember: 15m, same: rule}")
     session = desk.open()
     rule = desk.state.policies["default"].rules[0]

@@ -93,7 +93,7 @@ def test_ceilings_are_settings() -> None:
 
 
 def test_a_rate_is_kept_over_time_and_a_burst_is_free() -> None:
-    """A quarter of a second's bytes pass at once; then whoever sends waits for what he sent."""
+    """A quarter of a second's bytes pass at once; then the sender waits."""
     bucket = TokenBucket(1000)
     assert bucket.delay(250, 10.0) == 0.0
     assert bucket.delay(500, 10.0) == pytest.approx(0.5)

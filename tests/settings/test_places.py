@@ -95,7 +95,7 @@ def test_state_at_the_earlier_default_is_kept_until_it_is_moved(
 
 
 def test_state_at_the_new_place_is_not_displaced_by_an_old_one(around: places.Surroundings) -> None:
-    """Whoever unpacks an archive with `var/coatcheck` in it does not get another CA from there."""
+    """Anyone who unpacks an archive with `var/coatcheck` in it does not get another CA from there."""
     assert around.home is not None
     (around.home / ".local/state/coatcheck/sessions").mkdir(parents=True)
     old = kept(around.directory)

@@ -15,7 +15,7 @@ PATIENCE = 30.0
 
 @dataclass
 class SlowOthers:
-    """A `Publisher`. Whoever comes to it is `waiting`; nobody goes on before `answer`."""
+    """A `Publisher`. A thread that comes to it is `waiting`; nobody goes on before `answer`."""
 
     told: list[Change] = field(default_factory=list)
     down: bool = False

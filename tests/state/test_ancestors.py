@@ -26,7 +26,7 @@ def _values(handles: tuple[MintedHandle, ...]) -> dict[str, str]:
 
 
 def test_a_forks_line_is_its_parent_and_its_parents_line(state: State) -> None:
-    """Given by the state, whoever asks: nobody names ancestors one by one."""
+    """Given by the state to every caller: nobody names ancestors one by one."""
     parent, _ = opened(state)
     child, _ = opened(state, parent.id)
     grandchild, _ = opened(state, child.id)
@@ -163,7 +163,8 @@ def test_as_long_as_nobody_knows_what_is_kept_nothing_is_forgotten(house: House,
 
 
 def test_handles_of_minutes_are_not_kept(house: House, state: State) -> None:
-    """Whoever asked for one can ask again: a parent that lives for long must not fill memory with them."""
+    """A caller that asked for one can ask again: a parent that lives for long must not fill memory with
+    them."""
     parent, _ = opened(state)
     opened(state, parent.id)
     state.mint(parent.id, "github", ttl=60)

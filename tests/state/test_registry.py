@@ -117,7 +117,7 @@ def test_a_revocation_is_in_force_here_while_others_cannot_be_told(
     fleet: tuple[State, SlowOthers], threads: ThreadPoolExecutor
 ) -> None:
     """Whatever is on its way to them: each way to revoke, and a policy that is swapped on the plane's loop.
-    Whoever asked is answered when the others know."""
+    The caller is answered when the others know."""
     state, others = fleet
     sessions = [opened(state, str(number)) for number in range(3)]
     (handle,) = state.handles(sessions[1].id)

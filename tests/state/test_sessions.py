@@ -24,7 +24,7 @@ def test_a_closed_session_does_not_take_its_origin_back() -> None:
 
 
 def test_a_snapshot_is_never_changed() -> None:
-    """Whoever holds one reads the same to the end."""
+    """A reader that holds one reads the same to the end."""
     before = Sessions().having(SESSION)
     after = before.having(replace(SESSION, revoked=True), epoch=True)
     assert not before.by_id[SESSION.id].revoked and after.by_id[SESSION.id].revoked

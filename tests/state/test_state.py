@@ -44,7 +44,7 @@ def test_a_string_lives_while_its_lease_is_renewed_and_no_longer(house: House, s
 
 
 def test_a_lapsed_session_is_not_revived(house: House, state: State) -> None:
-    """Whoever held it has lost it; sweep reports the end once."""
+    """Its holder has lost it; sweep reports the end once."""
     session, _ = state.open_session(WANTED, "launcher")
     house.time.passes(120)
     with pytest.raises(StateError) as caught:

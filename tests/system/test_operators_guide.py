@@ -198,7 +198,7 @@ FIGURES = {
 
 @pytest.mark.parametrize("row", FIGURES)
 def test_capacity_is_what_the_benchmark_printed(row: str) -> None:
-    """Rounded. Whoever measures anew writes it in both places."""
+    """Rounded. Anyone who measures anew writes it in both places."""
     printed, said = FIGURES[row]
     figures = BENCHMARKS.partition("<!-- figures:bench -->")[2].partition("<!-- /figures:bench -->")[0]
     [measured] = set(re.findall(printed, " ".join(figures.split())))

@@ -1,4 +1,4 @@
-"""Whoever follows what happens misses nothing, or is told so."""
+"""A reader that follows what happens misses nothing, or is told so."""
 
 from coatcheck.telemetry.events import SandboxChange, SandboxEvent
 from coatcheck.telemetry.sandbox_feed import KEPT, SandboxFeed

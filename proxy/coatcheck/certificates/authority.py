@@ -35,7 +35,7 @@ from coatcheck.platform.private_files import (
 KEY_FILE = "ca-key.pem"
 CERTIFICATE_FILE = "ca.pem"
 LOCK_SECONDS = 5.0
-"""Making a CA takes milliseconds: who waits longer for somebody else's is told."""
+"""Making a CA takes milliseconds: waiting longer for another process's is an error."""
 
 CURVES: Final[Mapping[str, ec.EllipticCurve]] = {"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1()}
 HASHES: Final[Mapping[str, hashes.SHA256 | hashes.SHA384]] = {
@@ -84,7 +84,8 @@ class Authority:
         """Make a CA in `directory` (0700): ca-key.pem (0600) and ca.pem.
 
         `name_constraints` are the only domains, with all below them, for which clients will believe
-        this CA. An existing CA is replaced only with `overwrite`: whoever trusts it must then be told.
+        this CA. An existing CA is replaced only with `overwrite`: everything that trusts it must then be
+        updated.
         """
         made = cls.ephemeral(name, _lifetime(days), name_constraints, clock=clock)
         with _directory_lock(directory):
@@ -143,7 +144,7 @@ class Authority:
     ) -> "Authority":
         """A CA that lives in memory only: one session's own, whose bundle no other session's leaf passes.
 
-        It is a root, not an intermediate of the daemon's CA: whoever trusts that one must not thereby
+        It is a root, not an intermediate of the daemon's CA: a program that trusts that one must not thereby
         trust this one, and the other way round.
         """
         if not 0 < len(name) <= 64 or not name.isprintable():

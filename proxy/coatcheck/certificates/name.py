@@ -1,6 +1,6 @@
 """The one name that a certificate carries.
 
-A name that two verifiers read differently must not get a signature, whoever asked for it (I7): the
+A name that two verifiers read differently must not get a signature, in no client's name (I7): the
 signer takes nothing on trust and holds every name against the one reading of hosts.
 """
 

@@ -1,6 +1,6 @@
 """The CA's successor: made beside the one in use, trusted from then on, and used after a switch.
 
-A program reads its trust once. Whoever starts while both are trusted does not notice the switch. The CA
+A program reads its trust once. One that starts while both are trusted does not notice the switch. The CA
 before it stays trusted for a while (its key is gone): a daemon signs with it until its restart.
 """
 
@@ -97,7 +97,7 @@ def tidy(directory: Path, current: Authority) -> None:
 
 
 def forget(directory: Path) -> None:
-    """Trust neither a successor nor a previous CA from now on: who stole one key may have had them all."""
+    """Trust neither a successor nor a previous CA from now on: a thief of one key may have them all."""
     (directory / PREVIOUS_FILE).unlink(missing_ok=True)
     _discard_successor(directory)
 

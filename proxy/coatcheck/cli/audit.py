@@ -53,7 +53,7 @@ def verify(
     from coatcheck.telemetry.audit.verify import verify as verify_log
 
     logs = paths or [_log(state_dir)]
-    # In the state directory, one above its log: whoever may write the log alone must not replace the key.
+    # In the state directory, one above its log: a user who may write the log alone must not replace the key.
     near = [folder / "checkpoint-key.pem.pub" for folder in logs[-1].absolute().parents[:2]]
     keys = key or [path for path in near if path.is_file()][:1]
     try:

@@ -61,7 +61,8 @@ def find_program(isolation: Isolation) -> str:
 
 
 def identities(isolation: Isolation) -> tuple[str, ...]:
-    """Who can be told apart in there: bubblewrap maps one user, and gVisor has no firewall for several."""
+    """The users that can be told apart in there: bubblewrap maps one user, and gVisor has no firewall for
+    several."""
     return IDENTITIES if _program(isolation) == "runc" else IDENTITIES[:1]
 
 
@@ -323,8 +324,8 @@ class ContainerMachine:
             await self._as_user(["renice", "-n", str(LOW_PRIORITY), "-p", str(first)])
 
     async def _as_user(self, words: Sequence[str]) -> None:
-        """As who process 1 is on the host: for somebody else's limits one needs CAP_SYS_RESOURCE and
-        CAP_SYS_NICE, which root in a pod lacks."""
+        """As the user that process 1 is on the host: for somebody else's limits one needs CAP_SYS_RESOURCE
+        and CAP_SYS_NICE, which root in a pod lacks."""
         become = (f"--reuid={self._user}", f"--regid={self._user}", "--clear-groups", "--")
         given = (found("setpriv"), *become) if self._user is not None else ()
         process = await asyncio.create_subprocess_exec(

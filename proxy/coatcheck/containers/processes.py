@@ -15,8 +15,8 @@ _POLL_SECONDS = 0.005
 
 
 def tree(first: int) -> tuple[int, ...]:
-    """`first` and all its descendants. A sandbox's process 1 adopts whoever loses its parent, so of that
-    one none is missing."""
+    """`first` and all its descendants. A sandbox's process 1 adopts each process that loses its parent, so of
+    that one none is missing."""
     parents: dict[int, int] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdecimal():

@@ -33,8 +33,8 @@ class Action(StrEnum):
     """Revoking a session or a handle, or ending a session: whatever takes."""
     SEE = "see"
     APPROVE = "approve"
-    """Answering for a request that a rule holds until somebody says yes. Never a launcher: whoever starts an
-    agent, or is one, must not be who lets it go on."""
+    """Answering for a request that a rule holds until somebody says yes. Never a launcher: what starts an
+    agent, or is one, must not let it go on."""
     INSPECT = "inspect"
     """Searching a sandbox for secrets: it stands still meanwhile, and the answer is yes or no."""
     RELOAD = "reload"

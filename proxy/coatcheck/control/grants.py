@@ -238,7 +238,7 @@ def _read(path: Path) -> bytes:
 
 
 def _check(path: Path, descriptor: int) -> None:
-    """Whoever may write this file may make themselves a caller."""
+    """A user who may write this file may make themselves a caller."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         raise GrantsError(f"{path} is not a plain file", "Put the grants file there.")

@@ -18,14 +18,14 @@ class Channel:
     """What a connection proves before it says a word."""
 
     uid: int | None
-    """Of whoever connected to the Unix socket; None over TCP."""
+    """Of the process that connected to the Unix socket; None over TCP."""
     certificate: bytes | None
     """DER form of a client certificate that TLS has verified."""
 
 
 def uid_of(connection: socket.socket) -> int:
     """The peer's user id *when it connected*: the socket may have been handed on since, which only
-    whoever connected can do."""
+    the connecting process can do."""
     packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     uid: int = _CREDENTIALS.unpack(packed)[1]
     return uid

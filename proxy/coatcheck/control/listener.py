@@ -22,7 +22,7 @@ from coatcheck.control.reading import MAX_BODY
 logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS: Final = 256
-"""Of one listener. Each has its own count: whoever fills the TCP port does not lock out the socket."""
+"""Of one listener. Each has its own count: a full TCP port does not lock out the socket."""
 MAX_REFUSING: Final = 16
 """Connections that are being told that they are no caller; beyond it they are closed without a word."""
 IDLE_SECONDS: Final = 10.0

@@ -61,7 +61,7 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
         "info": {
             "title": "Coatcheck control API",
             "version": coatcheck.__version__,
-            "description": "For whoever runs sandboxes, never for a sandbox. On the Unix socket the user"
+            "description": "For what runs sandboxes, never for a sandbox. On the Unix socket the user"
             " id is the proof; over TCP a bearer token or a client certificate.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },

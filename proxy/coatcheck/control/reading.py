@@ -14,7 +14,7 @@ from coatcheck.telemetry.redaction import printable
 MAX_BODY: Final = 64 * 1024
 """Bytes. The largest honest body names a policy's thousand credentials."""
 BODY_SECONDS: Final = 10.0
-"""For a whole body: who drips one holds a connection no longer than who sends nothing."""
+"""For a whole body: a client that drips one holds a connection no longer than one that sends nothing."""
 _MAX_PROBLEMS: Final = 10
 
 

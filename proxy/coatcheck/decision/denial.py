@@ -7,7 +7,7 @@ from enum import StrEnum
 class Reason(StrEnum):
     """Why something was refused: a closed set, used in answers, audit records and metric labels."""
 
-    # who is asking
+    # identity
     ORIGIN_UNKNOWN = "origin_unknown"
     ORIGIN_CLASS_REFUSED = "origin_class_refused"
     ISOLATION_REFUSED = "isolation_refused"
@@ -45,7 +45,7 @@ class Reason(StrEnum):
     HANDLE_MISPLACED = "handle_misplaced"
     SECRET_PROBED = "secret_probed"
     SIGNATURE_REFUSED = "signature_refused"
-    # whoever was asked
+    # approvals
     APPROVAL_REFUSED = "approval_refused"
     APPROVAL_TIMEOUT = "approval_timeout"
     # how often

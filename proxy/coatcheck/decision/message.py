@@ -49,7 +49,7 @@ class OriginalDestination:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is talking, by host-side evidence only. `origins` is what the plane could establish."""
+    """The sender of a request, by host-side evidence only. `origins` is what the plane could establish."""
 
     listener: str
     origins: tuple[Origin, ...]

@@ -172,7 +172,7 @@ class LimitKind(StrEnum):
 
 
 class LimitScope(StrEnum):
-    """Who shares a bucket."""
+    """What shares a bucket."""
 
     SESSION = "session"
     SUBJECT = "subject"

@@ -120,7 +120,7 @@ def enter(limit: Limit, running: int) -> int | Deny:
 
 
 def bucket_key(limit: Limit, session: Session, rule: Rule, credential: str = "") -> BucketKey:
-    """Who shares this limit's bucket.
+    """What shares this limit's bucket.
 
     A limit counts what its rule lets through, except per credential: there every rule that hands the
     credential out counts. The count is left out, so that a reload that changes it refills nothing.

@@ -75,7 +75,8 @@ def supervisor_pid(directory: Path) -> int | None:
 
 
 def kill_supervisor(process: "subprocess.Popen[bytes] | None", directory: Path) -> None:
-    """SIGKILL: to the process that we started, or to whoever listens for a sandbox that we have adopted."""
+    """SIGKILL: to the process that we started, or to the one that listens for a sandbox that we have
+    adopted."""
     if process is not None:
         process.kill()
     elif (pid := supervisor_pid(directory)) is not None:

@@ -39,7 +39,7 @@ class Choice:
     agent: str | None = None
     """The guest's agent on the host, where it is not in the image."""
     identities: tuple[str, ...] = IDENTITIES
-    """Who can be told apart in it."""
+    """The users that can be told apart in it."""
 
 
 class Backends:

@@ -74,7 +74,7 @@ class Incarnation:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """One snapshot, for whoever looks for one."""
+    """One snapshot, as callers see it."""
 
     name: str
     created_at: float | None
@@ -90,7 +90,7 @@ class RestorePoint:
     snapshot: str
     """Its directory."""
     generation: int
-    """Of whoever was saved there."""
+    """Of the life that was saved there."""
     lives: tuple[Incarnation, ...]
     """Of that sandbox, as far as it is known here."""
     sandbox: str
@@ -143,7 +143,7 @@ def first_due(saved: Iterable[Saved], generation: int, every: float, soon: float
     """Seconds until the first periodic snapshot of a sandbox that is seen to run, of that generation. `soon`:
     of one that has nothing to come back from. Times are Unix seconds, `every` the period.
 
-    Who came back from a snapshot has run for a whole period before it may take an older one's place: one that
+    A sandbox that was restored has run for a whole period before it may take an older one's place: one that
     dies again and again would replace, one by one, all those that it was well in.
     """
     times = {each.generation: each.created_at for each in saved if each.created_at is not None}

@@ -8,7 +8,7 @@ from coatcheck.sandbox.resources import Size
 
 
 class Initiator(StrEnum):
-    """Who asks for another size."""
+    """What asks for another size."""
 
     CALLER = "caller"
     """Over the control API."""
@@ -20,7 +20,7 @@ class Initiator(StrEnum):
 
 
 class Scaling(StrEnum):
-    """Who may, beside the autoscaler if there is one."""
+    """What may resize it, beside the autoscaler if there is one."""
 
     INSIDE = "inside"
     """Programs in it and its callers."""

@@ -65,7 +65,7 @@ class Elasticity:
         self._given_mib = limits.resources.memory_mib
         """What its commands may use together, as the guest's agent was last told."""
         self._by = Initiator.CALLER
-        """Who asked for that."""
+        """What asked for that."""
         self._restored = restored
         self._held = False
         """Its balloon has once been where it belongs: it is not just booting."""

@@ -353,7 +353,7 @@ class Incarnations:
 
     async def _revoke_late(self, source: Sandbox, before: AbstractSet[str], begun: Sandbox) -> None:
         """What of `source` was revoked since `before` is revoked in `begun`, too: its new sessions were not
-        there yet then. Of one that several share, only theirs who were revoked."""
+        there yet then. Of one that several share, only those that were revoked."""
         late = self._revoked_names(source) - before
         if late and not source.keeping.shares:
             late = frozenset(begun.sessions)

@@ -51,7 +51,7 @@ class ScaleResource:
 
 def _refused(error: SandboxRefused) -> Refused:
     status = error.problem.status
-    if error.problem is SandboxProblem.NO_ROOM:  # its hint is for whoever runs the host
+    if error.problem is SandboxProblem.NO_ROOM:  # its hint is for the host's operator
         return Refused(status, error.problem, "there is no room for this now", ("Retry-After", "60"))
     return Refused(status, error.problem, f"{error.message}. {error.hint}")
 

@@ -100,7 +100,7 @@ class DurableMicroVM:
 
     @property
     def _devices(self) -> Path:
-        """What QEMU knows of its devices, for whoever looks at what remains; until it goes on, or ends."""
+        """What QEMU knows of its devices, for an inspection of what remains; until it goes on, or ends."""
         return self.vm.directory / "device-state"
 
     async def page_out(self) -> int:

@@ -107,8 +107,8 @@ class Pool:
             self._dismiss(lambda each: True)
 
     def check_room(self, others: Iterable[Sandbox], sandbox: Sandbox, size: Size) -> None:
-        """`admission.check_room`, with what the pool holds. It gives way to whoever is refused: the next time
-        there is room."""
+        """`admission.check_room`, with what the pool holds. It gives way to a sandbox that is refused: the
+        next time there is room."""
         try:
             check_room(others, sandbox, size, self._settings.sandbox_total_memory, self.memory_mib)
         except SandboxRefused:
@@ -207,7 +207,7 @@ class Pool:
                 self._dismiss(lambda each: True)
 
     def _is_room(self, more: int) -> bool:
-        """For one that nobody asked for: whoever did goes first."""
+        """For one that nobody asked for: sandboxes that callers asked for go first."""
         alive = [each for each in self._sandboxes() if each.state not in _DOWN]
         if any(each.state is SandboxState.STARTING for each in alive):
             return False

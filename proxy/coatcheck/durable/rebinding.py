@@ -96,7 +96,7 @@ class Rebind:
         try:
             saved = manifest.read(restore, manifest.open_key(key))
         except MachineError:
-            return True  # whoever loads it is told why it cannot be used
+            return True  # loading it says why it cannot be used
         return saved.origin.trust != digest(self._spec.sandbox.identities)
 
 

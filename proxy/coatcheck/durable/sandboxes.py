@@ -199,7 +199,7 @@ class Sandboxes:
 
     def alive(self) -> tuple[tuple[Sandbox, ...], int]:
         """Those that are not down, and how many are being started."""
-        starting = self._starting  # first: who was started since then is among those that are not down
+        starting = self._starting  # first: one that was started since then is among those that are not down
         return tuple(each for each in self.all() if not self.is_down(each.id)), starting
 
     def is_down(self, sandbox_id: str) -> bool:

@@ -78,7 +78,7 @@ class Saver:
         return directory
 
     async def fork_point(self, channel: Channel) -> Path:
-        """A snapshot that its forks begin from; whoever asked for it removes it. SandboxRefused."""
+        """A snapshot that its forks begin from; the caller removes it. SandboxRefused."""
         machine, store = self.durable()
         directory = store / FORKS / secrets.token_hex(8)
         await self._save(channel, machine, directory)

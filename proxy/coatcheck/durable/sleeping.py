@@ -43,7 +43,7 @@ class Sleeper:
 
     async def sleep(self, channel: Channel, *, leaves: bool = False) -> int:
         """How many of its connections are held. Takes its turn. SandboxRefused. `leaves`: its daemon stops,
-        so nothing wakes it here any more, whoever is connected and whatever arrives."""
+        so nothing wakes it here any more, in spite of connections and of what arrives."""
         return await self._operations.take(lambda: self._sleep(channel, leaves=leaves))
 
     def doze(self, channel: Channel) -> None:
@@ -61,7 +61,7 @@ class Sleeper:
 
     async def _doze(self, channel: Channel) -> int:
         try:
-            # Whoever puts it to sleep by a word asks the daemon; policy may have changed since it began.
+            # A caller that puts it to sleep asks the daemon; policy may have changed since it began.
             await asyncio.to_thread(self._client.may_save_sandbox, self._spec.sandbox.id)
         except ControlError as error:
             self._connections.begin()
@@ -88,7 +88,7 @@ class Sleeper:
             return channel.held
         channel.when_wanted(self._wanted)
         if channel.wanted:
-            self._wanted()  # by whoever came while it was saved
+            self._wanted()  # by what arrived while it was saved
         else:
             self._hold()
         return channel.held

@@ -33,7 +33,7 @@ class Saving:
     """Descriptor of `restore`'s memory (`snapshots.directory.Snapshot.template`): it is mapped privately, so
     that any number of clones cost what they write to. None: a copy of its own is made."""
     snapshot_key: Path | None = None
-    """File of the key that signs snapshots, made when it is missing; for whoever saves or restores."""
+    """File of the key that signs snapshots, made when it is missing; for saving and restoring."""
     reserve_mib: int = 64
     """What stays free on the disk that it is saved to, for others."""
     snapshots: Path | None = None

@@ -262,7 +262,7 @@ class SandboxStore:
                     record = _RECORDS.validate_json((place / RECORD).read_bytes())
                     if self.place(record.sandbox.id) == place:
                         self._known(record)
-                for point in (place / FORKS).glob("*"):  # whoever wanted to begin from it is gone
+                for point in (place / FORKS).glob("*"):  # what wanted to begin from it is gone
                     shutil.rmtree(point, ignore_errors=True)
             self._read = True
             return tuple(self._records())

@@ -76,7 +76,7 @@ class DurableSupervisor:
         )
 
     async def fork_point(self) -> Path:
-        """The same, for its forks to begin from; whoever asked removes it, and else we do."""
+        """The same, for its forks to begin from; the caller removes it, and else we do."""
         channel = await self.sandbox.ready_channel()
         made: list[Path] = []
 

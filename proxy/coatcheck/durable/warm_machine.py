@@ -73,7 +73,7 @@ class ClaimError(Exception):
 
 
 class WarmMachine:
-    """Not thread-safe: whoever has it, the pool or its claimer, has it alone."""
+    """Not thread-safe: the pool or its claimer has it alone."""
 
     def __init__(
         self, sandbox_id: str, shape: Shape, directory: Path, settings: Settings, trust: TrustFiles

@@ -378,7 +378,7 @@ class Store:
         )
 
     def _notice(self, head: Head, changes: Sequence[Change], at: float) -> str:
-        """What was taken, sealed for this commit: whoever reads it a second time takes the same again."""
+        """What was taken, sealed for this commit: a daemon that reads it twice takes the same again."""
         taken = [written(change) for change in changes if isinstance(change, TAKING)]
         if not taken:
             return ""

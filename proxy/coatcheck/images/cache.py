@@ -39,7 +39,7 @@ class Cache:
 
     @contextmanager
     def building(self, tell: Callable[[str], None]) -> Iterator[None]:
-        """One build at a time: whoever comes second waits, and finds what the first one made."""
+        """One build at a time: the second process waits, and finds what the first one made."""
         with (self.where / "lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -125,7 +125,7 @@ def plain_module(name: str, content: bytes) -> tuple[str, bytes]:
 
     Trixie's are compressed, which init would have to undo. The signature goes too: checking it (RSA, 4096
     bits) is most of the time that loading takes in an emulated guest, and nothing there could tell a wrong
-    one from a right one: whoever could change the initramfs could change the kernel beside it.
+    one from a right one: an attacker who could change the initramfs could change the kernel beside it.
     """
     base = name.rsplit("/", 1)[-1]
     if base.endswith(".xz"):

@@ -223,7 +223,7 @@ class Way:
     parts: Mapping[str, type[BaseModel]] = field(default_factory=dict)
     """The models below the keys, by the key that leads to each."""
     examples: Mapping[str, str] = field(default_factory=dict)
-    """What to write, by key, for somebody who wrote something else or nothing."""
+    """What to write, by key, where something else or nothing was written."""
     snippets: tuple[dict[str, Any], ...] = ()
     """What editors offer: label, description and body, as VS Code's JSON language service has them."""
 

@@ -129,7 +129,7 @@ class Inspector:
             )
             inspection.signed = sign(statement, self._signer)
         except asyncio.CancelledError:
-            # Whoever cancelled waits for the record; nobody waits for this task's own cancellation.
+            # The caller that cancelled waits for the record; nobody waits for this task's own cancellation.
             result, inspection.problem = "cancelled", inspection.problem or "it was cancelled"
         except TimeoutError:
             inspection.problem = inspection.problem or f"it took longer than {self._limit:g} s"

@@ -120,8 +120,8 @@ def verify(content: bytes, keys: list[Ed25519PublicKey]) -> dict[str, Any]:
         known = ", ".join(key_id(key) for key in keys)
         raise StatementRefused(
             f"the signature is not by this key ({known}), or the statement was changed after it was signed",
-            f"it says that key {str(said.get('key_id'))[:16]!r} signed it; get that key's .pub from whoever "
-            "runs the daemon",
+            f"it says that key {str(said.get('key_id'))[:16]!r} signed it; get that key's .pub from the "
+            "daemon's operator",
         )
     return statement
 

@@ -24,7 +24,7 @@ class Mount:
     """A file system, or a part of one, as one process sees it."""
 
     identity: tuple[str, str]
-    """Device and the part's root within it: the same for whoever sees it, wherever."""
+    """Device and the part's root within it: the same for each process that sees it, wherever."""
     path: str
     kind: str
     writable: bool
@@ -53,7 +53,7 @@ def mounts(pid: int | str) -> list[Mount]:
 
 
 class Mounts:
-    """The file systems of a sandbox's processes: each is searched once, whoever sees it, wherever.
+    """The file systems of a sandbox's processes: each is searched once, however many processes see it.
 
     Those of the host itself are none of the sandbox's. One that it could write to is a hole in its walls, and
     is told as not searched.

@@ -120,8 +120,8 @@ async def _relay_websocket(
         await ours.prepare(request)
         code = await _both_ways(request, ours, theirs)
     finally:
-        # Each side is heard out (RFC 6455, 7.1.1): who writes into a connection that was just closed loses
-        # what is still waiting to be read in it, such as a command's last output.
+        # Each side is heard out (RFC 6455, 7.1.1): a side that writes into a connection that was just closed
+        # loses what is still waiting to be read in it, such as a command's last output.
         await asyncio.gather(theirs.close(code=code), ours.close(code=code))
     return ours
 

@@ -62,7 +62,7 @@ def check_private_directory(path: Path) -> None:
         )
     parent = path.absolute().parent
     parent_mode = parent.stat().st_mode
-    # Whoever may rename entries of the parent can put another directory in this one's place.
+    # A user who may rename entries of the parent can put another directory in this one's place.
     if parent_mode & stat.S_IWOTH and not parent_mode & stat.S_ISVTX:
         raise PrivateFileError(
             f"{parent}, which holds {path.name}, can be written by every user",

@@ -14,7 +14,7 @@ class StateDirectoryError(PrivateFileError):
 class StateDirectory:
     """A checked state directory. Get one with `StateDirectory.open`.
 
-    Each part has a directory of its own, and whoever keeps it locks it and checks its files: what is
+    Each part has a directory of its own, and the module that keeps it locks it and checks its files: what is
     here only fixes where they are.
     """
 

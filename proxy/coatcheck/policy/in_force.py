@@ -41,7 +41,7 @@ class PoliciesInForce:
         self._watch = PolicyWatch(settings.policy, signed=self._signed, parse=self._parser)
         self._watching = asyncio.Lock()
         self._asked: asyncio.Future[bool] | None = None
-        """For all who asked since the reload under way began, when it may have read already."""
+        """For all callers since the reload under way began, when it may have read already."""
         self._reloading: asyncio.Task[None] | None = None
         self.last_refused = ""
         """Why the files that lie there now are not in force; empty when they are."""
@@ -75,7 +75,7 @@ class PoliciesInForce:
 
     async def _reload_all(self) -> None:
         try:
-            await asyncio.sleep(0)  # whoever asks in the same turn of the loop has the same reload
+            await asyncio.sleep(0)  # all that ask in the same turn of the loop have the same reload
             while self._asked is not None:
                 asked, self._asked = self._asked, None
                 try:

@@ -193,7 +193,8 @@ def _check_machine(plan: Plan) -> None:
 
 
 def _check_interface(name: str) -> None:
-    # Not by /sys/class/net: who enters a namespace (nsenter --net) still sees the former one's there.
+    # Not by /sys/class/net: a process that enters a namespace (nsenter --net) still sees the former one's
+    # there.
     links = [link for link in _json(("ip", "-json", "link")) if link.get("ifname") == name]
     if not links:
         raise RedirectError(

@@ -84,7 +84,8 @@ def _at_interface(plan: AtInterface) -> tuple[_Chains, _Chains]:
     }
     redirecting: _Chains = {
         "arriving": (
-            # Before others who publish ports (Docker, at dstnat): whose rule comes first has the connection.
+            # Before other programs that publish ports (Docker, at dstnat): whose rule comes first has the
+            # connection.
             "type nat hook prerouting priority dstnat - 1; policy accept;",
             *_redirects(plan, ours),
         )

@@ -372,7 +372,7 @@ class Exchange:
         return denial if denial is None or session is None else Identified(session, denial)
 
     def _shut(self, peer: Peer, context: DecisionContext) -> Deny | Identified | None:
-        """Why nothing is judged now, whoever asks: no candidate policy is compared with that."""
+        """Why nothing is judged now, for any session: no candidate policy is compared with that."""
         stopping = Deny(Reason.DRAINING, retry_after=5.0) if self.draining else None
         return self._identified(peer, stopping or self.state.stale(context.now))
 

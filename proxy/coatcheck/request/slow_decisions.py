@@ -11,7 +11,7 @@ from coatcheck.telemetry.events import Event, SlowDecision
 SLOW_SECONDS: Final = 0.005
 """Of one decision. An ordinary one takes a hundredth of this."""
 QUIET_SECONDS: Final = 1.0
-"""Between two events: who finds a way to be slow must not fill the log with it."""
+"""Between two events: an attacker who finds a way to be slow must not fill the log with it."""
 
 
 class SlowDecisions:

@@ -39,7 +39,7 @@ class Limits:
 
     resources: Resources = field(default_factory=Resources)
     output_bytes: int = 64 * MIB
-    """Of one command: whoever drives it often keeps all of it in memory."""
+    """Of one command: its client often keeps all of it in memory."""
     network_bytes_per_second: int = 64 * MIB
     """Both directions together: half a gigabit, so that one sandbox leaves the proxy to others."""
     run_seconds: int = 14_400
@@ -172,7 +172,7 @@ def _amount(asking: _Asking, value: int) -> str:
 
 
 class TokenBucket:
-    """A rate of bytes that may be exceeded for `burst_seconds`; then whoever sends waits.
+    """A rate of bytes that may be exceeded for `burst_seconds`; then the sender waits.
 
     It goes into debt by the one piece that was sent, and says how long that is to be waited for: pieces
     are never cut, and nobody's bytes queue here.

@@ -44,7 +44,7 @@ class MachineSpec:
     image: Path | None
     """Directory of a built image (vmlinuz, initrd, root.ext4, manifest.json); None: the host's own files."""
     resources: Resources
-    """The processes are enforced by whoever starts them there."""
+    """The limit on processes is enforced by what starts them there."""
     volumes: tuple[Volume, ...] = ()
     generation: int = 1
     disk_bytes_per_second: int = 256 * 1024 * 1024

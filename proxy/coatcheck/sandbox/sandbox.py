@@ -81,7 +81,7 @@ class SandboxProblem(StrEnum):
     NOT_ELASTIC = "not_elastic"
     """It has one size: it was created so, or what it is made of can have no other."""
     SCALING_LOCKED = "scaling_locked"
-    """Whoever created it lets nobody inside change its size."""
+    """Its creator lets nothing inside change its size."""
     OOM_FLOOR = "oom_floor"
     """Less memory than what is in use: its programs would be ended for it."""
     NO_ROOM = "no_room"

@@ -161,7 +161,7 @@ async def _launch(log: int, log_path: Path) -> tuple[str, str, asyncio.subproces
             env={"BAO_DEV_ROOT_TOKEN_ID": token, "HOME": "/nonexistent"},
             start_new_session=True,  # Ctrl-C is for us: the daemon drains while Vault still answers
         )  # fmt: skip
-        # The banner comes after the port is bound: whoever else listens there never gets the token.
+        # The banner comes after the port is bound: another program that listens there never gets the token.
         started = False
         try:
             started = await _started(process)

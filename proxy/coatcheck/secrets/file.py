@@ -19,7 +19,7 @@ PLAIN_FIELD = "value"
 """The field that names a whole plain-text file."""
 
 _READ_SECONDS = 5.0
-"""A network file system can hang; whoever waits for it is refused after this."""
+"""A network file system can hang; a request that waits for it is refused after this."""
 
 
 class FileStore:

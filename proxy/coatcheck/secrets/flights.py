@@ -24,7 +24,7 @@ class Flights[K, V]:
     """At most one fetch a key, at most `limit` at once. Belongs to one event loop.
 
     A waiter that is cancelled leaves the fetch running for the others; a fetch that outlives its
-    time keeps its key (and its thread) to itself, and those who ask for that key are refused at once.
+    time keeps its key (and its thread) to itself, and others that ask for that key are refused at once.
     """
 
     def __init__(self, what: str, *, seconds: float, limit: int) -> None:
@@ -59,7 +59,7 @@ class Flights[K, V]:
         return flight
 
     async def join(self, key: K, fetch: Callable[[], Coroutine[object, object, V]]) -> V:
-        """What `fetch` gives, or gave whoever began first.
+        """What `fetch` gives, or gave the first caller.
 
         Raises:
             SecretUnavailable: it failed, or did not end in time.

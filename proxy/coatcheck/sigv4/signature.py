@@ -1,6 +1,6 @@
 """One SigV4 signature, by botocore's canonical form and key derivation.
 
-botocore is 22 MB and 60 ms of import: only those pay for it who sign (`resign.prepare`).
+botocore is 22 MB and 60 ms of import: only a daemon that signs pays for it (`resign.prepare`).
 """
 
 from typing import TYPE_CHECKING

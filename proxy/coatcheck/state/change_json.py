@@ -129,7 +129,7 @@ def _plain_session(session: Session) -> dict[str, Any]:
 
 
 def _session(plain: dict[str, Any]) -> Session:
-    """Without a lease: whoever applies it knows what is left of that."""
+    """Without a lease: what is left of that is known where it is applied."""
     kind, value = plain["origin"]
     return Session(
         id=plain["id"],

@@ -7,9 +7,9 @@ from threading import Lock, get_ident
 class FairLock:
     """Like `threading.RLock`, and first come, first served.
 
-    A plain lock goes to whoever runs when it is let go of, which is who had it: sessions that are opened one
-    after the other kept a fleet's follower from it until the daemon counted as deaf, and would keep a
-    revocation from the disk.
+    A plain lock goes to the thread that runs when it is released, which is the one that had it: sessions that
+    are opened one after the other kept a fleet's follower from it until the daemon counted as deaf, and would
+    keep a revocation from the disk.
     """
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ _ALPHABET: Final = string.ascii_letters + string.digits
 
 @dataclass(frozen=True, slots=True)
 class MintedHandle:
-    """A handle, once, for whoever opens the session. Nobody can read it again."""
+    """A handle, once, for the caller that opens the session. Nobody can read it again."""
 
     credential: str
     env: str | None

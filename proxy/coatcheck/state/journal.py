@@ -59,8 +59,8 @@ class Journal:
         del self._owed[: len(owed)]
 
     def settle_all(self, now: Now) -> None:
-        """Also what others must still be told: whoever is answered now may rely on it, though it was taken
-        before, or written with somebody else's change. StateError(NOT_DURABLE): it is owed still."""
+        """Also what others must still be told: a caller that is answered now may rely on it, though it was
+        taken before, or written with somebody else's change. StateError(NOT_DURABLE): it is owed still."""
         if self._owed:
             self.settle(now)
         self.database.tell_owed(now)

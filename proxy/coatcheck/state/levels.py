@@ -35,7 +35,7 @@ def levels(
 ) -> list[Level]:
     """The fullest first, at most MAX_LEVELS; limits that are not in force any more are left out.
 
-    `now`: monotonic seconds, as the buckets were filled by. `sees`: whether whoever asks may know of a limit
+    `now`: monotonic seconds, as the buckets were filled by. `sees`: whether the caller may know of a limit
     of this scope for these.
     """
     known: dict[BucketKey, tuple[str, str, Limit]] = {}
@@ -58,7 +58,7 @@ def levels(
 
 
 def together(here: Iterable[Level], elsewhere: Iterable[Level]) -> list[Level]:
-    """Each limit once, as whoever knows more of it sees it; the fullest first, at most MAX_LEVELS."""
+    """Each limit once, as the daemon that knows more of it sees it; the fullest first, at most MAX_LEVELS."""
     found: dict[tuple[str, str, Limit, tuple[str, ...]], Level] = {}
     for level in (*here, *elsewhere):
         key = (level.policy, level.rule, level.limit, level.who)

@@ -68,7 +68,7 @@ class Replica:
         clock: Clock,
     ) -> None:
         self.writing = writing
-        """Held by whoever tells the others, too: changes get there in the order in which they were judged."""
+        """Held while the others are told, too: changes get there in the order in which they were judged."""
         self._showing = showing
         self.database = database
         self.keys = keys
@@ -108,7 +108,8 @@ class Replica:
 
     def renewed(self, renewals: Iterable[Renewed]) -> None:
         """Leases that others renewed. A lease never gets shorter by that, and no longer than was asked for:
-        only what is left of it on the wall clock counts, which is not before that of whoever renewed it."""
+        only what is left of it on the wall clock counts, which is not before that of the daemon that renewed
+        it."""
         with self.writing:
             now = self.clock.now()
             changed: dict[str, Session] = {}
@@ -209,7 +210,7 @@ class Replica:
         return before is None or (status is Status.REVOKED and before[0] is not Status.REVOKED)
 
     def _show(self, entry: Commit) -> None:
-        """In memory, for whoever asks from now on. What closes comes last, and at once for all."""
+        """In memory, for all that ask from now on. What closes comes last, and at once for all."""
         gives = any(isinstance(change, Opened | Minted | Rebound) for change in entry.changes)
         if gives and entry.at <= self.clock.now().wall + self.plausible:
             # Nobody's handles come from our future, and no lease gets longer. What only takes may come from
@@ -304,7 +305,7 @@ class Replica:
             self._tell(now, CHANGES[status], session, by, why)
 
     def _tell(self, now: Now, change: SessionChange, session: Session, by: str, detail: str) -> None:
-        with suppress(StateError):  # it is in the log of whoever did it; a full disk here undoes nothing
+        with suppress(StateError):  # it is in that daemon's log; a full disk here undoes nothing
             self._registry.tell(now, change, session, f"fleet:{by}", detail)
 
     def _keep(

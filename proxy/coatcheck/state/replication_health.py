@@ -12,7 +12,7 @@ CATCH_UP_SECONDS: Final = 5.0
 
 
 class ReplicationHealth:
-    """Written by whoever reads the shared state, read by every request and chunk, without a lock."""
+    """Written by the follower of the shared state, read by every request and chunk, without a lock."""
 
     def __init__(self, max_silence: float) -> None:
         self.max_silence = max_silence
@@ -31,7 +31,7 @@ class ReplicationHealth:
 
     def catch_up(self, now: Now) -> None:
         """Returns once all is known that the others gave before `now`. StateError(NOT_DURABLE) when that
-        takes too long: whoever took something from all there are may have missed some."""
+        takes too long: what was taken from all sessions may have missed some."""
         with self._news:
             if not self._news.wait_for(lambda: self.heard_at >= now.monotonic, CATCH_UP_SECONDS):
                 raise StateError(

@@ -17,7 +17,7 @@ SANDBOX_SOCKETS = -1
 """What stands for a port where a session has the Unix sockets of a whole sandbox."""
 
 OWN_SANDBOX = -2
-"""The same, of a sandbox that the daemon makes itself: whoever loses that has no use for the session."""
+"""The same, of a sandbox that the daemon makes itself: without that, the session is of no use."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -316,7 +316,7 @@ _CHANGES: Final = {
     SessionChange.REBOUND: "session rebound: handles from before are refused",
 }
 _QUIET: Final = frozenset({SessionChange.RENEWED, SessionChange.HANDLE_MINTED})
-"""They happen to every session again and again, and change nothing for whoever watches."""
+"""They happen to every session again and again, and change nothing for a person who watches."""
 
 
 def _session_line(event: SessionEvent) -> Line:

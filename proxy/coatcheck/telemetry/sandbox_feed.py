@@ -10,7 +10,7 @@ from typing import Final
 from coatcheck.telemetry.events import SandboxEvent
 
 KEPT: Final = 4096
-"""Some eight a sandbox's life: five hundred lives, 2 MiB. Whoever fell behind by more is told so."""
+"""Some eight a sandbox's life: five hundred lives, 2 MiB. A reader that fell behind by more is told so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class Telemetry:
         otel: OpenTelemetry | None = None,
         webhook: Webhook | None = None,
     ) -> None:
-        """`webhook` is started and stopped by whoever gives it."""
+        """The caller starts and stops `webhook`."""
         self.audit, self.metrics, self.usage = audit, metrics, usage
         self._write_log = log
         self._outage = Outage()

@@ -70,7 +70,7 @@ ALTERED: dict[str, Any] = {
 
 @pytest.mark.parametrize("alter", ALTERED.values(), ids=ALTERED.keys())
 def test_an_altered_one_is_refused(tmp_path: Path, alter: Any) -> None:
-    """Whoever wrote the digests."""
+    """Also with digests that match."""
     write(tmp_path, MANIFEST, KEY)
     said = json.loads((tmp_path / NAME).read_bytes())
     alter(said)

@@ -1,4 +1,4 @@
-"""The snapshots of one sandbox: counted, named, removed by nobody but whoever asks for that."""
+"""The snapshots of one sandbox: counted, named, removed only when a caller asks for that."""
 
 import os
 from dataclasses import replace

@@ -39,7 +39,7 @@ rules:
     credentials: [openai]
 """
 SETTINGS = """
-# Edited by whoever runs this machine.
+# Edited by the operator of this machine.
 upstream_ca_file = "/upstream-ca.pem"
 allowed_networks = ["127.0.0.0/8"]
 secrets_dir = "/var/lib/coatcheck/secrets"

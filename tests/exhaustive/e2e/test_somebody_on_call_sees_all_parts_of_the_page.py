@@ -115,7 +115,7 @@ async def test_a_handle_a_credential_and_everything_can_be_revoked(person: Perso
 
 
 async def test_an_auditor_sees_and_is_offered_nothing_to_press(person: Person, control: Control) -> None:
-    """And whoever belongs to another tenant does not see it either."""
+    """And a caller of another tenant does not see it either."""
     await control.daemon.sandbox(subject="secretive")
 
     def story() -> None:

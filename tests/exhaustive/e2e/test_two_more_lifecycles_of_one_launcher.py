@@ -33,7 +33,7 @@ async def test_a_hybrid_one_sleeps_between_its_bursts(where: Place, client: Sand
     session = sandbox.shown["sessions"]["agent"]
     await until(lambda: where.daemon.sandboxes.is_down(sandbox.id))
     assert state(where, sandbox) == "sleeping" and not where.directory(sandbox.id).exists()
-    again, further = await counted(sandbox)  # whoever uses it wakes it
+    again, further = await counted(sandbox)  # using it wakes it
     assert again == program and further >= far
     assert (await sandbox.refresh())["sessions"]["agent"] != session
     await until(lambda: where.daemon.sandboxes.is_down(sandbox.id))
@@ -48,7 +48,7 @@ async def test_a_hybrid_one_sleeps_between_its_bursts(where: Place, client: Sand
 async def test_a_shared_one_keeps_its_agents_apart_and_outlives_the_end_of_one(
     where: Place, client: SandboxClient
 ) -> None:
-    """Each call is attributed to the session of whoever made it; one's revocation takes nothing from the
+    """Each call is attributed to the session of its maker; one's revocation takes nothing from the
     other, and the last one's is the end of it."""
     people = [{"name": "agent"}, {"name": "tool"}]
     sandbox = await made(client, "shared", identities=people)

@@ -111,7 +111,7 @@ class Client:
         try:
             await self.raw.send(data)
         except (OSError, ssl.SSLError):
-            pass  # whoever reads sees it, too
+            pass  # the reader sees it, too
 
     async def goes_on(self, condition: Callable[[], bool]) -> bool:
         """Waits for `condition`; False when it is over instead: refused, or broken off."""

@@ -68,7 +68,7 @@ def _nobody_to_tell(outcome: Outcome, moment: Moment) -> bool:
     if outcome.seen.asked == "tls":
         return True  # it speaks TLS: no byte of HTTP would be read
     if outcome.fault is Fault.CANCELLED:
-        return True  # whoever cancels ends the connection
+        return True  # what cancels ends the connection
     if isinstance(outcome.seen, RpcSeen) and not moment.heard:
         return True  # there is no stream to answer on: the connection goes away
     # What never was a request ends as a slow one does, by the sweeper.

@@ -139,8 +139,8 @@ class World:
 async def test_killed_alone_a_daemon_leaves_nothing_half_alive(
     all_output: Path, tmp_path: Path, upstream_tls: UpstreamTls
 ) -> None:
-    """No process, group, directory, session or fork point of what did not come to be; whoever was copied goes
-    on, and whoever was to be restored does or can be; a copy that runs is somebody of its own."""
+    """No process, group, directory, session or fork point of what did not come to be; what was copied goes
+    on, and what was to be restored is, or can be; a copy that runs is somebody of its own."""
     directory = all_output / "alone"
     async with daemon_and_origin(
         directory,

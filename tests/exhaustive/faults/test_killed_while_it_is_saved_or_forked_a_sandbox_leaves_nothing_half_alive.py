@@ -141,8 +141,8 @@ def kill_a_fork(where: Place, parent: Sandbox, when: Callable[[int], object]) ->
 
 
 def ended(control: ControlClient, sandbox: str) -> dict[str, Any]:
-    """It, once the daemon has looked: whoever waited for an answer of its supervisor's knows before that. Its
-    sessions end with it."""
+    """It, once the daemon has looked: a caller that waited for an answer of its supervisor's knows before
+    that. Its sessions end with it."""
     until(lambda: control.sandbox(sandbox)["state"] == "ended", SECONDS)
     shown: dict[str, Any] = control.sandbox(sandbox)
     sessions = shown["sessions"].values()

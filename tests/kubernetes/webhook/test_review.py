@@ -79,7 +79,7 @@ def test_what_other_webhooks_add_afterwards_is_looked_at() -> None:
     ("left_out", "said"), [("runAsUser", "runAsUser is not said"), ("seccompProfile", "no seccompProfile")]
 )
 def test_what_only_image_or_node_know_does_not_pass_the_last_look(left_out: str, said: str) -> None:
-    """A user that could be the proxy's, a node without seccomp: whoever writes our parts himself writes
+    """A user that could be the proxy's, a node without seccomp: anyone who writes our parts himself writes
     the rest as well."""
     made = inject(pod(), ADMISSION)
     del made["spec"]["securityContext"][left_out]
@@ -194,7 +194,7 @@ def test_nobody_enters_the_proxys_container(kind: str) -> None:
 
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
 def test_only_writers_touch_what_the_proxies_read(operation: str) -> None:
-    """Whoever may edit ConfigMaps in the namespace could send a secret anywhere by a policy of his own."""
+    """Anyone who may edit ConfigMaps in the namespace could send a secret anywhere by a policy of his own."""
 
     def asked(name: str, *groups: str) -> Json:
         return validate(review(None, operation, "ConfigMap", name=name, groups=groups), ADMISSION)

@@ -104,7 +104,7 @@ class Inhabited:
 
     async def put(self, path: str, content: Iterable[bytes], **fields: str) -> Output:
         async with await self.channel.open("write", [("path", path), *fields.items()]) as stream:
-            with contextlib.suppress(StreamReset):  # said again by whoever reads
+            with contextlib.suppress(StreamReset):  # the reader says it again
                 for piece in content:
                     await stream.write(piece)
                 await stream.end()

@@ -125,7 +125,7 @@ def test_a_file_that_cannot_be_read_takes_all(platform: Platform, tokens: Platfo
 def test_the_cache_is_bounded(
     platform: Platform, tokens: PlatformTokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever makes the platform sign many tokens gets no memory of ours for it."""
+    """A client that makes the platform sign many tokens gets no memory of ours for it."""
     monkeypatch.setattr("coatcheck.planes.origins.platform_token.CACHED", 3)
     for number in range(5):
         assert tokens.proof(platform.token(f"pod-{number}"), time.time()) is not None

@@ -20,7 +20,7 @@ def test_the_systems_servers_are_read_anew_when_they_change(tmp_path: Path) -> N
 
 
 def test_named_servers_stay(tmp_path: Path) -> None:
-    """Whoever names them in the settings does not mean the system's."""
+    """An operator who names them in the settings does not mean the system's."""
     system = tmp_path / "resolv.conf"
     names = NameServers(("192.0.2.1",), system)
     first = names.resolver()

@@ -1,4 +1,4 @@
-"""The key of whoever signs bundles."""
+"""The key that signs bundles."""
 
 from pathlib import Path
 

@@ -85,7 +85,8 @@ HOSTILE = "`@org/all` <img src=x onerror=alert(1)> ![x](//evil.example) [a](b) |
 
 
 def test_a_name_in_a_policy_is_only_a_name_in_a_comment() -> None:
-    """Whoever opens the pull request writes the rule's name: no mention, link, image or HTML comes of it."""
+    """Anyone who opens the pull request writes the rule's name: no mention, link, image or HTML comes of
+    it."""
     text = f"version: 1\nowner: x\nrules: [{{name: '{HOSTILE}', hosts: [a.example], methods: [GET], http2: "
     old, new = (load_policy("p", (text + value + "}]\n").encode()) for value in ("false", "true"))
     (line,) = [line for line in as_markdown(compare("p", old, new)).splitlines() if line.startswith("- ")]

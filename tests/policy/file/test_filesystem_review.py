@@ -20,7 +20,8 @@ def test_a_hidden_place_in_one_that_may_be_written_is_fine() -> None:
 
 @pytest.mark.parametrize("place", ["/proc", "/dev/shm", "/sys/fs", "/run", "/run/coatcheck/ca.pem", "/"])
 def test_the_kernels_and_the_agents_own_places_are_never_written(place: str) -> None:
-    """/run/coatcheck holds the certificates that commands trust: whoever writes there reads their traffic."""
+    """/run/coatcheck holds the certificates that commands trust: anyone who writes there reads their
+    traffic."""
     assert len(found([place], [])) == 1
 
 

@@ -122,7 +122,7 @@ def test_a_file_that_would_be_overlooked_is_named(tmp_path: Path, name: str) -> 
 
 
 def test_what_everybody_may_write_is_refused(tmp_path: Path) -> None:
-    """File or directory: whoever can write there makes the policy."""
+    """File or directory: anyone who can write there makes the policy."""
     file = tmp_path / "good.yaml"
     file.write_bytes(GOOD)
     file.chmod(0o666)

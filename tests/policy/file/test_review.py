@@ -22,7 +22,7 @@ def test_a_narrow_rule_before_a_broad_one_is_fine() -> None:
 
 
 def test_a_rule_behind_a_broader_one_is_told() -> None:
-    """Whoever wrote it believes that it does something."""
+    """Anyone who wrote it believes that it does something."""
     cases: list[tuple[dict[str, object], dict[str, object]]] = [
         ({}, {"paths": ["/a"]}),
         ({"paths": ["/a/**"]}, {"paths": ["/a/b", "/a/*/c"]}),

@@ -99,7 +99,7 @@ def test_a_year_is_the_longest() -> None:
 
 
 def test_an_error_cannot_be_accepted() -> None:
-    """What does not load protects nobody, whoever signs for it."""
+    """What does not load protects nobody, accepted or not."""
     broken = POLICY.replace("methods: [GET]", "methods: [get]").replace(
         "finding: plain-http", "finding: not-loaded"
     )

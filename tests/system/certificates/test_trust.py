@@ -93,7 +93,7 @@ def test_certifi_stands_in_where_the_system_has_no_roots(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("content", [None, b"", b"no certificate", b"x" * (trust_module.MAX_ROOTS + 1)])
 def test_a_roots_file_that_serves_nothing_is_an_error(tmp_path: Path, content: bytes | None) -> None:
-    """Whoever named a file wanted what is in it: no silent replacement."""
+    """Anyone who named a file wanted what is in it: no silent replacement."""
     path = tmp_path / "roots.pem"
     if content is not None:
         path.write_bytes(content)

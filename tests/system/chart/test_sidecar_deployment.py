@@ -5,7 +5,7 @@ from tests.system.chart.values import SIDECAR, given
 
 
 def test_by_default_two_webhooks_run_as_nobody_without_any_token(helm: Helm) -> None:
-    """They ask the API server nothing: whoever took one over could not write there."""
+    """They ask the API server nothing: an attacker who took one over could not write there."""
     spec = helm.install(SIDECAR).of("Deployment")["spec"]
     pod = spec["template"]["spec"]
     assert spec["replicas"] == 2 and spec["strategy"]["rollingUpdate"]["maxUnavailable"] == 0

@@ -206,7 +206,7 @@ def encoded(value: str) -> str:
 
 
 def test_nothing_is_tried_that_is_no_key() -> None:
-    """But for what whoever installs it names: policies, settings, labels."""
+    """But for what the installer names: policies, settings, labels."""
     known = {place for place, _ in leaves(DEFAULTS)}
     free = tuple(f"{place}." for place, value in leaves(DEFAULTS) if value == {})
     tried = {place for values in WISHES for place, _ in leaves(values)}

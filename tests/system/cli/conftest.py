@@ -49,7 +49,7 @@ class Served:
         return {each["id"]: each["status"] for each in listed}
 
     def start(self, *arguments: str, **env: str) -> "subprocess.Popen[str]":
-        """The command, left running; whoever starts it ends it."""
+        """The command, left running; its starter ends it."""
         return subprocess.Popen(
             [COATCHECK, *arguments], cwd=self.cwd, env=environment(**{**self.env, **env}), text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

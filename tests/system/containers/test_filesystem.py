@@ -112,7 +112,7 @@ def test_what_is_denied_cannot_be_read_by_any_way() -> None:
 
 
 def test_a_hidden_place_cannot_be_moved_away_from_its_name() -> None:
-    """Whoever may write the directory above would move it, and the next command would find it unhidden."""
+    """Anyone who may write the directory above would move it, and the next command would find it unhidden."""
     filesystem = Filesystem(allow_write=(HOME,), deny_read=(f"{HOME}/a/b/key",))
     found = run(
         filesystem,

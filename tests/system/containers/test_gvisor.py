@@ -133,7 +133,7 @@ async def test_a_memory_hog_ends_within_its_limit(inside: Inside) -> None:
     assert LimitName.MEMORY in inside.machine.hits()
 
 
-async def test_whoever_starts_it_and_is_killed_takes_it_along(agent_program: Path, tmp_path: Path) -> None:
+async def test_a_supervisor_that_is_killed_takes_it_along(agent_program: Path, tmp_path: Path) -> None:
     """SIGKILL leaves nobody to clean up: the agent's channel is gone, so it ends, and gVisor with it."""
     driver = (
         "import asyncio, sys\nfrom pathlib import Path\n"

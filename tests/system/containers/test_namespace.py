@@ -112,7 +112,7 @@ async def test_what_remains_is_its_processes_and_where_it_may_write(
         assert homes[0] and (homes[0] / "agent/x").read_text() == "planted\n"
 
 
-async def test_whoever_starts_it_and_is_killed_takes_it_along(agent_program: Path, tmp_path: Path) -> None:
+async def test_a_supervisor_that_is_killed_takes_it_along(agent_program: Path, tmp_path: Path) -> None:
     """SIGKILL leaves nobody to clean up: the kernel does, by the parent's death."""
     driver = (
         "import asyncio, sys\nfrom pathlib import Path\n"
@@ -160,7 +160,7 @@ async def test_nothing_that_we_have_open_is_open_inside(agent_program: Path, tmp
 
 
 async def test_an_agent_that_dies_ends_the_sandbox_and_says_how(agent_program: Path, tmp_path: Path) -> None:
-    """wait tells it to whoever watches."""
+    """wait tells it to the watcher."""
     async with sandbox(tmp_path, agent_program) as inside:
         os.kill(inside.machine.process.first, signal.SIGKILL)
         assert await inside.machine.wait() == "the sandbox's first process was killed by signal 9"
@@ -274,7 +274,8 @@ asyncio.run(main())
 async def test_the_first_one_ever_is_there_for_its_users_whatever_the_umask(
     agent_program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Supervisors have 077, and make the directory of roots, which must let in whoever is nobody here."""
+    """Supervisors have 077, and make the directory of roots, which must let in users that are unknown
+    here."""
     roots = Path(f"/run/coatcheck-roots-{tmp_path.name}-{os.getpid()}")
     monkeypatch.setattr(oci, "ROOTS", roots)
     before = os.umask(0o077)

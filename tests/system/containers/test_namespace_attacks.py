@@ -114,7 +114,7 @@ async def test_no_device_is_there_that_reaches_anything(inside: Inside) -> None:
 
 
 async def test_the_agent_cannot_be_read_traced_or_ended(inside: Inside) -> None:
-    """It holds the channel: whoever has that speaks for every identity."""
+    """It holds the channel: a process that has it speaks for every identity."""
     code = (
         CALL
         + """
@@ -203,7 +203,7 @@ async def test_the_redirect_cannot_be_changed_from_a_namespace_of_ones_own(
 
 
 async def test_nothing_is_typed_into_a_terminal(inside: Inside) -> None:
-    """Whoever attaches to a sandbox's terminal must not find himself typing (CVE-2017-5226)."""
+    """Anyone who attaches to a sandbox's terminal must not find themselves typing (CVE-2017-5226)."""
     code = (
         "import fcntl\ntry: fcntl.ioctl(0, 0x5412, b'x'); print('typed')\nexcept OSError as e: print(e.errno)"
     )

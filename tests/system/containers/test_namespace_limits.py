@@ -32,7 +32,7 @@ IDENTITIES = ("agent", "tool") if os.geteuid() == 0 else ("agent",)
 
 
 async def test_a_fork_bomb_gets_no_more_than_its_processes(tmp_path: Path, agent_program: Path) -> None:
-    """However it forks; whoever drives the sandbox can still end it, and is told why it got nowhere."""
+    """However it forks; the sandbox's owner can still end it, and is told why it got nowhere."""
     bomb = "import os\nwhile True:\n try: os.fork()\n except OSError: pass"
     async with sandbox(tmp_path, agent_program, spec(processes=30), identities=IDENTITIES) as inside:
         assert inside.machine.hits() == set()
@@ -100,9 +100,7 @@ async def test_a_disk_filler_meets_a_full_disk(tmp_path: Path, agent_program: Pa
         assert (await inside.sh("rm /tmp/x && echo fine > /tmp/x && cat /tmp/x")).out == "fine\n"
 
 
-async def test_an_output_flood_is_held_back_by_whoever_does_not_read(
-    tmp_path: Path, agent_program: Path
-) -> None:
+async def test_an_output_flood_waits_for_its_reader(tmp_path: Path, agent_program: Path) -> None:
     """It stands still at what the channel has credit for: nobody's memory is filled by it."""
     async with sandbox(tmp_path, agent_program, identities=IDENTITIES) as inside:
         stream = await inside.start(

@@ -25,7 +25,7 @@ async def test_what_is_refused_at_a_reload_is_named(control: Control) -> None:
 
 
 async def test_a_listener_ends_with_its_session(control: Control) -> None:
-    """Whoever takes the session takes the way in."""
+    """Taking the session takes the way in."""
     backend = Backend(control.daemon, lambda: None)
     session = await control.session(listen="tcp")
     assert (backend.endpoint(session) or "").startswith("http://127.0.0.1:")

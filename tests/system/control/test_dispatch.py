@@ -64,7 +64,7 @@ async def test_a_handler_that_fails_tells_nothing(
 
 
 async def test_refusals_fill_no_disk(control: Control, caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever knocks all the time gets ten lines a second."""
+    """A client that is refused all the time gets ten lines a second."""
     caplog.set_level("WARNING", "coatcheck.control.dispatch")
     for _ in range(dispatch.MAX_TOLD * 4):
         await control.ask("GET", "/v1/sessions")

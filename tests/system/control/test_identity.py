@@ -42,7 +42,7 @@ def who(channel: Channel, authorization: str | None) -> str:
         (None, "Bearer token of a", "unauthenticated"),
         (None, "Basic token of b", "unauthenticated"),
         (None, "Bearer", "unauthenticated"),
-        (10, "Bearer token of b", "b"),  # whoever sends a token wants to be who it names
+        (10, "Bearer token of b", "b"),  # a token that is sent counts, whatever the socket says
         (10, "Bearer wrong", "unauthenticated"),  # and is not quietly somebody else
     ],
 )

@@ -25,7 +25,7 @@ def read_all(connection: socket.socket) -> bytes:
 async def test_a_full_house_turns_others_away_and_leaves_the_socket_free(
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever fills the TCP port does not lock out the callers on the Unix socket."""
+    """A full TCP port does not lock out the callers on the Unix socket."""
     monkeypatch.setattr(door, "MAX_CONNECTIONS", 3)
     held = [socket.create_connection(control.address, timeout=10) for _ in range(3)]
 

@@ -67,7 +67,7 @@ async def test_an_origin_class_must_be_granted(control: Control) -> None:
 
 
 async def test_an_origin_proves_one_session(control: Control) -> None:
-    """Whoever comes second is told."""
+    """The second caller is told."""
     origin = {"class": "mtls", "value": SHA}
     assert (await control.open("any-origin", origin=origin)).status == 201
     answer = await control.open("any-origin", origin=origin)

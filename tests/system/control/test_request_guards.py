@@ -86,5 +86,5 @@ async def test_a_header_that_two_could_read_differently_is_refused(control: Cont
 
 @pytest.mark.parametrize("control", [{"control_names": ("coatcheck.internal",)}], indirect=True)
 async def test_more_names_can_be_set(control: Control) -> None:
-    """For whoever reaches it by a service's name."""
+    """For clients that reach it by a service's name."""
     assert (await control.ask("GET", "/healthz", headers={"Host": "coatcheck.internal:9"})).status == 200

@@ -140,7 +140,7 @@ print("works")
 
 def test_memory_that_is_written_and_executed_is_forbidden_as_soon_as_tls_works_without() -> None:
     """MemoryDenyWriteExecute= is in the unit exactly if a handshake with ALPN succeeds under it: today
-    cffi's callbacks forbid that, and whoever updates it past that learns so here."""
+    cffi's callbacks forbid that, and an update past that shows here."""
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_WRITABLE_CODE], capture_output=True, text=True, timeout=60, check=False
     )

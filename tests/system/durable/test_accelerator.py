@@ -115,7 +115,7 @@ async def test_a_qemu_that_does_not_come_up_with_it_is_emulated(monkeypatch: pyt
 
 
 async def test_a_qemu_that_cannot_be_started_is_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks for a machine then hears that it is missing; here it is only no hypervisor."""
+    """A caller that asks for a machine then hears that it is missing; here it is only no hypervisor."""
     monkeypatch.setattr(accelerator, "probe_device", lambda device: 0.001)
     found = await judge(Path("/nonexistent/qemu"), None, None)
     assert "QEMU cannot be started" in found.why

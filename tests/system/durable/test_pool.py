@@ -179,7 +179,8 @@ async def test_it_is_not_filled_where_there_is_no_room(where: Place, monkeypatch
 async def test_it_gives_way_to_a_sandbox_that_wants_its_memory(
     where: Place, client: SandboxClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever is refused for what the pool holds finds it free the next time, and for a while it stays so."""
+    """A sandbox that is refused for what the pool holds finds it free the next time, and for a while it stays
+    so."""
     standing_by = await filled(where)
     pool = pool_of(where)
     monkeypatch.setattr(admission, "memory", lambda: (2048, 10_000))

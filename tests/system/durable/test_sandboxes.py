@@ -196,7 +196,8 @@ async def test_a_daemon_that_is_gone_is_outlived_by_one_lease(
 
 
 async def test_a_place_among_those_that_are_kept_is_promised_once(tmp_path: Path) -> None:
-    """Before anything is opened, taken or started for whoever could not have it; namespaces need none."""
+    """Before anything is opened, taken or started for a caller that could not have it; namespaces need
+    none."""
     settings = Settings(state_dir=tmp_path, runtime_dir=tmp_path / "run", max_kept_sandboxes=1)
     sandboxes = Sandboxes(settings, lambda event: None, lambda session, why: None)
     first = sandboxes.admit(KEPT)
@@ -208,7 +209,7 @@ async def test_a_place_among_those_that_are_kept_is_promised_once(tmp_path: Path
 
 
 async def test_one_that_nobody_connects_to_ends(where: Place) -> None:
-    """Whoever made it was killed before it could say anything else."""
+    """Its supervisor was killed before it could say anything else."""
     async with where.client() as client:
         sandbox = await client.create(**WANTED, idle_seconds=1.0)
         await asyncio.to_thread(until, lambda: where.control().sandbox(sandbox.id)["state"] == "ended")

@@ -259,7 +259,7 @@ async def test_whoever_wants_something_of_it_wakes_it(tmp_path: Path, trust: Pat
 async def test_one_that_cannot_be_woken_sleeps_on(
     tmp_path: Path, trust: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its host has no room: said to whoever asked, and tried again for an answer that waits."""
+    """Its host has no room: the caller is told, and it is tried again for an answer that waits."""
     monkeypatch.setattr(sleeping, "RETRY_SECONDS", 0.05)
     machine = Calling()
     async with upstream(trust) as outside, kept(tmp_path, trust, machine) as it:

@@ -92,7 +92,7 @@ class Inside:
 
 
 def inside(sandbox: Sandbox, home: Path) -> Inside:
-    """The environment that whoever starts the sandbox gives it: proxy, trust, and its handles."""
+    """The environment that a launcher gives a sandbox: proxy, trust, and its handles."""
     home.mkdir(exist_ok=True)
     variables = {"HOME": str(home), "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
     for handle in sandbox.minted:

@@ -91,7 +91,7 @@ async def test_a_stream_that_does_not_end_is_cut_off_at_the_deadline(draining_in
 
 
 async def test_a_second_sigterm_does_not_wait(draining_in: StartDaemon) -> None:
-    """Whoever cannot wait for the deadline says so twice."""
+    """An operator who cannot wait for the deadline says so twice."""
     async with draining_in(60) as daemon:
         session = await daemon.open_session("tcp")
         stream = await session.connect()

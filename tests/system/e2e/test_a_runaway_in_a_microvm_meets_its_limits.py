@@ -75,7 +75,7 @@ async def test_a_disk_filler(sandbox: Sandbox) -> None:
 
 
 async def test_an_output_flood(sandbox: Sandbox) -> None:
-    """Whoever drives a command often keeps all of it in memory."""
+    """A command's client often keeps all of it in memory."""
     ran = await run(sandbox, "head", "-c", "100M", "/dev/zero")
     assert len(ran.stdout) <= 1 << 20
     assert ran.ended.limit == "output"
@@ -84,7 +84,7 @@ async def test_an_output_flood(sandbox: Sandbox) -> None:
 
 
 async def test_its_time(where: Place) -> None:
-    """It ends, booted or not; why is said to whoever asks, and stands in the audit log."""
+    """It ends, booted or not; why is said to callers, and is in the audit log."""
     async with sandbox_in(where, backend="microvm", timeout_seconds=2, wait=False) as made:
         while (about := await made.refresh())["state"] != "ended":
             await asyncio.sleep(0.1)

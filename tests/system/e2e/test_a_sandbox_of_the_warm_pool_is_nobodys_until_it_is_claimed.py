@@ -38,7 +38,7 @@ async def test_nothing_was_in_them_that_is_anybodys(claimed: Claimed) -> None:
 
 
 async def test_who_is_refused_costs_none_of_them(claimed: Claimed) -> None:
-    """Whoever comes next has it, and no session was opened for whoever could have nothing."""
+    """The next caller has it, and no session was opened for the one that was refused."""
     assert claimed.refused == "too_many_sandboxes"
     created = [each["detail"] for each in claimed.where.daemon.records() if each.get("change") == "created"]
     assert created == [FROM_POOL] * 2

@@ -92,7 +92,7 @@ def public_key(daemon: TestDaemon) -> Path:
 
 async def test_nothing_is_found_and_then_what_was_planted(sandbox: Sandbox) -> None:
     """In a process's memory and in a file, by the policy's own secrets; the sandbox runs again each time, and
-    whoever has the public key can check the statement."""
+    anyone with the public key can check the statement."""
     clean = await sandbox.inspect()
     assert clean["state"] == "nothing_found", clean
     said = verify(json.dumps(clean["signed"]).encode(), [load_public_key(public_key(sandbox.daemon))])

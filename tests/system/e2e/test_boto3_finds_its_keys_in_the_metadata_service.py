@@ -135,7 +135,8 @@ async def test_nothing_real_is_in_what_the_service_gives(
 
 
 async def test_the_services_addresses_are_no_destination(daemon: TestDaemon, tmp_path: Path) -> None:
-    """Through the proxy they are refused, whoever asks: the host's own metadata service is behind them."""
+    """Through the proxy they are refused for every session: the host's own metadata service is behind
+    them."""
     sandbox = await daemon.sandbox()
     client = inside(sandbox, tmp_path / "home")
     output = await client.python(DIRECTLY, NO_PROXY="", no_proxy="")

@@ -18,7 +18,8 @@ async def test_sighup(
     upstream_tls: UpstreamTls,
     real_keys: dict[str, str],
 ) -> None:
-    """The changed file looks unchanged to whoever watches sizes and times, so that only the signal tells."""
+    """The changed file looks unchanged to a daemon that watches sizes and times, so that only the signal
+    tells."""
     allowing = policy(secret="file:openai/key#value")
     forbidding = allowing.replace("[GET, POST]", "[PUT, HEAD]")
     broken = allowing.replace("[GET, POST]", "[GET; POST]")

@@ -139,7 +139,7 @@ async def test_a_no_from_elsewhere_is_a_no(fleet: Fleet) -> None:
 
 
 async def test_an_answer_that_cannot_get_there_is_an_error(fleet: Fleet, server: PostgresServer) -> None:
-    """The database hangs: whoever answers is told, and silence is no."""
+    """The database hangs: the approver is told, and no answer means denial."""
     session = opened(fleet)
     async with desks(fleet) as (here, there, _):
         asking = here.ask(session)

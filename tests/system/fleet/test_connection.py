@@ -219,8 +219,8 @@ def _unresolved(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def test_a_name_that_does_not_resolve_keeps_nobody(
     server: PostgresServer, short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The system's resolver has no deadline; whoever waits has. However often it is tried, one thread waits
-    for it, which keeps no process from ending, and what it brings back is used."""
+    """The system's resolver has no deadline; a caller that waits has. However often it is tried, one thread
+    waits for it, which keeps no process from ending, and what it brings back is used."""
     (short / "password").write_text(PASSWORD)
     hosts = (("localhost", server.port),)
     at = SharedStateServer(hosts, "", "coatcheck", "coatcheck", password_file=short / "password")

@@ -456,7 +456,8 @@ def test_a_clock_that_is_apart_is_refused(server: PostgresServer, short: Path) -
 
 
 def test_a_lease_is_no_longer_at_a_member_whose_clock_is_behind(three: Fleet) -> None:
-    """Its clock is raised to that of whoever renewed: what is left there is never more than was asked for."""
+    """Its clock is raised to that of the daemon that renewed: what is left there is never more than was asked
+    for."""
     a, b, _ = three.daemons
     a.state.clock.raise_to(time.time() + 4)  # within what is tolerated
     session, _ = a.state.open_session(wanted(), "launcher")

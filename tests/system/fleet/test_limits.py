@@ -164,7 +164,7 @@ async def test_bytes_are_counted_everywhere(server: PostgresServer, short: Path)
 
 
 async def test_without_a_database_nobody_gets_more_than_a_share(server: PostgresServer, short: Path) -> None:
-    """What runs ahead is bounded; the rest waits, and is refused by whoever waits no longer."""
+    """What runs ahead is bounded; the rest waits, and is refused when its wait is over."""
     limited = rule(Limit(LimitKind.REQUESTS, 60, 3600.0, 60, LimitScope.TENANT))
     async with daemons(server, short) as (one, _, _):
         server.send(signal.SIGSTOP)

@@ -32,7 +32,7 @@ def _replica(daemon: Daemon) -> Replica:
 
 
 def test_three_that_write_at_once_lose_nothing(three: Fleet) -> None:
-    """Each commit follows on the one before, whoever made that."""
+    """Each commit follows on the one before, whichever daemon made that."""
 
     def open_some(number: int) -> list[str]:
         state = three.daemons[number].state
@@ -141,8 +141,8 @@ def test_what_sleeps_at_one_member_is_revoked_at_another(three: Fleet, how: str)
 def test_what_another_opened_a_moment_before_is_revoked_with_all(
     three: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever revokes has not heard of it yet: it is answered when it has, and revoked that, too. Who never
-    hears is not told that all are."""
+    """The daemon that revokes has not heard of it yet: it is answered when it has, and revoked that, too. One
+    that never hears is not told that all are."""
     a, b, _ = three.daemons
     store, stuck, held = b.member.follower.store, Event(), Event()
     listen = store.listen
@@ -172,7 +172,8 @@ def test_what_another_opened_a_moment_before_is_revoked_with_all(
 
 
 def test_what_lapses_lapses_for_all(three: Fleet, server: PostgresServer) -> None:
-    """Whoever sweeps first says so; its origin is free again, and the database keeps no lease of it."""
+    """The daemon that sweeps first says so; its origin is free again, and the database keeps no lease of
+    it."""
     a, b, c = three.daemons
     wanted_short = NewSession("acme", "agent-7", "agents", wanted().origin, lease_seconds=1.0)
     session, _ = a.state.open_session(wanted_short, "launcher")

@@ -44,7 +44,7 @@ def test_a_directory_becomes_an_image(cache: Path, root: Path) -> None:
 
 
 def test_a_container_image_says_how_it_is_started(cache: Path, tmp_path: Path) -> None:
-    """Its environment stands in the manifest, for whoever starts its program."""
+    """Its environment stands in the manifest, for the program that is started."""
     layer = tar(entry("bin"), ("bin/sh", b"shell"))
     config = {"Env": ["PATH=/bin"], "Cmd": ["sh"], "WorkingDir": "/srv"}
     archive = layout(tmp_path / "image.tar", [layer], config)

@@ -67,7 +67,7 @@ def test_the_agents_source_has_no_warning(tmp_path: Path) -> None:
 
 
 def test_the_agents_files_are_short() -> None:
-    """Its source is read by whoever wants to know what runs in his sandbox."""
+    """Its source is for people who want to know what runs in their sandbox."""
     lengths = {
         path.name: path.read_text().count("\n") for place in AGENT_SOURCES for path in place.glob("*.[ch]")
     }

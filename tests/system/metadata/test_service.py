@@ -305,7 +305,7 @@ async def test_handles_are_named_and_minted_for_minutes(guest: Guest) -> None:
 
 
 async def test_a_handle_that_was_revoked_is_not_given_again(guest: Guest) -> None:
-    """Whoever revoked one string did not end the session."""
+    """Anyone who revoked one string did not end the session."""
     first = await guest.json("/v1/handles/openai")
     jti = [h["jti"] for h in guest.control.show(guest.who.session)["handles"] if h["credential"] == "openai"]
     for each in jti:

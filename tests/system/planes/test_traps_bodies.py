@@ -86,7 +86,7 @@ async def test_a_body_that_an_origin_may_not_read_is_its_connections_last(
 async def test_after_close_nothing_is_read(
     raw_daemon: TestDaemon, raw_sandbox: Sandbox, raw_origin: RawOrigin, option: str
 ) -> None:
-    """In whatever case it is written, and whoever says it: the client here, the upstream on the second."""
+    """In whatever case it is written, and on either side: the client here, the upstream on the second."""
     async with tunnel(raw_daemon, raw_sandbox, "upstream.example") as raw:
         await raw.send(GET.replace(b"\r\n\r\n", f"\r\nConnection: {option}\r\n\r\n".encode()) + GET)
         assert (await raw.rest()).count(b"HTTP/1.1") == 1

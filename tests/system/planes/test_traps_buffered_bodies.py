@@ -219,7 +219,7 @@ async def test_a_head_that_does_not_say_where_its_body_ends_is_never_written(
     framing: object,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The writer refuses it, whoever forgot the length: no byte of the request reaches the upstream."""
+    """The writer refuses it, whatever forgot the length: no byte of the request reaches the upstream."""
     monkeypatch.setattr(stream, "frame_body", framing)
     number = await send(client, path)
     await eventually(lambda: client.gone or number in client.ended)

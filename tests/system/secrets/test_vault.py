@@ -105,7 +105,7 @@ async def test_what_kv_still_has_of_a_secret_is_read_with_the_right_to_read_it(
 
 
 async def test_a_history_that_cannot_be_read_is_not_an_empty_one(bao: EmbeddedVault, tmp_path: Path) -> None:
-    """Whoever takes it for one would not look for what was served."""
+    """Anyone who takes it for one would not look for what was served."""
     login = TokenLogin(token="s.not-a-token-of-this-server")
     store = VaultStore(VaultConfig(url=bao.url, login=login, timeout_seconds=2))
     with pytest.raises(SecretUnavailable) as caught:

@@ -83,7 +83,7 @@ def hook(receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_it_is_signed_over_its_time_and_its_body(receiver: Receiver, hook: Webhook) -> None:
-    """By whoever has the secret it can be checked with a line of any language."""
+    """A receiver with the secret can check it with a line of any language."""
     hook.start()
     hook.put(event("sbx_1"))
     until(lambda: receiver.got)

@@ -91,7 +91,7 @@ def test_what_was_masked_or_cut_is_known_as_such(tmp_path: Path, path: str) -> N
 def test_a_line_that_is_none_of_ours_is_counted_and_passed_over(
     tmp_path: Path, change: dict[str, object]
 ) -> None:
-    """Whoever may write into the file chooses what stands there: nothing of it may end the reading."""
+    """Anyone who may write into the file chooses what stands there: nothing of it may end the reading."""
     log = written(tmp_path / "audit.jsonl", DECISION)
     record = json.loads(log.read_text().splitlines()[1]) | change
     with log.open("ab") as file:

@@ -152,7 +152,7 @@ def test_an_older_copy_put_back_shows(written: Written) -> None:
 
 
 def test_a_log_rewritten_without_the_key_shows(written: Written) -> None:
-    """Whoever edits and chains anew cannot sign anew."""
+    """Anyone who edits and chains anew cannot sign anew."""
     lines = written.lines()
     lines[8] = lines[8].replace(b'"outcome":"inject"', b'"outcome":"pass"')
     written.put(rechained(lines))

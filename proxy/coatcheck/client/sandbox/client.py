@@ -327,7 +327,7 @@ class Sandbox:
     @asynccontextmanager
     async def port(self, number: int, local: int = 0, identity: str | None = None) -> AsyncIterator[int]:
         """A port of this machine's loopback that leads to a port of the sandbox's, for as long as the block
-        lasts. Whoever can reach it can reach that: it is for a program of one's own."""
+        lasts. A program that can reach it can reach that: it is for a program of one's own."""
         query = f"?{urlencode({'identity': identity})}" if identity is not None else ""
         path = f"{self._path}/ports/{number}{query}"
         carrying: set[asyncio.Task[None]] = set()

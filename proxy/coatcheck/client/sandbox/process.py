@@ -15,7 +15,7 @@ MAX_UNTAKEN: Final = 256 * 1024
 """Bytes of input on their way: so many that the sandbox is never idle, and so few that a signal is heard."""
 CHUNK: Final = 64 * 1024
 QUEUE: Final = 16
-"""Pieces of output, 32 KiB each at most, that wait for whoever reads; then the command waits."""
+"""Pieces of output, 32 KiB each at most, that wait to be read; then the command waits."""
 _STDERR: Final = 2
 
 
@@ -131,7 +131,7 @@ class Process:
             try:
                 await self._ws.send_str(json.dumps(said))
             except ConnectionError:
-                pass  # it has ended; whoever reads is told so
+                pass  # it has ended; the reader is told so
 
     async def _read(self) -> None:
         broken = ControlError(
@@ -147,7 +147,7 @@ class Process:
                     break
         finally:
             self._finish(broken)
-            with contextlib.suppress(asyncio.QueueFull):  # then whoever reads comes to the end by himself
+            with contextlib.suppress(asyncio.QueueFull):  # then the reader comes to the end anyway
                 self._output.put_nowait(None)
 
     def _heard(self, said: dict[str, Any]) -> bool:

@@ -30,7 +30,7 @@ LINK_SECONDS: Final = 120.0
 """Until a link is of no use: from one window to another takes seconds."""
 MAX_LINKS: Final = 16
 MAX_LINKS_OF_CALLER: Final = 4
-"""The oldest one gives way: who asks for many keeps nobody else out."""
+"""The oldest one gives way: a caller that asks for many keeps no other out."""
 MAX_FAILURES: Final = 10
 """Wrong tokens of one address within FAILURE_SECONDS; beyond it, right ones are not looked at, either."""
 FAILURE_SECONDS: Final = 60.0
@@ -118,7 +118,7 @@ class Logins:
         return code
 
     def forget_links(self) -> None:
-        """The grants have changed: whoever made a link with a token that is replaced must not come by it."""
+        """The grants have changed: a link made with a token that was replaced must not work."""
         self._links.clear()
 
     def by_link(self, code: str, grants: Grants) -> tuple[Opened, Caller, str]:
@@ -186,7 +186,7 @@ class Logins:
 
 
 def check_person(caller: Caller) -> None:
-    """Launchers are programs: whoever starts agents is not who watches over them."""
+    """Launchers are programs, and what starts agents must not watch over them."""
     if caller.role is Role.LAUNCHER or not caller.may(Action.SEE):
         raise ControlProblem(
             Refusal.FORBIDDEN,

@@ -131,7 +131,7 @@ class OpenIdLogins:
         while self._pending and next(iter(self._pending.values())).until <= self._now():
             self._pending.popitem(last=False)
         of_address = sum(each.address == address for each in self._pending.values())
-        # Nobody gives way: else whoever reaches the port could end the logins of others.
+        # None gives way: else anyone who reaches the port could end the logins of others.
         if of_address >= MAX_OF_ADDRESS or len(self._pending) >= MAX_PENDING:
             raise OpenIdRefused(OpenIdRefusal.BUSY, "too many logins were begun")
 

@@ -62,7 +62,7 @@ async def _to(context: Context, ask: Ask, target: str, query: BaseModel) -> Pass
 
 
 async def _passage(context: Context, ask: Ask, target: str) -> Passage:
-    """Whoever uses one that sleeps wakes it: by its supervisor, or here if it has none."""
+    """Using one that sleeps wakes it: by its supervisor, or here if it has none."""
     sandbox = use(context, ask)
     if context.backend.sandboxes.is_down(sandbox.id):
         lives = incarnations(context)

@@ -156,7 +156,7 @@ async def _change(context: Context, ask: Ask, target: str, state: SandboxState) 
 
 
 async def report(context: Context, ask: Ask) -> Answer:
-    """Its sessions' leases are renewed, by the grant of who made it: one that was taken away ends it."""
+    """Its sessions' leases are renewed, by the grant of its creator: a grant that was taken away ends it."""
     sandbox = find(context, ask)
     said = cast(models.Report, ask.body)
     caller = caller_of(ask)

@@ -1,8 +1,8 @@
 """In daemon and supervisor: signs what a snapshot is, so that a change of it or of one of its files is
 detected.
 
-The key stays with the state directory. Whoever can write there is trusted with more than this; it is against
-what was copied, cut, mixed up, or came from elsewhere.
+The key stays with the state directory. A user who can write there is trusted with more than this; it is
+against what was copied, cut, mixed up, or came from elsewhere.
 """
 
 import hashlib

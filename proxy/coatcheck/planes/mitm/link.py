@@ -40,7 +40,7 @@ class Link:
         self._sharer = shared.turns.join(source)
 
     def sharer(self) -> Sharer:
-        """Who has this connection's turns: its session, once a request has shown which one that is."""
+        """What has this connection's turns: its session, once a request has shown which one that is."""
         session = self.admission.session_id
         if session and session != self._sharer.key and self._sharer.connections:
             self.shared.turns.leave(self._sharer)

@@ -81,7 +81,7 @@ def build(files: Mapping[str, bytes], *, version: int, owner: str, created: str)
 
 
 def decode(data: bytes) -> Bundle:
-    """What `data` says, whoever signed it: a daemon asks `verified` instead. PolicyError."""
+    """What `data` says, signed or not: a daemon asks `verified` instead. PolicyError."""
     signed, signatures = _taken_apart(data)
     return _read(signed, tuple(sorted(signatures)))
 

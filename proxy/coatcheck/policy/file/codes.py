@@ -54,14 +54,14 @@ EXPLANATIONS: dict[Code, Explanation] = {
     ),
     Code.RULE_NEVER_REACHED: Explanation(
         "a rule that decides nothing",
-        "Earlier rules decide all its requests first, or nothing can match it: whoever reads it believes in "
+        "Earlier rules decide all its requests first, or nothing can match it: its reader believes in "
         "limits or credentials that never apply.",
         "Move the rule up, narrow the earlier one, or remove it.",
     ),
     Code.SLIPS_PAST: Explanation(
         "requests slip past a rule that asks or limits",
         "An earlier rule that is for other requests as well decides some that this rule fits, without its "
-        "question or its limits: whoever reads this rule believes that they apply.",
+        "question or its limits: a reader of this rule believes that they apply.",
         "Move this rule up, narrow the earlier one, or give it the same ask and limits.",
     ),
     Code.HANDSHAKE_ONLY: Explanation(
@@ -94,12 +94,13 @@ EXPLANATIONS: dict[Code, Explanation] = {
     ),
     Code.PLAIN_HTTP: Explanation(
         "plain HTTP is allowed",
-        "Whoever is on the way reads and changes the requests, the answers, and any secret in them.",
+        "Anyone on the network path can read and change the requests, the answers, and any secret in them.",
         "Use https, and remove plain_http.",
     ),
     Code.BEARER_ORIGIN: Explanation(
         "a credential counts for sessions that only a bearer token proves",
-        "Who copies the proxy's token and the handle out of a sandbox can use the secret from anywhere.",
+        "Anyone who copies the proxy's token and the handle out of a sandbox can use the secret from "
+        "anywhere.",
         "Remove bearer from origins; run the sandbox behind its own socket or with a client certificate.",
     ),
     Code.TUNNEL: Explanation(
@@ -127,8 +128,8 @@ EXPLANATIONS: dict[Code, Explanation] = {
     ),
     Code.LASTING_SIGNATURE: Explanation(
         "a signature that never expires",
-        "Whoever sees it once can send the same request again, from anywhere: neither the end of the session "
-        "nor a revocation stops that, only another key.",
+        "Anyone who sees it once can send the same request again, from anywhere: neither the end of the "
+        "session nor a revocation stops that, only another key.",
         "Sign the time of the request, if the upstream checks one.",
     ),
     Code.UNSEARCHED: Explanation(

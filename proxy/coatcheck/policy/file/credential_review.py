@@ -35,7 +35,7 @@ def review_credential(place: Location, spec: CredentialSpec) -> Iterator[Finding
                 (*place, "shape"), message, "add env, or remove shape", Level.WARNING, Code.NEEDLESS
             )
     for index, host in enumerate(spec.hosts):
-        # A secret that signs stays; every other one would be sent to whoever owns the name.
+        # A secret that signs stays; every other one would be sent to the owner of the name.
         if host.wildcard and sends_secret(spec) and public_suffix(host.suffix):
             message = f"{host}: every customer of that service could receive this secret"
             yield Finding((*place, "hosts", index), message, "write the exact hosts")

@@ -37,7 +37,7 @@ class Problem:
 
 
 class PolicyError(CoatcheckError):
-    """A policy file, or a directory of them, cannot be used. Whoever holds an older one keeps it."""
+    """A policy file, or a directory of them, cannot be used. A daemon that holds an older one keeps it."""
 
     exit_code = 1
 

@@ -19,7 +19,7 @@ _NOBODY = {
 LONGEST_OBSERVING = timedelta(days=31)
 """What an agent does in a month of work is what a draft can be made of."""
 LONGEST_YES = 3600.0
-"""Seconds: whoever said yes still knows what for."""
+"""Seconds: the approver still knows what the answer was for."""
 _UPLOADS = frozenset({"POST", "PUT", "PATCH"})
 
 

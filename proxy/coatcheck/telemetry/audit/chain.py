@@ -1,6 +1,6 @@
 """The chain's growing end: one file descriptor, the last record's number and hash. Not thread-safe.
 
-Whoever appends holds `AuditLog`'s lock; nothing here waits for the disk but a rotation's rename.
+The caller that appends holds `AuditLog`'s lock; nothing here waits for the disk but a rotation's rename.
 """
 
 import hashlib

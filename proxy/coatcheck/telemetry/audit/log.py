@@ -170,7 +170,7 @@ class AuditLog:
 
     @property
     def signer(self) -> CheckpointSigner:
-        """Whoever signs the checkpoints. RuntimeError in a log without."""
+        """The key that signs checkpoints. RuntimeError in a log without one."""
         if self._signer is None:
             raise RuntimeError("this audit log has no signer")
         return self._signer
@@ -242,7 +242,8 @@ class AuditLog:
             self._rotate()
 
     def _try_again(self) -> None:
-        """Whoever waits until we are ready again sends no request, and without one no record is tried."""
+        """A client that waits until we are ready again sends no request, and without one no record is
+        tried."""
         if self._lost and time.monotonic() - self._tried_at >= RETRY_SECONDS:
             self._tried_at = time.monotonic()
             self._tell_of_the_gap()

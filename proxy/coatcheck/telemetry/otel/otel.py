@@ -1,6 +1,6 @@
 """OpenTelemetry (the extra `otel`): a span for each request, and log records, to a collector over OTLP/HTTP.
 
-Whoever tells an event only puts it into a bounded queue; one thread makes and sends what is in it. A
+The caller only puts an event into a bounded queue; one thread makes and sends what is in it. A
 collector that is slow, gone or hostile costs counted events and nothing else: what loses nothing is the
 audit log.
 """

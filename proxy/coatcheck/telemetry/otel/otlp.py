@@ -206,8 +206,8 @@ class Maker:
 def trace_id(request_id: str) -> int:
     """Of the trace that a request is: a function of its id, so that a refusal or an audit record leads to it.
 
-    Never of the sandbox's `traceparent`: who chooses trace ids can write into other people's traces, and
-    hide its own by saying that nobody samples them.
+    Never of the sandbox's `traceparent`: a client that chooses trace ids can write into other people's
+    traces, and hide its own by saying that nobody samples them.
     """
     return int.from_bytes(_digest(request_id, 16)) or 1
 

@@ -263,7 +263,7 @@ async def _read_on(process: Process) -> None:
 
 
 async def test_a_sandbox_that_ended_says_why(where: Place) -> None:
-    """To whoever runs a command in it, and to whoever comes later."""
+    """To a caller that runs a command in it, and to later ones."""
     async with sandbox_in(where) as sandbox:
         async with await sandbox.start(["sleep", "60"]) as process:
             await sandbox.kill("enough")

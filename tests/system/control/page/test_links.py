@@ -1,4 +1,4 @@
-"""A link from the Unix socket logs in whoever may use the socket, once."""
+"""A link from the Unix socket logs in a user of the socket, once."""
 
 import asyncio
 
@@ -40,7 +40,7 @@ async def test_without_tcp_it_says_how_to_switch_the_page_on(daemon: TestDaemon)
 
 
 async def test_a_link_of_before_the_grants_changed_lets_nobody_in(control: Control) -> None:
-    """Whoever stole a token makes a link with it; the token is replaced, and the link with it."""
+    """Anyone who stole a token makes a link with it; the token is replaced, and the link with it."""
     link = await asyncio.to_thread(control.owner.page_link)
     await asyncio.to_thread(control.owner.reload)
     body = {"code": link["url"].partition("#login=")[2]}

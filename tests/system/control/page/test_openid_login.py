@@ -240,7 +240,8 @@ async def test_no_other_site_begins_a_login_or_asks_what_there_is(oidc: Control,
 async def test_a_caller_who_is_taken_out_of_the_grants_is_logged_out(
     oidc: Control, provider: Provider
 ) -> None:
-    """At once, whether the login is open or only its code is out; and whoever now has the name is another."""
+    """At once, whether the login is open or only its code is out; and the name's new owner is another
+    person."""
     window = await entered(oidc, await (await begin(oidc, provider)).end())
     pending = await (await begin(oidc, provider)).end()
     async with window.watching() as stream:

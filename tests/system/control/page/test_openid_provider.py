@@ -77,7 +77,7 @@ async def test_a_code_becomes_a_person(reader: OpenIdProvider, provider: Provide
 async def test_a_code_counts_once_and_only_with_its_verifier(
     reader: OpenIdProvider, provider: Provider
 ) -> None:
-    """Whoever sees a code has not what it was begun with (PKCE)."""
+    """Anyone who sees a code has not what it was begun with (PKCE)."""
     assert await refusal(reader, provider, verifier="w" * 43) == "code"
     assert await person(reader, provider)
     assert await refusal(reader, provider, code="gone") == "code"

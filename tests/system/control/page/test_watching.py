@@ -44,7 +44,7 @@ async def test_a_verdict_is_on_the_page_within_a_moment(control: Control) -> Non
 
 
 async def test_an_operator_of_one_tenant_sees_nothing_of_another(control: Control) -> None:
-    """Neither its verdicts nor its sessions, counts, names or hosts: compared with whoever sees all."""
+    """Neither its verdicts nor its sessions, counts, names or hosts: compared with a caller that sees all."""
     whole, own = await log_in(control, "operator"), await log_in(control, "acme-operator")
     async with whole.watching() as all_of_it, own.watching() as stream:
         for tenant in ("globex", "acme"):

@@ -6,7 +6,7 @@ UNKNOWN = "sbx_0123456789abcdef"
 
 
 async def test_an_unknown_sandbox_is_not_found(control: Control) -> None:
-    """For whoever may inspect; whether one exists is not told to others, either."""
+    """For callers that may inspect; whether one exists is not told to others, either."""
     for caller in ("operator", "ci-launcher", "acme-operator"):
         for method, path in (("POST", ""), ("GET", ""), ("POST", "/cancel")):
             answer = await control.ask(method, f"/v1/sandboxes/{UNKNOWN}/inspect{path}", caller=caller)

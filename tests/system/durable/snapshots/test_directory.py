@@ -77,7 +77,7 @@ def test_what_was_saved_is_loaded(place: Path, source: int) -> None:
 
 
 def test_it_is_not_there_before_it_is_finished(place: Path, source: int) -> None:
-    """Whoever looks meanwhile, or after a crash, finds no snapshot; given up, nothing."""
+    """A reader meanwhile, or after a crash, finds no snapshot; given up, nothing."""
     files = unfinished(place / "one", source)
     assert not (place / "one").exists()
     files.discard()

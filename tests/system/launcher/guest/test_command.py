@@ -57,7 +57,7 @@ async def test_standard_input_reaches_the_command_to_its_end(guest: Inhabited) -
 
 
 async def test_a_command_may_ignore_its_input(guest: Inhabited) -> None:
-    """Whoever writes is told, instead of waiting for a reader that is gone."""
+    """The writer is told, instead of waiting for a reader that is gone."""
     async with await guest.open("true") as stream:
         with pytest.raises(StreamReset, match="done"):
             await asyncio.wait_for(_forever(stream), SECONDS)

@@ -1,7 +1,7 @@
 """Random frames at the real agent, built with sanitizers: it goes on, or it ends cleanly; it never crashes.
 
 Its peer is the supervisor, which is trusted; but it parses what a supervisor passes on from callers, and a
-sandbox whose first process can be crashed is one that can be ended by whoever sends it a file name.
+sandbox whose first process can be crashed is one that can be ended by anyone who sends it a file name.
 """
 
 import asyncio

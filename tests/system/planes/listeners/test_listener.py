@@ -212,7 +212,7 @@ async def test_silent_clients_hold_up_nobody(shared: Shared) -> None:
 
 @pytest.mark.parametrize("shared", [{"tls": True}], indirect=True)
 async def test_a_handshake_has_a_deadline(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever connects and says nothing is disconnected."""
+    """A client that connects and says nothing is disconnected."""
     monkeypatch.setattr(listener, "HANDSHAKE_SECONDS", 0.3)
     assert shared.daemon.listeners is not None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

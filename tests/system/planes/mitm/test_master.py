@@ -10,7 +10,7 @@ IMPORTED = (
 
 
 def test_a_daemon_has_no_web_framework_no_ldap_and_no_addon_that_it_does_not_use() -> None:
-    """All of them come with one import of mitmproxy's package; whoever imports it so again finds it here."""
+    """All of them come with one import of mitmproxy's package; a new import of that kind shows here."""
     imported = set(subprocess.check_output([sys.executable, "-c", IMPORTED], text=True).split())
     assert {name for name in imported if name.startswith("mitmproxy.addons.")} == {
         "mitmproxy.addons.proxyserver",

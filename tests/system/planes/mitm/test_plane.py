@@ -54,7 +54,7 @@ async def test_a_protocol_that_is_refused_is_no_failure_of_ours(
 
 
 async def test_no_other_user_comes_to_a_sessions_socket(daemon: TestDaemon) -> None:
-    """Whoever reaches it *is* the session: its directory is the daemon's alone, trust files are not."""
+    """What reaches it *is* the session: its directory is the daemon's alone, trust files are not."""
     assert daemon.listeners is not None
     sandbox = await daemon.sandbox()
     path = await daemon.listeners.open_unix(sandbox.session.id)

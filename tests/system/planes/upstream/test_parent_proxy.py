@@ -92,7 +92,7 @@ async def test_policy_decides_before_the_parent_is_asked(behind: TestDaemon, par
 
 
 async def test_the_cost_stands_in_the_audit_log(behind: TestDaemon) -> None:
-    """Whoever reads the log learns that addresses are not screened by us."""
+    """Anyone who reads the log learns that addresses are not screened by us."""
     told = [record for record in behind.records() if record.get("what") == "parent_proxy"]
     assert len(told) == 1
     assert "screened by it or by nobody" in told[0]["detail"]
