@@ -198,7 +198,7 @@ def nothing_left(directory: Path) -> Iterator[set[int]]:
     """Processes that the block puts into the set are gone afterwards, and `directory`, and its cgroup."""
     processes: set[int] = set()
     yield processes
-    until(lambda: not any(_alive(pid) for pid in processes))
+    until(lambda: not any(alive(pid) for pid in processes))
     until(lambda: not directory.exists())
     until(lambda: not _groups(directory.name))
 
@@ -208,7 +208,7 @@ def family(pid: int) -> set[int]:
     return {pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))}
 
 
-def _alive(pid: int) -> bool:
+def alive(pid: int) -> bool:
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

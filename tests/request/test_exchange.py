@@ -52,7 +52,7 @@ rules:
     methods: [GET, POST]
     paths: [/v1/**]
     credentials: [api]
-    limits: {requests: 60/minute, burst: 3, concurrent: 2}
+    limits: {requests: 60/hour, burst: 3, concurrent: 2}
     max_request: 10B
     max_response: 1KiB
   - name: masked

@@ -1,6 +1,7 @@
 """A machine of the warm pool dies or hangs as it is claimed, or the daemon stops just then."""
 
 import asyncio
+import contextlib
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from coatcheck.client.sandbox import SandboxClient
 from coatcheck.durable import starting, warm_machine
 from coatcheck.durable.pool import Pool
 from coatcheck.durable.warm_machine import WarmMachine
-from tests.sandboxes import WANTED, Place, family, place, supervisors, until
+from tests.sandboxes import WANTED, Place, alive, family, place, supervisors, until
 from tests.system.durable.warm import POOL, changes, client, filled, gone, ready, where
 from tests.upstreams import UpstreamTls
 
@@ -32,7 +33,12 @@ def _kill_supervisor(one: WarmMachine) -> None:
 
 
 def _kill_machine(one: WarmMachine) -> None:
-    psutil.Process(one.process.pid).children()[0].kill()
+    """All of it is dead when this returns: on a busy host a half-dead one can still be claimed."""
+    below = psutil.Process(one.process.pid).children(recursive=True)
+    for each in below:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
+    until(lambda: not any(alive(each.pid) for each in below))
 
 
 def _hang(one: WarmMachine) -> None:

@@ -14,7 +14,7 @@ from coatcheck.client.sandbox import SandboxClient
 from coatcheck.durable.asking import supervisor_pid
 from tests.exhaustive.faults.daemon_and_origin import daemon_and_origin
 from tests.known_secrets import known_secret
-from tests.sandboxes import _alive, _groups, family, image_cache, until
+from tests.sandboxes import alive, _groups, family, image_cache, until
 from tests.upstreams import UpstreamTls
 
 pytestmark = pytest.mark.needs_debian("qemu-system-x86_64", "mke2fs")
@@ -59,7 +59,7 @@ async def test_a_host_that_crashed_brings_its_sandboxes_back(
         for pid in processes:
             os.kill(pid, signal.SIGKILL)
         await daemon.kill()
-        until(lambda: not any(map(_alive, processes)), SECONDS)
+        until(lambda: not any(map(alive, processes)), SECONDS)
 
         await daemon.start()
         until(lambda: control.sandbox(back.id)["state"] == "running", SECONDS)

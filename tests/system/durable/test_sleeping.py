@@ -228,7 +228,7 @@ async def test_a_wake_just_as_its_daemon_stops_is_refused(tmp_path: Path, trust:
     machine = Calling()
     async with upstream(trust) as outside, kept(tmp_path, trust, machine) as it:
         await machine.call()
-        await outside.question()
+        writer = await outside.question()
         assert await it.durable.sleep() == 1
         leaving = asyncio.create_task(it.durable.sleep(leaves=True))
         waking = asyncio.create_task(it.durable.wake())
@@ -237,6 +237,7 @@ async def test_a_wake_just_as_its_daemon_stops_is_refused(tmp_path: Path, trust:
         await leaving
         assert (await it.ended())[0] is None
         assert (tmp_path / "store/asleep").is_dir() and "wake" not in machine.did
+        writer.close()
 
 
 @pytest.mark.parametrize("by", ["channel", "wake", "resume"])
