@@ -14,7 +14,7 @@ from coatcheck.client.sandbox import SandboxClient
 from coatcheck.durable.asking import supervisor_pid
 from tests.exhaustive.faults.daemon_and_origin import daemon_and_origin
 from tests.known_secrets import known_secret
-from tests.sandboxes import alive, _groups, family, image_cache, until
+from tests.sandboxes import _groups, alive, family, image_cache, until
 from tests.upstreams import UpstreamTls
 
 pytestmark = pytest.mark.needs_debian("qemu-system-x86_64", "mke2fs")
