@@ -31,6 +31,8 @@ AWS_NAMES = (
     "sqs.eu-central-1.amazonaws.com",
 )
 """The certificate is for these, too (tests/system/e2e/aws_origin)."""
+PACKAGE_NAMES = ("registry.example", "deb.example")
+"""The same (tests/exhaustive/clients)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ def upstream_tls(tmp_path_factory: pytest.TempPathFactory) -> UpstreamTls:
     path = tmp_path_factory.mktemp("upstream-tls")
     files = UpstreamTls(path / "cert.pem", path / "key.pem", path / "ca.pem")
     authority = trustme.CA()
-    issued = authority.issue_cert(*NAMES, *AWS_NAMES, "127.0.0.1")
+    issued = authority.issue_cert(*NAMES, *AWS_NAMES, *PACKAGE_NAMES, "127.0.0.1")
     issued.cert_chain_pems[0].write_to_path(files.certificate)
     issued.private_key_pem.write_to_path(files.key)
     authority.cert_pem.write_to_path(files.ca)

@@ -13,7 +13,9 @@ from coatcheck.certificates.client_environment import (
     Style,
     Variable,
     environment,
+    git_variables,
     joined,
+    joined_with,
     proxy_variables,
     render,
     trust_environment,
@@ -34,7 +36,13 @@ def test_adding_clients_get_the_ca_and_replacing_clients_the_bundle() -> None:
     variables = trust_environment(files(Path("/trust")))
     adding = {"NODE_EXTRA_CA_CERTS", "DENO_CERT"}
     assert {name for name, value in variables.items() if value == "/trust/ca.pem"} == adding
-    for name in ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO", "AWS_CA_BUNDLE"):
+    for name in (
+        "SSL_CERT_FILE",
+        "CURL_CA_BUNDLE",
+        "REQUESTS_CA_BUNDLE",
+        "GIT_SSL_CAINFO",
+        "npm_config_cafile",
+    ):
         assert variables[name] == "/trust/bundle.pem"
 
 
@@ -157,3 +165,40 @@ def test_java_paths_are_quoted_as_the_jvm_splits_them() -> None:
     assert store("/it's").startswith('"-Djavax.net.ssl.trustStore=/it\'s/store.p12" ')
     with pytest.raises(CertificateError):
         store('/it\'s "x"')
+
+
+@pytest.mark.needs_debian("git")
+def test_git_gets_a_helper_for_each_host_and_asks_no_other(tmp_path: Path) -> None:
+    """git's own answer to a question for a password; a helper of the user's would give away a real one."""
+    (tmp_path / ".gitconfig").write_text('[credential]\n\thelper = "!echo password=real; :"\n')
+    logins = {"github.com": ("x-access-token", "GITHUB_TOKEN"), "git.example": ("me", "OTHER")}
+    given = environment(git_variables(logins))
+    env = given | {
+        "HOME": str(tmp_path),
+        "PATH": "/usr/bin:/bin",
+        "GITHUB_TOKEN": "cch_a$b\\c",
+        "OTHER": "cch_2",
+    }
+    for host, said in (("github.com", "cch_a$b\\c"), ("git.example", "cch_2")):
+        asked = subprocess.run(
+            ["git", "credential", "fill"], input=f"protocol=https\nhost={host}\n\n", env=env, text=True,
+            capture_output=True, check=True,
+        )  # fmt: skip
+        assert f"password={said}\n" in asked.stdout and "real" not in asked.stdout
+    assert git_variables({}) == () == git_variables({"github.com": ("x; rm", "GITHUB_TOKEN")})
+
+
+def test_options_of_the_users_stay_beside_ours() -> None:
+    """Two programs that set NODE_OPTIONS, or add to git's configuration, must not undo each other."""
+    given = environment(git_variables({"github.com": ("x", "T")})) | {"NODE_OPTIONS": "--require x", "A": "2"}
+    user = {"NODE_OPTIONS": "--inspect", "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "k", "A": "1"}
+    merged = joined_with(user | {"GIT_CONFIG_VALUE_0": "v"}, given)
+    assert (merged["NODE_OPTIONS"], merged["A"]) == ("--inspect --require x", "2")
+    assert (merged["GIT_CONFIG_COUNT"], merged["GIT_CONFIG_KEY_0"], merged["GIT_CONFIG_VALUE_0"]) == (
+        "3",
+        "k",
+        "v",
+    )
+    assert merged["GIT_CONFIG_VALUE_1"] == "" and merged["GIT_CONFIG_VALUE_2"].startswith("!f()")
+    for broken in ("", "-1", "x", "9999999"):
+        assert joined_with({"GIT_CONFIG_COUNT": broken}, given)["GIT_CONFIG_COUNT"] == "2"

@@ -4,16 +4,19 @@ import ipaddress
 import json
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import urlsplit
 
 from coatcheck.certificates.authority import CertificateError
+from coatcheck.certificates.client_files import APT, NODE, PHP, WGETRC
 from coatcheck.certificates.trust import JAVA_TRUSTSTORE_PASSWORD, TrustFiles
 
 JAVA_OPTIONS = "JAVA_TOOL_OPTIONS"
 """Trust and proxy both need it; `environment` joins them. Every JVM announces it on standard error."""
+NODE_OPTIONS = "NODE_OPTIONS"
+_GIT_COUNT, _GIT_KEY, _GIT_VALUE = "GIT_CONFIG_COUNT", "GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +48,78 @@ def trust_variables(files: TrustFiles) -> tuple[Variable, ...]:
     return (
         Variable("SSL_CERT_FILE", bundle, "OpenSSL, so Python's ssl and httpx, Ruby; Go; Rust; uv"),
         Variable("CURL_CA_BUNDLE", bundle, "curl, whatever TLS library it was built with"),
-        Variable("REQUESTS_CA_BUNDLE", bundle, "Python requests, which brings its own roots"),
+        Variable(
+            "REQUESTS_CA_BUNDLE",
+            bundle,
+            "Python requests, which brings its own roots; boto3, the AWS command",
+        ),
         Variable("GIT_SSL_CAINFO", bundle, "git: Debian's is built with GnuTLS and ignores SSL_CERT_FILE"),
         Variable("PIP_CERT", bundle, "pip"),
         Variable("CARGO_HTTP_CAINFO", bundle, "cargo: its built-in curl ignores the other variables"),
         Variable("UV_SYSTEM_CERTS", "true", "uv: the bundle above, not the roots compiled into it"),
-        Variable("AWS_CA_BUNDLE", bundle, "boto3 and the AWS command, which bring their own roots"),
+        Variable("PERL_LWP_SSL_CA_FILE", bundle, "Perl's LWP, which brings its own roots"),
+        Variable("HTTPLIB2_CA_CERTS", bundle, "httplib2, so Google's older Python clients"),
+        Variable("npm_config_cafile", bundle, "npm and pnpm, where a file of the user's names another"),
         Variable("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", bundle, "gRPC's C core, under Python and Ruby"),
         Variable("NODE_EXTRA_CA_CERTS", ca, "Node, npm, Bun: added to their own roots, so the CA alone"),
         Variable("DENO_CERT", ca, "Deno: added to its own roots"),
         Variable(JAVA_OPTIONS, java, "Java, which reads no PEM file and no proxy variable"),
     )
+
+
+def file_variables(files: TrustFiles) -> tuple[Variable, ...]:
+    """The variables that name `client_files`, which must be there: Node does not start without its own."""
+    place = files.bundle.parent
+    program = str(place / NODE).replace("\\", "\\\\").replace('"', '\\"')
+    return (
+        Variable("WGETRC", str(place / WGETRC), "wget: Debian's is built with GnuTLS and heeds no variable"),
+        Variable("PHP_INI_SCAN_DIR", f":{place / PHP}", "PHP's curl: read after the settings that it has"),
+        Variable("APT_CONFIG", str(place / APT), "apt: read beside the settings that it has"),
+        Variable(
+            NODE_OPTIONS, f'--require "{program}"', "Node before 22.21, and clients with agents of their own"
+        ),
+    )
+
+
+def git_variables(logins: Mapping[str, tuple[str, str]]) -> tuple[Variable, ...]:
+    """A credential helper for each host: git asks for a password when it is challenged, and gets the handle.
+
+    `logins`: host -> (user name, variable with the handle). Helpers that the user has for the host are not
+    asked: they would give a real credential away.
+    """
+    settings: list[tuple[str, str]] = []
+    for host, (user, variable) in logins.items():
+        if not re.fullmatch(r"[A-Za-z0-9._@+-]+", user):
+            continue
+        key = f"credential.https://{host}.helper"
+        say = f'printf "username=%s\\npassword=%s\\n" {user} "${variable}"'
+        settings += [(key, ""), (key, f'!f() {{ test "$1" = get && {say}; }}; f')]
+    reason = "git: the handle is the password that it is asked for"
+    found = [
+        Variable(f"{start}{number}", text, reason)
+        for number, setting in enumerate(settings)
+        for start, text in zip((_GIT_KEY, _GIT_VALUE), setting, strict=True)
+    ]
+    return (Variable(_GIT_COUNT, str(len(settings)), reason), *found) if settings else ()
+
+
+def joined_with(inherited: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """`inherited` and what is given over it. Options of Node and git stand beside the user's, ours last."""
+    merged = {**inherited, **given}
+    if NODE_OPTIONS in inherited and NODE_OPTIONS in given:
+        merged[NODE_OPTIONS] = f"{inherited[NODE_OPTIONS]} {given[NODE_OPTIONS]}"
+    before = inherited.get(_GIT_COUNT, "0")
+    if _GIT_COUNT in given and before.isascii() and before.isdigit() and len(before) < 6:
+        first, count = int(before), int(given[_GIT_COUNT])
+        for number in range(first):
+            for start in (_GIT_KEY, _GIT_VALUE):
+                if f"{start}{number}" in inherited:
+                    merged[f"{start}{number}"] = inherited[f"{start}{number}"]
+        for number in range(count):
+            for start in (_GIT_KEY, _GIT_VALUE):
+                merged[f"{start}{first + number}"] = given[f"{start}{number}"]
+        merged[_GIT_COUNT] = str(first + count)
+    return merged
 
 
 def proxy_variables(url: str, no_proxy: Iterable[str] = ()) -> tuple[Variable, ...]:

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.utils import CryptographyDeprecationWarning
 
 from coatcheck.certificates.authority import CertificateError
+from coatcheck.certificates.client_files import client_files
 from coatcheck.platform.private_files import write_atomically
 
 CA_FILE = "coatcheck-ca.pem"
@@ -69,6 +70,12 @@ def write_trust_files(directory: Path, ca_pem: bytes, roots: Path | None = None)
     _write_public(files.ca, b"".join(_pem(each) for each in (ca, *following)))
     _write_public(files.bundle, bundle(ca, public))
     _write_public(files.java_truststore, java_truststore(ca, public))
+    for path, content in client_files(files.bundle.absolute()).items():
+        target = Path(path)
+        if not target.parent.is_dir():
+            target.parent.mkdir()
+            target.parent.chmod(0o755)  # whatever the umask: other users read it
+        _write_public(target, content)
     return files
 
 

@@ -166,6 +166,7 @@ def env(
     """
     from coatcheck.certificates.client_environment import (
         Style,
+        file_variables,
         joined,
         proxy_variables,
         render,
@@ -178,7 +179,7 @@ def env(
     pem = _trusted(directory, state_dir)
     files = write_trust_files((out or _runtime(state_dir) / "trust").absolute(), pem)
     proxied = proxy_variables(proxy) if proxy is not None else ()
-    typer.echo(render(joined(trust_variables(files), proxied), Style(style)), nl=False)
+    typer.echo(render(joined(trust_variables(files), file_variables(files), proxied), Style(style)), nl=False)
 
 
 def _trusted(directory: Path | None, state_dir: Path | None) -> bytes:

@@ -7,7 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from coatcheck.certificates.client_environment import environment, proxy_variables, trust_variables
+from coatcheck.certificates.client_environment import (
+    environment,
+    file_variables,
+    git_variables,
+    proxy_variables,
+    trust_variables,
+)
 from coatcheck.certificates.trust import TrustFiles
 from coatcheck.control import models
 from coatcheck.control.caller import Caller
@@ -16,7 +22,7 @@ from coatcheck.control.opening import Opened, open_session
 from coatcheck.control.problem import ControlProblem, Refusal
 from coatcheck.control.resources.sandbox_models import NewSandbox
 from coatcheck.control.resources.sessions import forbidden
-from coatcheck.control.views import minted_view
+from coatcheck.control.views import git_logins, minted_view
 from coatcheck.decision.message import OriginClass
 from coatcheck.decision.session import Isolation
 from coatcheck.durable.autoscale import Autoscale
@@ -216,7 +222,12 @@ def _environment(context: Context, opened: Opened, identity: str) -> Mapping[str
     """Handles in place of secrets, and how programs inside find the proxy and trust it."""
     policy = context.backend.state.policies.get(opened.session.policy)
     inside = TrustFiles(*map(Path, trust_inside(identity)))
-    variables = environment(trust_variables(inside), proxy_variables(PROXY_INSIDE, DIRECT_INSIDE))
+    variables = environment(
+        git_variables(git_logins(opened.handles, policy)),
+        trust_variables(inside),
+        file_variables(inside),
+        proxy_variables(PROXY_INSIDE, DIRECT_INSIDE),
+    )
     for minted in opened.handles:
         variables |= minted_view(minted, policy).environment
     return variables

@@ -1,5 +1,7 @@
 """Sessions and handles as the control API shows them."""
 
+from collections.abc import Iterable
+
 from coatcheck.control.backend import Backend
 from coatcheck.control.models import HandleView, MintedHandle, OriginView, ProxyView, SessionView
 from coatcheck.decision.policy import Policy
@@ -59,6 +61,21 @@ def handle_view(handle: IssuedHandle) -> HandleView:
         expires_at=claims.expires_at,
         revoked=handle.revoked,
     )
+
+
+def git_logins(handles: Iterable[Minted], policy: Policy | None) -> dict[str, tuple[str, str]]:
+    """What git needs: host -> user name and variable, of the credentials that are the password of Basic."""
+    found: dict[str, tuple[str, str]] = {}
+    for minted in handles:
+        credential = policy.credentials.get(minted.credential) if policy is not None else None
+        if credential is None or minted.env is None:
+            continue
+        for injector in credential.injectors:
+            if injector.challenge() is not None:
+                user = injector.basic_username or "x-access-token"
+                hosts = [host.suffix for host in credential.hosts if not host.wildcard]
+                found |= dict.fromkeys(hosts, (user, minted.env))
+    return found
 
 
 def minted_view(minted: Minted, policy: Policy | None) -> MintedHandle:

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from coatcheck.certificates.authority import CertificateError
+from coatcheck.certificates.client_files import client_files
 from coatcheck.certificates.trust import write_nss_database
 from coatcheck.launcher.channel import Channel, StreamReset
 from coatcheck.launcher.spec import Identity
@@ -59,7 +60,8 @@ def digest(identities: tuple[Identity, ...]) -> str:
     """Of all that they are given to trust: a copy that has it already is not given it again."""
     hashed = hashlib.sha256()
     for each in identities:
-        for part in (each.name.encode(), *(file.read_bytes() for file in _files(each))):
+        beside = client_files(trust_inside(each.name)[1]).values()
+        for part in (each.name.encode(), *(file.read_bytes() for file in _files(each)), *beside):
             hashed.update(len(part).to_bytes(8) + part)
     return hashed.hexdigest()
 
@@ -74,8 +76,11 @@ async def provide(channel: Channel, identities: tuple[Identity, ...], browsers: 
     writing: list[Coroutine[None, None, None]] = []
     for identity in identities:
         contents = ca, bundle, _ = [file.read_bytes() for file in _files(identity)]
-        for path, content in zip(trust_inside(identity.name), contents, strict=True):
+        places = trust_inside(identity.name)
+        for path, content in zip(places, contents, strict=True):
             writing.append(_write(channel, path, content))
+        for place, content in client_files(places[1]).items():
+            writing.append(_write(channel, PurePosixPath(place), content))
         for name, content in browsers.get(identity.name, {}).items():
             # As its owner, who makes the directory: Chromium opens it to write, too. An image may have other
             # things there.

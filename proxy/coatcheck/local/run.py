@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coatcheck.certificates.client_environment import joined_with
 from coatcheck.client.control import ControlClient, ControlError
 from coatcheck.platform.child_process import Signals, clean_environment, run_child
 from coatcheck.platform.errors import CoatcheckError
@@ -156,7 +157,7 @@ async def _run(
     try:
         return await run_child(
             wanted.command,
-            clean | given,
+            joined_with(clean, given),
             signals,
             renewal.renew,
             float(session["lease_seconds"]),

@@ -3,14 +3,27 @@
 from http import HTTPStatus
 from typing import Final, cast
 
-from coatcheck.certificates.client_environment import environment, proxy_variables, trust_variables
+from coatcheck.certificates.client_environment import (
+    environment,
+    file_variables,
+    git_variables,
+    proxy_variables,
+    trust_variables,
+)
 from coatcheck.control import models
 from coatcheck.control.caller import Action, Caller
 from coatcheck.control.context import Context
 from coatcheck.control.opening import is_transparent, open_session
 from coatcheck.control.operation import Answer, Ask, Operation
 from coatcheck.control.problem import ControlProblem, Reason, Refusal, unknown_session
-from coatcheck.control.views import handle_view, lease_expires_at, minted_view, proxy_view, session_view
+from coatcheck.control.views import (
+    git_logins,
+    handle_view,
+    lease_expires_at,
+    minted_view,
+    proxy_view,
+    session_view,
+)
 from coatcheck.decision.message import OriginClass
 from coatcheck.decision.session import Session
 from coatcheck.state.errors import Problem
@@ -86,7 +99,9 @@ async def open_one(context: Context, ask: Ask) -> Answer:
         variables |= handle.environment
     # Last, so that no credential of a policy can send clients elsewhere.
     variables |= environment(
+        git_variables(git_logins(opened.handles, policy)),
         trust_variables(trust),
+        file_variables(trust),
         proxy_variables(opened.url) if opened.url and opened.url.startswith("http") else (),
     )
     return HTTPStatus.CREATED, models.SessionOpened(

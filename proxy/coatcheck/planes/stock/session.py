@@ -9,7 +9,12 @@ import shlex
 import time
 from pathlib import Path
 
-from coatcheck.certificates.client_environment import environment, proxy_variables, trust_variables
+from coatcheck.certificates.client_environment import (
+    environment,
+    file_variables,
+    proxy_variables,
+    trust_variables,
+)
 from coatcheck.certificates.trust import write_trust_files
 from coatcheck.decision.message import Origin, OriginClass
 from coatcheck.decision.policy import Policy
@@ -87,7 +92,7 @@ class StockSession:
         directory.mkdir(parents=True, exist_ok=True)
         trust = write_trust_files(directory, ca.read_bytes())
         url = f"http://sandbox:{self._password}@{host}:{port}"
-        variables |= environment(trust_variables(trust), proxy_variables(url))
+        variables |= environment(trust_variables(trust), file_variables(trust), proxy_variables(url))
         lines = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
         write_atomically(file, lines.encode(), mode=0o600, overwrite=True)
 
