@@ -21,7 +21,7 @@ from grimp import build_graph
 from pydantic import BaseModel
 from ruamel.yaml import YAML
 
-from coatcheck.cli import app
+from coatcheck.cli.commands import command_line
 from coatcheck.policy import PolicyError, check_policy
 from coatcheck.policy.file.validation import POLICY_PARTS
 
@@ -156,7 +156,7 @@ def _choices(text: str) -> list[str]:
 @cache
 def _command() -> Any:
     """All of them: made once, as it takes a while and hundreds are looked up."""
-    return typer.main.get_command(app)
+    return typer.main.get_command(command_line())
 
 
 def wrong_with(words: list[str]) -> str:

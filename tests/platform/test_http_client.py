@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import requests
 import trustme
 
+from coatcheck.platform.bounded_session import for_threads
 from coatcheck.platform.http_client import (
     Answer,
     Deadline,
@@ -125,7 +125,7 @@ def once(url: str, deadline: Deadline, ca_file: Path | None) -> Answer:
 def for_a_thread(url: str, deadline: Deadline, ca_file: Path | None) -> Answer:
     async def ask() -> Answer:
         client = HttpClient(tls_context(ca_file))
-        session = client.for_threads(deadline)
+        session = for_threads(client, deadline)
         try:
             answer = await asyncio.to_thread(session.get, url, timeout=99)
         finally:
@@ -369,47 +369,4 @@ async def test_exchanges_of_one_deadline_share_it() -> None:
         await asyncio.sleep(0.3)
         with pytest.raises(HttpFailure, match="in time"):
             await client.exchange(deadline, "GET", url)
-        await client.close()
-
-
-async def test_what_a_library_posts_arrives_as_requests_would_send_it() -> None:
-    """JSON, parameters and bytes; its answer reads like one of requests'."""
-    seen: list[bytes] = []
-
-    def serve(stream: socket.socket) -> None:
-        message = b""
-        while not message.endswith((b'{"b": 2}', b"raw")):
-            message += stream.recv(4096)
-        seen.append(message)
-        stream.sendall(b"HTTP/1.1 404 No\r\nConnection: close\r\nContent-Type: application/json\r\n")
-        stream.sendall(b'Content-Length: 7\r\n\r\n{"a":1}')
-
-    with server(serve) as url:
-        client = HttpClient(tls_context(None))
-        session: requests.Session = client.for_threads(Deadline(5, 10_000))
-        answer = await asyncio.to_thread(session.post, url, params={"q": "a b"}, json={"b": 2})
-        await asyncio.to_thread(session.request, method="post", url=url, data=b"raw", headers={"X-A": "b"})
-        await client.close()
-    assert (answer.status_code, answer.ok, answer.json()) == (404, False, {"a": 1})
-    assert seen[0].startswith(b"POST /?q=a+b ") and seen[0].endswith(b'{"b": 2}')
-    assert seen[1].endswith(b"raw") and b"X-A: b" in seen[1]
-
-
-async def test_a_thread_does_not_wait_for_a_loop_that_has_ended() -> None:
-    """Its pool would never end, nor would the program."""
-    with server(drip(b"")) as url:
-        client = HttpClient(tls_context(None))
-        session = client.for_threads(Deadline(0.5, 10_000))
-        failed: list[BaseException] = []
-
-        def get() -> None:
-            try:
-                session.get(url)
-            except HttpFailure as failure:
-                failed.append(failure)
-
-        waiting = threading.Thread(target=get)
-        waiting.start()
-        time.sleep(3)  # as a loop that does nothing any more
-        assert not waiting.is_alive() and len(failed) == 1
         await client.close()

@@ -12,9 +12,9 @@ from coatcheck.cli.errors import CommandError, ExitCode
 app = typer.Typer(
     name="admission",
     no_args_is_help=True,
-    help="""The webhook that adds the proxy to pods and refuses pods that could bypass it.
+    help="""The webhook that adds the proxy to pods.
 
-The Helm chart runs it: docs/kubernetes.md.
+It refuses pods that could bypass the proxy. The Helm chart runs it: docs/kubernetes.md.
 
 Example: coatcheck admission review pod.json --configuration admission.yaml""",
 )

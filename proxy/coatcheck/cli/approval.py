@@ -12,7 +12,7 @@ from coatcheck.telemetry.redaction import printable
 app = typer.Typer(
     name="approval",
     no_args_is_help=True,
-    help="Requests that a rule with `ask` holds until an operator approves them.\n\n"
+    help="Requests that wait for an operator's approval.\n\nA rule with `ask` holds them until then.\n\n"
     "Example: coatcheck approval list --follow",
 )
 

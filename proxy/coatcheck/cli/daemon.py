@@ -54,6 +54,9 @@ def serve(
 
     Example: COATCHECK_CONFIG=/etc/coatcheck/config.toml coatcheck serve
     """
+    import gc
+
+    gc.disable()  # until the daemon stands: a sixth of its start would be searches of what was just imported
     from coatcheck.platform.state_directory import StateDirectory
     from coatcheck.settings.daemon import how_to_move
     from coatcheck.settings.explained import load_settings
@@ -95,10 +98,10 @@ def dev(
     ] = None,
     log_level: Annotated[str, typer.Option(help="Log level: debug, info, warning or error.")] = "warning",
 ) -> None:
-    """Run a daemon with OpenBao in memory and a new CA, and print commands to paste elsewhere.
+    """Run a daemon with OpenBao in memory and a new CA.
 
-    Needs OpenBao: pip install 'coatcheck[embedded]'. Ctrl-C ends everything. The settings of serve apply:
-    with COATCHECK_POLICY_TRUST_ROOT, --policy is a signed bundle.
+    It prints commands to paste elsewhere. Needs OpenBao: pip install 'coatcheck[embedded]'. Ctrl-C ends
+    everything. The settings of serve apply: with COATCHECK_POLICY_TRUST_ROOT, --policy is a signed bundle.
 
     Example: coatcheck dev
     """

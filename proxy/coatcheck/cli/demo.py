@@ -18,8 +18,10 @@ def demo(
         list[str] | None, typer.Argument(help="Arguments for the demo.", show_default=False)
     ] = None,
 ) -> None:
-    """Run the demo: real clients in a sandbox without secrets, six attacks and their refusals, a client that
-    knows of no proxy, and a real agent program inside a microVM that is inspected from the host.
+    """Run the demo: a sandbox without secrets, and attacks from it.
+
+    Real clients, six attacks and their refusals, a client that knows of no proxy, and a real agent program
+    inside a microVM that is inspected from the host.
 
     The demo is part of the repository, not of the installed package.
 

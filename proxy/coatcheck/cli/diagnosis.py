@@ -26,10 +26,11 @@ def doctor(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check for common setup mistakes, using the daemon's settings. Changes nothing.
+    """Check for common setup mistakes. Changes nothing.
 
-    Run it as the daemon's user and with its environment. It reads every secret that the
-    policies name from Vault, and shows none. Exit code 1: at least one problem; warnings do not fail.
+    It uses the daemon's settings: run it as the daemon's user and with its environment. It reads every secret
+    that the policies name from Vault, and shows none. Exit code 1: at least one problem; warnings do not
+    fail.
 
     Example: sudo -u coatcheck env COATCHECK_CONFIG=/etc/coatcheck/config.toml coatcheck doctor
 

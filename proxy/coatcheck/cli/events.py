@@ -20,7 +20,9 @@ def events(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document per line.")] = False,
     socket: SocketOption = None,
 ) -> None:
-    """Follow the events of sandboxes until Ctrl-C: created, running, asleep, forked, ended and why.
+    """Follow the events of sandboxes until Ctrl-C.
+
+    They are created, running, asleep, forked, and ended, with the reason.
 
     Example: coatcheck events --json
     """

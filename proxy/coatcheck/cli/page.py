@@ -14,7 +14,9 @@ def page(
     socket: SocketOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print a single-use login link to the page with live sessions, verdicts, alarms and approvals.
+    """Print a single-use login link to the web page.
+
+    The page shows live sessions, verdicts, alarms and approvals.
 
     Example: coatcheck page
     """

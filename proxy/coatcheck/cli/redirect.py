@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="redirect",
     no_args_is_help=True,
-    help="""Firewall rules for programs without proxy settings (transparent mode). Needs root.
+    help="""Firewall rules for programs without proxy settings.
 
-TCP to ports 80 and 443 is redirected to the daemon's transparent listener, and DNS to its resolver.
-Everything else from the sandbox is refused.
+This is transparent mode; it needs root. TCP to ports 80 and 443 is redirected to the daemon's transparent
+listener, and DNS to its resolver. Everything else from the sandbox is refused.
 
 Example: coatcheck redirect apply --interface veth-agent --port 8443 --dns-port 8053""",
 )

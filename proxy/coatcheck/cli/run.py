@@ -67,12 +67,12 @@ def run(
     ] = None,
     socket: SocketOption = None,
 ) -> None:
-    """Run a command with handles instead of secrets, in a session that ends with the command.
+    """Run a command with handles instead of secrets.
 
-    The command's environment gets proxy, trust and handles; variables that look like secrets are removed.
-    If no daemon answers, or with a policy file or --secret, the command gets its own daemon. Its secrets
-    come from --secret, from the Vault of COATCHECK_VAULT_…, or from COATCHECK_SECRETS_DIR. The command is
-    not isolated: it runs as you and can read your files.
+    Its session ends with it. Its environment gets proxy, trust and handles; variables that look like secrets
+    are removed. If no daemon answers, or with a policy file or --secret, the command gets its own daemon.
+    Its secrets come from --secret, from the Vault of COATCHECK_VAULT_…, or from COATCHECK_SECRETS_DIR. The
+    command is not isolated: it runs as you and can read your files.
 
     Before the command starts, its credentials are checked; with one that was asked for and cannot be used, or
     a store that does not answer, it does not start. Afterwards you are told what was refused.

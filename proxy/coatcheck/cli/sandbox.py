@@ -20,7 +20,7 @@ from coatcheck.cli.sandbox_lifecycle import (
 app = typer.Typer(
     name="sandbox",
     no_args_is_help=True,
-    help="Sandboxes whose only network access is the proxy, and which hold no secret.\n\n"
+    help="Sandboxes without secrets whose only network is the proxy.\n\n"
     "Example: coatcheck sandbox run -- python3 -c 'print(6 * 7)'",
 )
 

@@ -32,10 +32,11 @@ def sidecar(
         typer.Option(help="IP address of the pod. Default: the one from which it would reach the internet."),
     ] = None,
 ) -> None:
-    """Run a daemon for this container's pod and keep the pod's session alive, until SIGTERM.
+    """Run a daemon for this pod and keep the pod's session alive.
 
-    Settings come from COATCHECK_… variables, as for `coatcheck serve`. In Kubernetes the Helm chart's webhook
-    adds this container to pods (docs/kubernetes.md). With podman and docker compose: docs/containers.md.
+    SIGTERM ends it. Settings come from COATCHECK_… variables, as for `coatcheck serve`. In Kubernetes the
+    Helm chart's webhook adds this container to pods (docs/kubernetes.md). With podman and docker compose:
+    docs/containers.md.
 
     Example: coatcheck sidecar --workload-dir /run/coatcheck --policy default
     """

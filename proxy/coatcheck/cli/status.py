@@ -9,9 +9,10 @@ from coatcheck.cli.errors import CommandError, ExitCode
 
 
 def status(socket: SocketOption = None, as_json: JsonOption = False) -> None:
-    """Show the running daemon: process, directories, addresses, policies, and which secret stores answer.
+    """Show the running daemon, and which secret stores answer.
 
-    Exit code 1: it runs and is not ready, or a store does not answer. 3: no daemon answers.
+    Its process, directories, addresses and policies. Exit code 1: it runs and is not ready, or a store does
+    not answer. 3: no daemon answers.
 
     Example: coatcheck status
     """
@@ -42,9 +43,10 @@ def logs(
     ] = 50,
     state_dir: StateDirOption = None,
 ) -> None:
-    """Show the log of the daemon, also of one that has ended: what coatcheck serve wrote to standard error.
+    """Show the log of the daemon, also of one that has ended.
 
-    For requests and their verdicts see coatcheck audit tail.
+    It is what coatcheck serve wrote to standard error. For requests and their verdicts see coatcheck audit
+    tail.
 
     Example: coatcheck logs -f
     """

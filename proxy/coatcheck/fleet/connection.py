@@ -6,7 +6,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 from coatcheck.secrets import SecretUnavailable
-from coatcheck.secrets.vault_login import read_material
+from coatcheck.secrets.login_material import read_material
 from coatcheck.settings.shared_state import SharedStateServer
 
 if TYPE_CHECKING:

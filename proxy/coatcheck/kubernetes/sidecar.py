@@ -28,7 +28,7 @@ from coatcheck.platform.child_process import RENEWALS_A_LEASE
 from coatcheck.platform.errors import CoatcheckError
 from coatcheck.platform.private_files import PrivateFileError, read_private, write_atomically
 from coatcheck.secrets import SecretUnavailable
-from coatcheck.secrets.vault_login import read_material
+from coatcheck.secrets.login_material import read_material
 from coatcheck.settings.daemon import Settings
 
 logger = logging.getLogger(__name__)

@@ -6,28 +6,23 @@ and nothing is taken from the environment: no proxy, password, root or key log.
 """
 
 import asyncio
-import io
 import os
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 import aiohttp
 import certifi
-import requests
 from yarl import URL
 
 if TYPE_CHECKING:
     from aiohttp.connector import Connection
     from aiohttp.tracing import Trace
-
-_GRACE: Final = 1.0
-"""Seconds after which a thread no longer waits for a loop that does not even notice a deadline."""
 
 
 class Deadline:
@@ -60,11 +55,8 @@ class Failure(Enum):
     """It is no HTTP, or not what was asked for."""
 
 
-class HttpFailure(requests.ConnectionError):
-    """Why there was no answer, in our words: a library's own would quote the server.
-
-    It is of `requests`' family because the libraries that get a `BoundedSession` expect that.
-    """
+class HttpFailure(OSError):
+    """Why there was no answer, in our words: a library's own would quote the server."""
 
     def __init__(self, why: str, failure: Failure, *, connected: bool) -> None:
         """`connected`: a connection stood, so the server as a whole is there."""
@@ -161,22 +153,6 @@ class HttpClient:
         finally:
             loop.close()  # not asyncio.run, which would wait for a name server that does not answer
 
-    def for_threads(self, deadline: Deadline) -> "BoundedSession":
-        """For a library that blocks another thread: its exchanges run on the loop that this is called on."""
-        loop = asyncio.get_running_loop()
-
-        def exchange(method: str, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
-            waiting = asyncio.run_coroutine_threadsafe(
-                self.exchange(deadline, method, url, headers, body), loop
-            )
-            try:
-                return waiting.result(max(deadline.left(), 0) + _GRACE)
-            except TimeoutError:
-                waiting.cancel()
-            raise HttpFailure("it does not answer in time", Failure.TIME, connected=False)
-
-        return BoundedSession(exchange)
-
     async def close(self) -> None:
         """What is under way fails, as if its time were up."""
         if self._session is not None:
@@ -194,32 +170,6 @@ class HttpClient:
             auto_decompress=False,
             trust_env=False,
         )
-
-
-class BoundedSession(requests.Session):
-    """What a library that speaks `requests` is given in place of a session of its own.
-
-    Its adapters, proxies, cookies and redirects are not used: whatever is asked is one bounded exchange.
-    """
-
-    def __init__(self, exchange: Callable[[str, str, Mapping[str, str], bytes], Answer]) -> None:
-        super().__init__()
-        self.trust_env = False
-        self._exchange = exchange
-
-    def request(self, method: str | bytes, url: str | bytes, *_: Any, **given: Any) -> requests.Response:
-        """Raises HttpFailure."""
-        parts = {name: given.get(name) for name in ("headers", "params", "data", "json")}
-        asked = requests.Request(str(method).upper(), url, **parts).prepare()
-        body = asked.body or b""
-        answer = self._exchange(
-            str(asked.method), str(asked.url), asked.headers, body.encode() if isinstance(body, str) else body
-        )
-        response = requests.Response()
-        response.status_code, response.url, response.encoding = answer.status, str(asked.url), "utf-8"
-        response.headers.update(answer.headers)
-        response.raw = io.BytesIO(answer.body)
-        return response
 
 
 # --- one exchange -----------------------------------------------------------------------------------

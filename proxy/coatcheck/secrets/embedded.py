@@ -22,6 +22,7 @@ from typing import Any
 import hvac
 from hvac.exceptions import VaultError
 
+from coatcheck.platform.bounded_session import for_threads
 from coatcheck.platform.http_client import Deadline, HttpClient, HttpFailure, tls_context
 from coatcheck.secrets.vault_login import AppRoleLogin
 
@@ -124,7 +125,7 @@ class EmbeddedVault:
             EmbeddedVaultError: OpenBao refused or did not answer.
         """
         http = HttpClient(tls_context(None))
-        session = http.for_threads(Deadline(_READY_SECONDS, 16 << 20))
+        session = for_threads(http, Deadline(_READY_SECONDS, 16 << 20))
         client = hvac.Client(  # type: ignore[no-untyped-call]
             url=self.url, token=self.root_token, cert=(), verify=True, session=session
         )

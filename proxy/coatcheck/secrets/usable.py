@@ -11,8 +11,6 @@ from typing import Final
 from coatcheck.decision.policy import Credential, SecretRef
 from coatcheck.decision.substitute import check_secret
 from coatcheck.secrets import SecretDenied, SecretMissing, SecretStore, SecretUnavailable
-from coatcheck.secrets.vault import VaultStore
-from coatcheck.secrets.vault_errors import VaultUnreachable
 
 AT_ONCE: Final = 8
 """Secrets that are read side by side: half of the threads that the Vault store has."""
@@ -38,9 +36,10 @@ async def logins(stores: Mapping[str, SecretStore]) -> list[Trouble]:
     """The stores that cannot be logged in to."""
     found = []
     for name, store in sorted(stores.items()):
-        if isinstance(store, VaultStore):
+        # Not by its class: without Vault, nothing imports Vault's client library.
+        if (ready := getattr(store, "ready", None)) is not None:
             try:
-                await store.ready()
+                await ready()
             except SecretUnavailable as error:
                 found.append(Trouble(name, "", str(error), error.hint))
     return found
@@ -77,13 +76,13 @@ async def _trouble(
         return Trouble(ref.store, name, f"{ref}: the store {ref.store} is not configured", hint, absent=True)
     try:
         secret = await source.fetch(ref)
-    except VaultUnreachable as error:
-        return Trouble(ref.store, "", str(error), error.hint)
     except SecretMissing as error:
         return Trouble(ref.store, name, str(error), error.hint or how_to_put(ref), absent=True)
     except SecretDenied as error:
         return Trouble(ref.store, name, str(error), error.hint, absent=True)
     except SecretUnavailable as error:
+        if error.kind == "unreachable":
+            return Trouble(ref.store, "", str(error), error.hint)
         return Trouble(ref.store, name, str(error), error.hint or "coatcheck doctor looks closer")
     if (refused := check_secret(credential, secret.reveal())) is not None:
         return Trouble(ref.store, name, f"{ref} cannot be injected: {refused.detail}", how_to_put(ref))

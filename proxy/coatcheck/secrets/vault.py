@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import hvac
 
 from coatcheck.decision.policy import SecretRef
+from coatcheck.platform.bounded_session import for_threads
 from coatcheck.platform.http_client import Deadline, HttpClient, tls_context
 from coatcheck.secrets import Secret, SecretDenied, SecretMissing, SecretUnavailable
 from coatcheck.secrets.breaker import Breaker
@@ -210,7 +211,7 @@ class VaultStore:
 
     def _within(self, deadline: Deadline) -> Connect:
         """What makes clients whose exchanges keep the deadline, all together."""
-        session = self._http.for_threads(deadline)
+        session = for_threads(self._http, deadline)
         # An argument that is None would be read from the environment or ~/.vault-token.
         return lambda token: hvac.Client(  # type: ignore[no-untyped-call]
             url=self._config.url, token=token, cert=(), verify=True, session=session,

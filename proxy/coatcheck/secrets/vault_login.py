@@ -4,8 +4,6 @@ Login material is read anew, from its file, for each login: Kubernetes rotates p
 every hour, and a rotated secret_id must work without a restart.
 """
 
-import os
-import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,14 +14,7 @@ import hvac
 from hvac.exceptions import Forbidden, InternalServerError, InvalidRequest, Unauthorized
 
 from coatcheck.secrets import SecretUnavailable
-
-_MATERIAL_BYTES = 65_536
-"""A Kubernetes token has 1 to 2 KiB; more than this is not login material."""
-
-_WHERE = (
-    "make it readable for the daemon's user, mode 0600, or correct COATCHECK_VAULT_TOKEN_FILE,"
-    " COATCHECK_VAULT_SECRET_ID_FILE or COATCHECK_VAULT_JWT_FILE"
-)
+from coatcheck.secrets.login_material import read_material
 
 KUBERNETES_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 """Where Kubernetes projects a pod's service account token."""
@@ -152,33 +143,6 @@ def renew(connect: Connect, token: VaultToken) -> VaultToken | None:
         return None  # OpenBao answers 500 to "past the max TTL, cannot renew"
     auth = mapping(mapping(answer).get("auth"))
     return token.renewed(seconds(auth.get("lease_duration")), auth.get("renewable") is True)
-
-
-def read_material(path: Path) -> str:
-    """The stripped text of a file that holds login material.
-
-    Raises:
-        SecretUnavailable: it is missing, unreadable, empty, too large or no regular file.
-    """
-    try:
-        # Without O_NONBLOCK a FIFO in its place would hold the thread for ever.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
-            data = file.read(_MATERIAL_BYTES + 1) if regular else b""
-    except OSError as exc:
-        problem = exc.strerror or type(exc).__name__
-        raise SecretUnavailable(f"cannot read the Vault login file {path}: {problem}", _WHERE) from None
-    try:
-        text = data.decode("ascii").strip()
-    except UnicodeDecodeError:
-        text = ""
-    if not text or not text.isprintable() or len(data) > _MATERIAL_BYTES:
-        raise SecretUnavailable(
-            f"the Vault login file {path} must hold one line of ASCII text, at most {_MATERIAL_BYTES} bytes",
-            _WHERE,
-        )
-    return text
 
 
 def mapping(value: Any) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Every login method against a real OpenBao, and the life of our own token."""
 
 import asyncio
-import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
@@ -20,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from coatcheck.secrets import SecretDenied, SecretMissing, SecretUnavailable
 from coatcheck.secrets.embedded import EmbeddedVault
 from coatcheck.secrets.vault import VaultStore
-from coatcheck.secrets.vault_login import AppRoleLogin, JwtLogin, KubernetesLogin, TokenLogin, read_material
+from coatcheck.secrets.vault_login import AppRoleLogin, JwtLogin, KubernetesLogin, TokenLogin
 from tests.known_secrets import known_secret, remember_secret
 from tests.secrets.refs import ref
 from tests.secrets.slow_front import SlowFront
@@ -316,20 +315,3 @@ async def test_a_given_token_is_not_ended(bao: EmbeddedVault, role: str, make_st
         store = make_store(login=TokenLogin(token=token))
         assert await read(store) == known_secret("login")
         await store.close()
-
-
-@pytest.mark.parametrize("content", ["", "  \n", "two\nlines", "ümlaut", "x" * 70_000, "nul\0"])
-def test_login_material_must_be_one_line_of_text(content: str, write_file: WriteFile) -> None:
-    """Empty, torn, binary and oversized files are refused by name, without a word of their content."""
-    file = write_file("material", content)
-    with pytest.raises(SecretUnavailable, match="must hold one line") as caught:
-        read_material(file)
-    assert "two" not in str(caught.value).replace(str(file), "")
-
-
-def test_login_material_that_is_no_file_is_refused(tmp_path: Path) -> None:
-    """A missing file, a directory, a FIFO nobody writes to: refused at once, never waited for."""
-    os.mkfifo(tmp_path / "fifo")
-    for name in ("missing", ".", "fifo"):
-        with pytest.raises(SecretUnavailable, match="login file"):
-            read_material(tmp_path / name)

@@ -17,9 +17,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk._logs import ReadableLogRecord
 from opentelemetry.sdk.trace import ReadableSpan
 
+from coatcheck.platform.bounded_session import BoundedSession
 from coatcheck.platform.http_client import (
     Answer,
-    BoundedSession,
     Deadline,
     Failure,
     HttpClient,
