@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
 from grimp import ImportGraph, build_graph
 
+from tests.hard import equivalent, mutation
 from tests.import_cycles import cycle_in
 
 pytestmark = pytest.mark.needs_debian("git")
@@ -414,3 +415,13 @@ def test_everything_that_pyproject_names_is_locked() -> None:
     names = {re.split(r"[\[<>=~!;]", name)[0].lower().replace("_", "-").replace(".", "-") for name in wanted}
     locked = set(re.findall(r"(?m)^([a-z0-9-]+)==", (ROOT / "requirements.lock").read_text()))
     assert names - locked == set()
+
+
+def test_mutants_are_made_of_every_module_that_decides() -> None:
+    """What the request path imports comes first, because a run may be too short for all; and a reason why a
+    mutant may live is of a module that exists."""
+    order = mutation.order(ROOT / PACKAGE)
+    modules = {path.stem for path in (ROOT / PACKAGE / "decision").glob("*.py")}
+    assert sorted(order) == sorted(modules)
+    assert order.index("form_method") < order.index("path_index") < order.index("explain")
+    assert {path.stem for path in equivalent.REASONS.glob("*.txt")} <= modules

@@ -6,7 +6,7 @@ A frame is a mapping with one of these keys:
   trailers: [[name, value], …]
   continuation: text            the block goes on with these bytes
   frame: {type, flags, stream, payload}
-  read: answer | end            (the sandbox's side only)
+  read: answer | nothing        (the sandbox's side only)
 `stream` is 1 unless it is said; `times` repeats a frame.
 """
 
@@ -141,7 +141,8 @@ async def _h2(driver: Driver, asked: list[Mapping[str, Any]], step: Mapping[str,
             continue
         await connection.send(sent)
         sent = b""
-        await client.answer()
+        if frame["read"] != "nothing":
+            await client.answer()
     if sent or not asked:
         await connection.send(sent)
         await client.answer()

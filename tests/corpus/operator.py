@@ -1,6 +1,7 @@
 """What our operator does in the middle of a case: `control: {call: revoke_handle, credential: vendor}`; and
 when: `running: sent` waits for a request to have left, `running: answered` for some of its answer.
-`approve: {remember: 900}` says yes to the next request that is asked about, once, while later steps run."""
+`approve: {remember: 900}` says yes to the next request that is asked about, once, while later steps run;
+`after: {swap: […]}` changes the policy between question and answer."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -116,6 +117,8 @@ async def _approve(driver: Driver, asked: Mapping[str, Any], _: Mapping[str, Any
             while True:
                 for each in approvals.waiting():
                     if each.session.id == driver.inside.session:
+                        if "after" in asked:
+                            await STEPS["policy"](driver, asked["after"], {})
                         approvals.answer(each.id, Answer(True, "the corpus", float(asked.get("remember", 0))))
                         return
                 await asyncio.sleep(0.005)

@@ -23,22 +23,7 @@ WORK = ROOT / "var/hard/mutation"
 FORKED = Path(__file__).parent / "forked.py"
 STAGE, MUTANTS = WORK / "stage", WORK / "stage/mutants"
 MUTMUT = "mutmut==3.8.1"
-ORDER = (
-    *("session", "decide", "head", "host", "path", "handle", "address", "search", "verdict", "denial"),
-    *("policy", "substitute", "substitute_body", "substitute_pair", "host_index", "synthetic", "steering"),
-    *(
-        "body_search",
-        "encodings",
-        "readings",
-        "scrub",
-        "body_scrubber",
-        "response",
-        "response_headers",
-        "message",
-    ),
-    *("envelopes", "ratelimit", "content_coding"),
-)
-"""What stands between a request and a secret first; then all others."""
+DECISION = "from coatcheck.decision."
 ONE_EACH = "coatcheck.decision.session.*__mutmut_1"
 """Mutants of which mutmut makes sure that it works; that is when it writes all of them."""
 
@@ -66,8 +51,7 @@ def run(minutes: float) -> str:
     stage()
     mutmut(ONE_EACH)
     harmless = survivors.not_worth_running(MUTANTS)
-    others = {path.stem for path in (STAGE / "coatcheck/decision").glob("*.py")} - {*ORDER}
-    for module in (*ORDER, *sorted(others)):
+    for module in order(STAGE / "coatcheck"):
         done = harmless.keys() | explained(module)
         waiting = [name for name in survivors.unjudged(MUTANTS, module) if name not in done]
         seconds = deadline - time.monotonic()
@@ -77,6 +61,24 @@ def run(minutes: float) -> str:
     if failed:
         raise Failed(body)
     return body
+
+
+def order(package: Path) -> list[str]:
+    """The modules of decision/: first what the request path imports of it, and what that imports in turn;
+    then all others."""
+    found = list(
+        dict.fromkeys(name for path in sorted((package / "request").glob("*.py")) for name in imported(path))
+    )
+    for name in found:  # which grows
+        found += [each for each in imported(package / f"decision/{name}.py") if each not in found]
+    modules = {path.stem for path in (package / "decision").glob("*.py")}
+    return [*found, *sorted(modules - {*found})]
+
+
+def imported(path: Path) -> list[str]:
+    """Modules of decision/ that a file imports, in its order."""
+    lines = path.read_text().splitlines()
+    return [line.removeprefix(DECISION).split()[0] for line in lines if line.startswith(DECISION)]
 
 
 def explained(module: str) -> set[str]:

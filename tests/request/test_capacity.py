@@ -3,7 +3,7 @@
 import pytest
 
 from coatcheck.decision.denial import Deny, Reason
-from coatcheck.request.capacity import LITTLE, Capacity
+from coatcheck.request.capacity import LITTLE, Capacity, Places
 
 
 def why(denial: Deny | None) -> Reason | None:
@@ -70,3 +70,16 @@ def test_what_ends_gives_everything_back(places: Capacity[str]) -> None:
 def test_a_body_without_a_request_is_not_kept(places: Capacity[str]) -> None:
     """Whatever a plane does wrong."""
     assert why(places.keep("nobody", 1)) is Reason.INTERNAL_ERROR
+
+
+def test_a_tenant_that_waits_leaves_room_for_others() -> None:
+    """Alone it gets half; of what is then left the next one gets half, and places come back."""
+    places = Places(8)
+    assert [places.take("a") for _ in range(6)] == [True] * 4 + [False] * 2
+    assert [places.take("b") for _ in range(3)] == [True, True, False]
+    assert places.take("c") and len(places) == 7
+    places.leave("a")
+    assert not places.take("a") and places.of("a") == 3
+    for tenant in ("a", "a", "a", "b", "b", "c"):
+        places.leave(tenant)
+    assert len(places) == 0

@@ -16,6 +16,7 @@ from coatcheck.decision.response import ResponsePlan
 from coatcheck.decision.session import Session
 from coatcheck.policy import load_policy
 from coatcheck.request.call import Call
+from coatcheck.request.capacity import Places
 from coatcheck.request.exchange import Exchange, ExchangeSettings
 from coatcheck.request.known_secrets import KnownSecrets
 from coatcheck.secrets import Secret, SecretMissing, SecretUnavailable
@@ -190,6 +191,35 @@ async def test_a_store_that_hangs_refuses_in_time(world: World) -> None:
     assert why(call.denial) is Reason.SECRET_UNAVAILABLE
 
 
+async def test_a_tenant_whose_store_hangs_leaves_places_for_the_others(world: World) -> None:
+    """However many sessions it has, half of the places to wait in stay free while it is alone."""
+    world.store.at_hand, world.store.hangs = False, True
+    world.exchange.waiting = Places(4)
+    asked = [asyncio.create_task(world.ask(peer=world.peer(world.open()[0]), handle="")) for _ in range(6)]
+    waiting = [asyncio.create_task(world.ask()) for _ in range(6)]
+    await asyncio.sleep(0)
+    assert world.exchange.waiting.of("acme") == 2
+    other, minted = world.state.open_session(NewSession("another", "agent", "default"), "test")
+    theirs = asyncio.create_task(world.ask(handle=minted[0].value, peer=world.peer(other)))
+    await asyncio.sleep(0)
+    assert world.exchange.waiting.of("another") == 1
+    await asyncio.gather(*asked, *waiting, theirs)
+    assert len(world.exchange.waiting) == 0
+
+
+async def test_what_was_refused_while_it_waited_is_recorded_once(world: World) -> None:
+    """Its connection is refused while the store is asked: the store's answer adds no record of a request
+    that is over."""
+    world.store.at_hand = False
+    head = RequestHead("GET", "/v1/x", (("authorization", f"Bearer {world.handle}"),), end_stream=True)
+    call, waiting = world.exchange.receive(world.peer(), API, head, http2=False)
+    assert waiting is not None
+    world.exchange.late_refusal(call, Deny(Reason.FRAMING_REFUSED))
+    call.complete(Reason.FRAMING_REFUSED)
+    await waiting()
+    assert [each.reason for each in world.decisions()] == [Reason.FRAMING_REFUSED]
+
+
 async def test_a_secret_that_has_to_be_waited_for_is_injected(world: World) -> None:
     """The one await of the request path."""
     world.store.at_hand = False
@@ -223,11 +253,11 @@ async def test_a_tenant_with_too_many_secrets_is_refused(
     """One that is not looked for would come back."""
     monkeypatch.setattr(KnownSecrets, "KEPT", 1)
     call = await world.ask()
-    assert why(call.commit(b"")) is Reason.CAPACITY
+    assert why(call.commit(b"")) is Reason.TOO_MANY_SECRETS
     call.complete(None)
     session, _ = world.state.open_session(NewSession("another", "agent", "default"), "test")
     refused = await world.ask("/masked", "", body=True, peer=world.peer(session))
-    assert why(refused.denial) is Reason.CAPACITY
+    assert why(refused.denial) is Reason.TOO_MANY_SECRETS
 
 
 @pytest.mark.parametrize("taken", ["session", "handle", "lease"])
@@ -474,6 +504,23 @@ async def test_a_credential_that_the_policy_takes_back_is_not_put_in(world: Worl
     )
     world.state.swap_policies({"default": load_policy("default", without if rule else narrowed)})
     assert why(call.commit(b"")) in (Reason.HANDLE_OUT_OF_SCOPE, Reason.HANDLE_WRONG_HOST)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"memory:secret/api#key", b"memory:secret/other#key"),
+        (b'{header: Authorization, value: "Bearer {secret}"}', b"{header: X-Api-Key}"),
+    ],
+    ids=["its secret", "its place"],
+)
+async def test_a_credential_that_became_another_one_is_not_put_in(
+    world: World, before: bytes, after: bytes
+) -> None:
+    """The verdict, and perhaps a person's yes, was on what its name stood for then."""
+    call = await world.ask()
+    world.state.swap_policies({"default": load_policy("default", POLICY.replace(before, after))})
+    assert why(call.commit(b"")) is Reason.HANDLE_OUT_OF_SCOPE
 
 
 IN_BODY = (

@@ -126,7 +126,7 @@ def test_a_grant_that_ended_is_refused_with_that_reason(world: World) -> None:
     """Its handle would otherwise be one that was never granted."""
     session = world.open()
     policy = world.state.policies["one"]
-    taken = Deny(Reason.HANDLE_OUT_OF_SCOPE, "credential one")
+    taken = Deny(Reason.HANDLE_OUT_OF_SCOPE, "in any words", ungranted="one")
     assert world.probing.named(session, taken, policy) is taken
     world.masked(session, PART, PART, PART)
     world.state.revoke_where(lambda each: each.id == session.id, "one", "test")
@@ -134,6 +134,8 @@ def test_a_grant_that_ended_is_refused_with_that_reason(world: World) -> None:
     assert world.probing.named(session, taken, policy).reason is Reason.SECRET_PROBED
     other = Deny(Reason.HOST_NOT_ALLOWED)
     assert world.probing.named(session, other, policy) is other
+    named_alike = Deny(Reason.HANDLE_OUT_OF_SCOPE, "credential one", ungranted="another one")
+    assert world.probing.named(session, named_alike, policy) is named_alike
 
 
 def test_what_is_counted_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,7 @@ class Reason(StrEnum):
     SECRET_UNAVAILABLE = "secret_unavailable"
     SECRET_MISSING = "secret_missing"
     SECRET_UNUSABLE = "secret_unusable"
+    TOO_MANY_SECRETS = "too_many_secrets"
     # the upstream
     UPSTREAM_UNREACHABLE = "upstream_unreachable"
     UPSTREAM_TLS = "upstream_tls"
@@ -128,6 +129,7 @@ EXPLANATIONS: dict[Reason, Explanation] = {
     _R.SECRET_UNAVAILABLE: Explanation(503, "the secret store cannot be reached", _RETRY),
     _R.SECRET_MISSING: Explanation(503, "the secret store has no such secret", "Retrying will not help. Ask the operator of this sandbox to store the secret that the policy names."),
     _R.SECRET_UNUSABLE: Explanation(503, "the stored secret cannot be injected into a request", "Retrying will not help. The operator must store a secret without line breaks or control characters."),
+    _R.TOO_MANY_SECRETS: Explanation(503, "the policies name more secrets than responses can be searched for", "Retrying will not help. The operator must divide the work among several tenants."),
     _R.UPSTREAM_UNREACHABLE: Explanation(502, "the upstream host cannot be reached", _RETRY),
     _R.UPSTREAM_TLS: Explanation(502, "the upstream host could not prove its identity by TLS", "Retrying will not help until the upstream's certificate is corrected."),
     _R.UPSTREAM_TIMEOUT: Explanation(502, "the upstream host did not answer in time", _RETRY),
@@ -153,6 +155,8 @@ class Deny:
     """A WWW-Authenticate value, so that clients such as git send what they hold."""
     alarm: bool = False
     """True where the attempt itself is suspicious (I4): a handle stolen, misplaced, or elsewhere."""
+    ungranted: str = ""
+    """The credential that the session does not have, or has lost, if that is why."""
 
     @property
     def status(self) -> int:

@@ -141,7 +141,7 @@ def judge(
         detail = f"handle {claims.jti} of {claims.cred} stands where {credential.name} belongs"
         return Deny(Reason.HANDLE_MISPLACED, detail, alarm=True)
     if claims.cred not in session.credentials:
-        return Deny(Reason.HANDLE_OUT_OF_SCOPE, f"credential {claims.cred}")
+        return Deny(Reason.HANDLE_OUT_OF_SCOPE, f"credential {claims.cred}", ungranted=claims.cred)
     return None
 
 

@@ -80,6 +80,7 @@ AFTERWARDS = frozenset(
         Reason.SECRET_UNAVAILABLE,
         Reason.SECRET_MISSING,
         Reason.SECRET_UNUSABLE,
+        Reason.TOO_MANY_SECRETS,
         Reason.AUDIT_UNAVAILABLE,
         Reason.SHARED_STATE_SILENT,
         Reason.APPROVAL_REFUSED,

@@ -242,7 +242,7 @@ class Call:
             ]
             self._minted = Patterns.together(tuple(minted)) if minted else None
             if self._searched and not self._are_known(verdict):
-                return Deny(Reason.CAPACITY, "a secret of more than answers are searched for")
+                return Deny(Reason.TOO_MANY_SECRETS, "a secret of more than answers are searched for")
         scrubbing = _UNCHANGED
         if self._searched:
             secrets = self._minted is not None or self._shared.secrets.patterns(verdict.session) is not None

@@ -1,4 +1,5 @@
-"""Bounds how many requests run and how many bytes they buffer, in total and for each session (I9).
+"""Bounds how many requests run and wait, and how many bytes they buffer, in total and for each session or
+tenant (I9).
 
 No sandbox can take all the places or all the memory: the others need them.
 """
@@ -81,6 +82,36 @@ class Capacity[Call: Hashable]:
         self.buffered -= kept
         _subtract(self._running, session_id, 1)
         _subtract(self._room, session_id, kept)
+
+
+class Places:
+    """Places to wait in. One tenant may have as many as are still free, which is half of them where it is
+    alone: however many sessions it has, there is room for others (dynamic thresholds: Choudhury, Hahne 1998).
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken = 0
+        self._of: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return self._taken
+
+    def of(self, tenant: str) -> int:
+        """How many the tenant has."""
+        return self._of.get(tenant, 0)
+
+    def take(self, tenant: str) -> bool:
+        """Whether there is one for the tenant; then `leave` must be called once."""
+        if self.of(tenant) >= self._most - self._taken:
+            return False
+        self._taken += 1
+        self._of[tenant] = self.of(tenant) + 1
+        return True
+
+    def leave(self, tenant: str) -> None:
+        self._taken -= 1
+        _subtract(self._of, tenant, 1)
 
 
 def _subtract(counts: dict[str, int], key: str, count: int) -> None:

@@ -31,7 +31,7 @@ from coatcheck.decision.verdict import Inject, Injection, Pass
 from coatcheck.policy.shadow import Shadow
 from coatcheck.request import audit_records
 from coatcheck.request.call import Call
-from coatcheck.request.capacity import Capacity
+from coatcheck.request.capacity import Capacity, Places
 from coatcheck.request.handle_use import counts
 from coatcheck.request.known_secrets import TooManySecrets
 from coatcheck.request.revalidate import denial_of
@@ -60,7 +60,8 @@ class ExchangeSettings:
     share_timeout: float = 1.0
     """How long a request waits to hear what the fleet has used of a limit before it is refused."""
     max_waiting: int = 1000
-    """Requests that may wait for the store at once; each holds its head and up to 256 KiB of body."""
+    """Requests that may wait for the store at once; each holds its head and up to 256 KiB of body. One tenant
+    may have as many as are still free."""
 
 
 class Exchange:
@@ -83,7 +84,8 @@ class Exchange:
         self.revoke_for_theft: Callable[[str, str], None] = lambda session_id, why: None
         self.store = store
         self._settings = settings or ExchangeSettings()
-        self.waiting = 0
+        self.waiting = Places(self._settings.max_waiting)
+        """For the store, by tenant."""
         self._boot = random.token_hex(4)
         self._count = 0
 
@@ -267,13 +269,13 @@ class Exchange:
     async def _fetch(self, call: Call, verdict: Pass | Inject) -> None:
         """Ask the store for what is not known yet: secrets to inject, and those that the answer is searched
         for. Until these are known, nothing that could show one leaves."""
-        if self.waiting >= self._settings.max_waiting:
+        tenant = verdict.session.tenant
+        if not self.waiting.take(tenant):
             call.deny(
                 Deny(Reason.SECRET_UNAVAILABLE, "too many requests wait for the store", retry_after=1.0)
             )
             self._tell(call)
             return
-        self.waiting += 1
         try:
             async with asyncio.timeout(self._settings.secret_timeout):
                 if verdict.rule.searched:
@@ -282,7 +284,7 @@ class Exchange:
                     call.hold(injection.credential, await self.store.fetch(injection.credential.secret))
         except TooManySecrets as too_many:
             logger.error("%s", too_many)
-            call.deny(Deny(Reason.CAPACITY, "the tenant has more secrets than answers are searched for"))
+            call.deny(Deny(Reason.TOO_MANY_SECRETS, "the tenant has more than answers are searched for"))
         except SecretMissing as missing:
             call.deny(Deny(Reason.SECRET_MISSING, str(missing)))
         except TimeoutError:
@@ -293,11 +295,13 @@ class Exchange:
             logger.exception("request %s: the store failed", call.request_id)
             call.deny(Deny(Reason.INTERNAL_ERROR, "the secret store failed"))
         finally:
-            self.waiting -= 1
+            self.waiting.leave(tenant)
         self._tell(call)
 
     def _tell(self, call: Call) -> None:
         """The audit record, before the first upstream byte; what cannot be recorded does not leave (I8)."""
+        if call.over and call.told:
+            return  # its connection was refused while it waited, and that is in the log
         try:
             self.shared.emit(audit_records.decision(call, self.state))
             call.told = True

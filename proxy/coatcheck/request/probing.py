@@ -74,13 +74,10 @@ class Probing:
 
     def named(self, session: Session, denial: Deny, policy: Policy | None) -> Deny:
         """A handle that counts no more because of this is refused with this reason."""
-        if denial.reason is not Reason.HANDLE_OUT_OF_SCOPE or not self._counts or policy is None:
+        credential = policy.credentials.get(denial.ungranted) if policy is not None else None
+        if credential is None or self._parts(session, str(credential.secret)) < PARTS_ALLOWED:
             return denial
-        for credential in policy.credentials.values():
-            taken = credential.name not in session.credentials and denial.detail.endswith(credential.name)
-            if taken and self._parts(session, str(credential.secret)) >= PARTS_ALLOWED:
-                return Deny(Reason.SECRET_PROBED, denial.detail, rule=denial.rule)
-        return denial
+        return Deny(Reason.SECRET_PROBED, denial.detail, rule=denial.rule)
 
     def _parts(self, session: Session, name: str) -> int:
         line = (session.id, *session.ancestors)

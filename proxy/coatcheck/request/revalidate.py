@@ -5,7 +5,7 @@ from dataclasses import replace
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.message import Destination, RequestHead
 from coatcheck.decision.observing import OBSERVED, observed
-from coatcheck.decision.policy import Policy, Rule, credential_allows, match, tunnel_rule
+from coatcheck.decision.policy import Credential, Policy, Rule, credential_allows, match, tunnel_rule
 from coatcheck.decision.verdict import Inject, Pass
 
 
@@ -35,6 +35,9 @@ def revalidate(
         credential = policy.credentials.get(injection.credential.name)
         if credential is None or credential.name not in found.credentials:
             return Deny(Reason.HANDLE_OUT_OF_SCOPE, "the policy no longer gives the credential")
+        if not _is_the_same(credential, injection.credential):
+            # What was decided, and perhaps approved, is neither what the policy now means nor what it meant.
+            return Deny(Reason.HANDLE_OUT_OF_SCOPE, "the policy changed the credential meanwhile")
         refused = credential_allows(credential, destination, head)
         if refused is not None:
             return refused
@@ -59,6 +62,13 @@ def revalidate_as(
     injections = verdict.injections if isinstance(verdict, Inject) else ()
     refused = (credential_allows(each.credential, destination, as_method) for each in injections)
     return next((each for each in refused if each is not None), None)
+
+
+def _is_the_same(credential: Credential, before: Credential) -> bool:
+    """Whether it still stands for the same secret in the same place. `before` has only the place that was
+    used."""
+    places = (credential.inject, *credential.other_injectors)
+    return credential.secret == before.secret and before.inject in places
 
 
 def _was_approved(rule: Rule, before: Rule) -> bool:

@@ -309,7 +309,7 @@ class Settings(PageSettings, SharedStateSettings, BaseSettings):
         " simpler for a fleet.",
     )
     max_sessions: int = Field(
-        10_000, gt=0, description="Maximum number of live sessions. Each takes about 10 kB of memory."
+        10_000, gt=0, description="Maximum number of live sessions. Each takes 2 to 10 KiB of memory."
     )
 
     # --- what one sandbox may take at most; the defaults are in `sandbox/limits.py` ---

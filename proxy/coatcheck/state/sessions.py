@@ -31,7 +31,7 @@ class StateSettings:
     max_lease: float = 600
     """How long a sandbox's handles may outlive it at worst."""
     max_sessions: int = 10_000
-    """Live sessions; about 10 kB of memory each with their handles."""
+    """Live sessions; 2 to 10 KiB of memory each with their handles."""
     max_handles: int = 1_000
     """Unexpired handles a session, so that a client that mints in a loop fills no disk."""
     key_rotation: float = 24 * 3600

@@ -40,6 +40,7 @@ FAIL_CLOSED = frozenset(
         Reason.SECRET_UNAVAILABLE,
         Reason.SECRET_MISSING,
         Reason.SECRET_UNUSABLE,
+        Reason.TOO_MANY_SECRETS,
         Reason.AUDIT_UNAVAILABLE,
         Reason.SHARED_STATE_SILENT,
         Reason.INTERNAL_ERROR,

@@ -310,7 +310,7 @@ class World:
             "calls": len(exchange.calls),
             "running": len(exchange.buckets.running),
             "running in the fleet": self.fleet.running,
-            "waiting": exchange.waiting,
+            "waiting": len(exchange.waiting),
             "asked": len(exchange.approvals.waiting()),
             "places": self.daemon.listeners.open_connections,
         }

@@ -348,7 +348,7 @@ async def test_a_slow_store_does_not_stall_others(
             return await raw.status()
 
     stalled = [asyncio.create_task(waits()) for _ in range(10)]
-    await eventually(lambda: raw_daemon.exchange.waiting == 10)
+    await eventually(lambda: len(raw_daemon.exchange.waiting) == 10)
     async with tunnel(raw_daemon, raw_sandbox) as raw:
         for _ in range(50):
             await raw.send(request(raw_sandbox))

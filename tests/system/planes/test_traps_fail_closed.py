@@ -262,7 +262,7 @@ async def test_cancelling_a_hook_lets_nothing_leave(
     monkeypatch.setattr("coatcheck.secrets.cache.CachedStore.fetch", cancelled)
     async with tunnel(raw_daemon, raw_sandbox) as raw:
         await raw.send(request(raw_sandbox))
-        await eventually(lambda: raw_daemon.exchange.waiting == 0)
+        await eventually(lambda: len(raw_daemon.exchange.waiting) == 0)
         await asyncio.sleep(0.1)
     assert raw_origin.saw_nothing
     await nothing_is_left(raw_daemon)

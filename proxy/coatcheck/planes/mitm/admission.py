@@ -162,6 +162,8 @@ class Admission:
         """Record what was refused before there was a request that could be read whole. Returns the request
         id."""
         for call in tuple(self.calls):
+            if not call.told:  # it waits for the store, or for somebody's yes: its own record comes first
+                self._exchange.late_refusal(call, denial)
             call.complete(denial.reason)
         head = RequestHead("-", "", ())
         self.refusal = self._exchange.refused(self.peer, self._asked_for(), head, denial)
