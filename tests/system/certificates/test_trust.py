@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 
 from coatcheck.certificates import trust as trust_module
 from coatcheck.certificates.authority import Authority, CertificateError
+from coatcheck.certificates.client_files import client_files
 from coatcheck.certificates.leaf import LeafIssuer
 from coatcheck.certificates.trust import (
     JAVA_TRUSTSTORE_PASSWORD,
@@ -58,8 +59,10 @@ def test_the_files_can_be_read_by_the_sandbox_and_hold_no_key(roots: Path, tmp_p
     )
     roots.write_bytes(secret + roots.read_bytes())
     files = write_trust_files(tmp_path / "trust", ca().pem, roots)
-    written = sorted((tmp_path / "trust").iterdir())
-    assert written == sorted([files.ca, files.bundle, files.java_truststore])
+    written = sorted(path for path in (tmp_path / "trust").rglob("*") if path.is_file())
+    beside = [Path(path) for path in client_files(files.bundle)]
+    assert written == sorted([files.ca, files.bundle, files.java_truststore, *beside])
+    assert stat.S_IMODE((tmp_path / "trust/php").stat().st_mode) == 0o755
     for path in written:
         assert stat.S_IMODE(path.stat().st_mode) == 0o644
         assert b"PRIVATE KEY" not in path.read_bytes()
