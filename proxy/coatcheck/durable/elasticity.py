@@ -19,6 +19,7 @@ from coatcheck.durable.autoscale import History, judge
 from coatcheck.durable.elastic import Elastic, Initiator
 from coatcheck.durable.scaling import check_in_use, wanted
 from coatcheck.durable.sizing import NEARLY, Sizing
+from coatcheck.launcher.agent import configure
 from coatcheck.launcher.channel import Channel, ChannelBroken, StreamReset
 from coatcheck.sandbox.limits import Limits, for_commands, said
 from coatcheck.sandbox.machine import MachineError
@@ -196,11 +197,7 @@ class Elasticity:
             return
         try:
             async with asyncio.timeout(CONFIGURE_SECONDS):
-                fields = [("op", "configure"), ("memory", str(for_commands(mib)))]
-                stream = await self._channel.open("control", fields)
-                async with stream:
-                    while await stream.read() is not None:
-                        pass
+                await configure(self._channel, ("memory", str(for_commands(mib))))
         except (ChannelBroken, StreamReset, TimeoutError):
             return  # asked again at the next look
         self._given_mib = mib

@@ -14,6 +14,12 @@ class AgentError(Exception):
     """A guest's agent did not do what it was told. In our words: its own could be anything."""
 
 
+async def configure(channel: Channel, *fields: tuple[str, str]) -> None:
+    """Limits, volumes, listeners (docs/guest-protocol.md). StreamReset when the guest cannot have them."""
+    async with await channel.open("control", [("op", "configure"), *fields]) as stream:
+        await stream.notes()
+
+
 async def set_clock(channel: Channel) -> None:
     """One that stood still takes up the time of now, and chance that no copy of it has."""
     await obeyed(channel.order("configure", fresh().items()), "set its clock")

@@ -30,11 +30,12 @@ its uid):
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
+from coatcheck.launcher.agent import configure
 from coatcheck.launcher.channel import Channel, StreamReset
 from coatcheck.launcher.tasks import together
 
@@ -83,32 +84,27 @@ async def close_network(channel: Channel, identities: Mapping[str, int]) -> bool
         routed, *_ = await together(
             tell(_ROUTE, _route(2, IPv4Address("127.0.0.1").packed)),
             tell(_ROUTE, _route(10, IPv6Address("::1").packed)),  # without IPv6 it stays unreachable
-            _listen(channel, _redirected(tuple(identities))),
+            configure(channel, *_redirected(tuple(identities))),
         )
     else:
         routed = all(await together(*(tell(_ROUTE, _address(each)) for each in _METADATA_ADDRESSES)))
-        await _listen(channel, (f"{kind} {name} {place}" for name in identities for kind, place in _DIRECT))
+        await configure(
+            channel, *(("listen", f"{kind} {name} {place}") for name in identities for kind, place in _DIRECT)
+        )
     if not routed:
         raise StreamReset("network_open")
     return bool(redirected)
 
 
-def _redirected(identities: Sequence[str]) -> Iterator[str]:
+def _redirected(identities: Sequence[str]) -> Iterator[tuple[str, str]]:
     for number, name in enumerate(identities):
         for which, kind in enumerate(_KINDS):
             for address in ("127.0.0.1", "::1") if which in (_TRANSPARENT, _DNS) else ("127.0.0.1",):
-                yield f"{kind} {name} {address} {_port(number, which)}"
+                yield "listen", f"{kind} {name} {address} {_port(number, which)}"
 
 
 def _port(identity: int, which: int) -> int:
     return FIRST_PORT + len(_KINDS) * identity + which
-
-
-async def _listen(channel: Channel, places: Iterable[str]) -> None:
-    """Programs' connections to each of these come to us from now on. StreamReset."""
-    fields = [("op", "configure"), *(("listen", each) for each in places)]
-    async with await channel.open("control", fields) as stream:
-        await stream.notes()
 
 
 async def _told(channel: Channel, protocol: int, messages: bytes) -> bool:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
+from coatcheck.launcher.agent import configure
 from coatcheck.launcher.channel import Channel
 from coatcheck.launcher.network import close_network
 from coatcheck.launcher.spec import Identity, SupervisorSpec
@@ -38,13 +39,12 @@ async def prepare(channel: Channel, spec: SupervisorSpec, browsers: BrowserTrust
         logger.warning(
             "sandbox %s has no transparent mode, only programs that heed proxy variables get out", spec.id
         )
-    fields = [("op", "configure"), ("processes", str(machine.resources.processes))]
+    fields = [("processes", str(machine.resources.processes))]
     if spec.backend is Backend.MICROVM:
         fields.append(("memory", str(for_commands(spec.limits.resources.memory_mib))))
     for number, volume in enumerate(machine.volumes):
         fields.append(("volume", f"volume{number}={volume.at}"))
-    async with await channel.open("control", fields) as stream:
-        await stream.notes()
+    await configure(channel, *fields)
     await provide(channel, spec.identities, browsers)
 
 
