@@ -96,6 +96,17 @@ def test_of_connection_one_option_stays(options: str, status: int, left: str | N
     assert ("x-a" in kept) is ("x-a" not in options)
 
 
+def test_headers_that_held_nothing_are_searched_for_other_secrets() -> None:
+    """What is remembered of them is remembered for what was looked for, and for exactly these values."""
+    headers = (("x-trace", SECRET), ("server", "nginx"))
+    other = Patterns.of(["another secret of another tenant"])
+    for _ in range(2):
+        assert masked(headers, other) == (headers, ())
+        assert len(masked(headers, Patterns.of([SECRET]))[1]) == 1
+    echo = (("x-trace", "another secret of another tenant"), ("server", "nginx"))
+    assert len(masked(echo, other)[1]) == 1
+
+
 def test_every_echo_is_counted() -> None:
     """In values and in names; what holds none stays as it is."""
     patterns = Patterns.of([SECRET])

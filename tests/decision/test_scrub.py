@@ -43,8 +43,8 @@ innocent = st.one_of(
 )
 
 
-def run(patterns: Patterns, chunks: list[bytes]) -> tuple[bytes, tuple[Run, ...]]:
-    scrubber = Scrubber(patterns)
+def run(patterns: Patterns, chunks: list[bytes], *, messages: bool = False) -> tuple[bytes, tuple[Run, ...]]:
+    scrubber = Scrubber(patterns, in_messages=messages)
     out = b"".join([*map(scrubber.feed, chunks), scrubber.finish()])
     return out, scrubber.take_runs()
 
@@ -185,6 +185,26 @@ def test_deltas_are_read_as_one_text(event: str, size: int) -> None:
     masked += "*" * (len(secret) - len(masked))
     assert out.decode() == "".join(event % masked[at : at + size] for at in range(0, len(secret), size))
     assert [run.length for run in scrubber.take_runs()] == [len(secret)]
+
+
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(0, 30), st.lists(st.integers(0, 9999))
+)
+@settings(deadline=None)
+def test_deltas_are_one_text_wherever_chunks_cut_them(sizes: list[int], before: int, cuts: list[int]) -> None:
+    """Lines are looked at as they come, in pieces or several at once; other members are the same in each."""
+    event = b'data: {"id":"chatcmpl-1","object":"chunk","delta":{"content":"%s","role":"assistant"}}\n\n'
+    secret, pieces, at = KEY.removeprefix("sk-proj-").encode(), [b" word\\n"] * before, 0
+    while at < len(secret):
+        size = sizes[len(pieces) % len(sizes)]
+        pieces.append(secret[at : at + size])
+        at += size
+    out, runs = run(
+        Patterns.of([KEY]), split(b"".join(event % piece for piece in pieces), cuts), messages=True
+    )
+    said = b"".join(json.loads(line[6:])["delta"]["content"].encode() for line in out.split(b"\n\n")[:-1])
+    assert not any(secret[at : at + RUN] in said for at in range(len(secret) - RUN + 1))
+    assert [one.length for one in runs] == [len(secret)]
 
 
 @given(

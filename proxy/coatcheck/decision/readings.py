@@ -142,32 +142,108 @@ class _Layer:
         return layer
 
 
-# A member of a JSON object whose value is a string, and a line of an event that is no JSON.
-_MEMBER: Final = re.compile(rb'"([^"\\]{1,64})"[ \t]*:[ \t]*"((?:[^"\\]|\\.){0,512})"')
-_DATA: Final = re.compile(rb'\ndata: ?(?:"((?:[^"\\\r\n]|\\.){0,512})"|([^{\["\r\n][^\r\n]{0,512}))')
+# A member of a JSON object whose value is a string, and a line of an event that is no JSON. What was matched
+# is never given back (`+` behind a count), so the time does not depend on how a match fails.
+_MEMBER: Final = re.compile(
+    rb'"([^"\\]{1,64}+)"[ \t]*+:[ \t]*+"([^"\\]{0,512}+(?:\\.[^"\\]{0,512}+){0,512}+)"', re.DOTALL
+)
+_DATA: Final = re.compile(
+    rb'^data: ?+(?:"([^"\\\r\n]{0,512}+(?:\\.[^"\\\r\n]{0,512}+){0,512}+)"|([^{\["\r\n][^\r\n]{0,512}+))',
+    re.MULTILINE,
+)
+_LONGEST_VALUE: Final = 1024
+"""Bytes of a value that is read together with others under its key."""
+_BEFORE_A_VALUE: Final = 512
+"""Bytes of earlier values under the same key: eleven characters, with up to 46 bytes each."""
+
+_MOST_KEYS: Final = 256
+_MOST_CLEAN: Final = 32
+"""Texts that are known to hold nothing, each about half a kilobyte."""
+
+type _Spans = list[tuple[int, int]]
 
 
-def by_key(stream: bytes) -> Reading:
-    """What messages say under the same key, one after the other.
-    Language models send a word as one message, in JSON with a name before it and much behind it."""
-    pieces: dict[bytes, list[tuple[int, int]]] = {}
-    for member in _MEMBER.finditer(stream):
-        pieces.setdefault(member[1], []).append(member.span(2))
-    pieces[b""] = [line.span(line.lastindex or 0) for line in _DATA.finditer(b"\n" + stream)]
-    pieces[b""] = [(start - 1, end - 1) for start, end in pieces[b""]]
-    several = [spans for spans in pieces.values() if len(spans) > 1]
-    text = b'"'.join(b"".join([stream[start:end] for start, end in spans]) for spans in several)
+class Members:
+    """What a row of messages says under the same key, one after the other. Language models send a word as one
+    message, in JSON with a name before it and much behind it.
 
-    @cache
-    def index() -> Places:
-        one_by_one = [np.concatenate([*(np.arange(*span) for span in spans), [-1]]) for spans in several]
-        return np.concatenate(one_by_one)
+    Each line is looked at once. Most members are the same in each message, and what they say together is not
+    searched again.
+    """
 
-    def before(at: Places) -> Places:
-        places = index()[at]
-        return np.sort(places[places >= 0])
+    __slots__ = ("_clean", "_new", "_spans")
 
-    return Reading(text, before)
+    def __init__(self) -> None:
+        self._spans: dict[bytes, _Spans] = {}
+        """Where values stand in the whole stream, by key; under an empty one, lines that are no JSON."""
+        self._clean: set[bytes] = set()
+        self._new: list[bytes] = []
+
+    def together(self, data: bytes, first: int, seen: int) -> Reading | None:
+        """The values under each key of which one ends in `data` behind `seen`, and a quotation mark behind
+        them. `first` is where in the stream `data` begins; what ended before that is forgotten."""
+        line = data.rfind(b"\n", 0, seen) + 1
+        chosen = []
+        for key, found in _members(data, line, first).items():
+            known = self._spans.get(key, [])
+            while known and known[-1][0] >= first + line:
+                known.pop()
+            spans = [span for span in known if span[0] >= first] + found
+            self._spans[key] = spans
+            if len(spans) > 1 and spans[-1][1] > first + seen:
+                near = _near_to(spans, first + seen)
+                text = b"".join([data[start - first : end - first] for start, end in near])
+                if text not in self._clean:
+                    chosen.append((text, near))
+        if len(self._spans) > _MOST_KEYS:
+            self._spans = {key: spans for key, spans in self._spans.items() if spans[-1][1] > first}
+        self._new = [text for text, _ in chosen]
+        if not chosen:
+            return None
+
+        @cache
+        def index() -> Places:
+            one_by_one = [np.concatenate([*(np.arange(*span) for span in near), [-1]]) for _, near in chosen]
+            return np.concatenate(one_by_one)
+
+        def before(at: Places) -> Places:
+            places = index()[at]
+            return np.sort(places[places >= 0])
+
+        return Reading(b'"'.join(self._new), before)
+
+    def hold_nothing(self) -> None:
+        """Nothing was found in what was returned last."""
+        if len(self._clean) > _MOST_CLEAN:
+            self._clean.clear()
+        self._clean.update(self._new[:_MOST_CLEAN])
+
+    def forget(self) -> None:
+        """Something else is looked for."""
+        self._clean.clear()
+
+
+def _members(data: bytes, line: int, first: int) -> dict[bytes, _Spans]:
+    found: dict[bytes, _Spans] = {}
+    for member in _MEMBER.finditer(data, line):
+        start, end = member.span(2)
+        if end - start <= _LONGEST_VALUE:
+            found.setdefault(member[1], []).append((first + start, first + end))
+    for text in _DATA.finditer(data, line):
+        start, end = text.span(text.lastindex or 0)
+        if end - start <= _LONGEST_VALUE:
+            found.setdefault(b"", []).append((first + start, first + end))
+    return found
+
+
+def _near_to(spans: _Spans, seen: int) -> _Spans:
+    """Those that end behind `seen`, and enough of what is before them."""
+    at, before = len(spans) - 1, 0
+    while at and (spans[at][1] > seen or before < _BEFORE_A_VALUE):
+        at -= 1
+        if spans[at][1] <= seen:
+            before += spans[at][1] - spans[at][0]
+    return spans[at:]
 
 
 def readings(stream: bytes, literal: bytes = b"", *, in_ascii: bool = False) -> Iterator[Reading]:

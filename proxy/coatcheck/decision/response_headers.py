@@ -16,7 +16,7 @@ MAX_HEADER_BYTES = 65536
 _CONTROL = re.compile("[\\x01-\\x08\\x0b-\\x1f\\x7f]")
 """What RFC 9110 5.5 has replaced by a space: escape sequences would reach the terminal that shows them."""
 _LONGEST_KNOWN = 2048
-"""Letters of names that are remembered to hold no secret."""
+"""Letters of names, or of values, that are remembered to hold no secret."""
 _MOST_KNOWN = 256
 
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110 5.6.2
@@ -132,10 +132,7 @@ def masked(headers: Headers, patterns: Patterns) -> tuple[Headers, tuple[Run, ..
     """
     runs: list[Run] = []
     names = [name for name, _ in headers]
-    together = "\n".join(names)
-    in_names = {} if together in patterns.without else _touched(names, patterns.lower_case, runs)
-    if not in_names and len(together) < _LONGEST_KNOWN and len(patterns.without) < _MOST_KNOWN:
-        patterns.without.add(together)
+    in_names = _touched(names, patterns.lower_case, runs)
     in_values = _touched([value for _, value in headers], patterns, runs)
     if not runs:
         return headers, ()
@@ -149,8 +146,15 @@ def masked(headers: Headers, patterns: Patterns) -> tuple[Headers, tuple[Run, ..
 
 def _touched(texts: list[str], patterns: Patterns, runs: list[Run]) -> dict[int, list[int]]:
     """Which of `texts` hold something of a secret, and where."""
-    found = patterns.find("\n".join(texts).encode("latin-1"))
+    together = "\n".join(texts)
+    if together in patterns.without:
+        return {}
+    found = patterns.find(together.encode("latin-1"))
     touched: dict[int, list[int]] = {}
+    if not found and len(together) < _LONGEST_KNOWN:
+        if len(patterns.without) >= _MOST_KNOWN:
+            patterns.without.clear()
+        patterns.without.add(together)
     if found:
         starts = list(accumulate((len(text) + 1 for text in texts), initial=0))
         for one in found:

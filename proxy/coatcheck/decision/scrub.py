@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coatcheck.decision.encodings import Form, forms_of
-from coatcheck.decision.readings import INTRODUCERS, Places, Reading, by_key, readings, texts_of
+from coatcheck.decision.readings import INTRODUCERS, Members, Places, Reading, readings, texts_of
 
 RUN: Final = 12
 """Characters of a secret in a row that are masked wherever they stand; fewer may remain at a cut."""
@@ -213,8 +213,8 @@ class Patterns:
         self._parts = parts
         self._lower_case: Patterns | None = None
         self.without: set[str] = set()
-        """Names of headers, as they come together, that hold nothing of a secret: a host sends the same ones
-        with each answer."""
+        """Names of headers, or their values, as they come together, that hold nothing of a secret: a host
+        sends the same names with each answer, and often the same values."""
         present = frozenset[int]().union(*(owner.form.text for owner in self._owners))
         kinds = {kind for kind in _KINDS if not present.isdisjoint(kind)}
         self._kinds: frozenset[bytes] = frozenset(kinds.union(*(part._kinds for part in parts)))
@@ -285,27 +285,30 @@ class Patterns:
     def __reduce__(self) -> NoReturn:
         raise TypeError("Patterns hold secrets and are never serialised")
 
-    def find(self, data: bytes, *, seen: int | None = None) -> list[Found]:
+    def find(self, data: bytes) -> list[Found]:
         """Every run of a secret in any reading of `data`, by its first byte. What is read twice is found
-        once.
-
-        `seen`: the data is the end of a row of messages, of which so many bytes were searched before. What
-        they say under one key is read as one text, too.
-        """
-        if not self._indexes or len(data) < RUN:
-            return []
-        older = max(0, (seen or 0) - CONTEXT)
-        newer = data[older:] if older else data
-        found = []
-        if self._may_hold(newer):
-            texts = readings(newer, self._literal, in_ascii=self._in_ascii)
-            found = [one for reading in texts for one in self._in(reading)]
-        if older:
-            found = [replace(one, places=one.places + older) for one in found]
-        if seen is not None:
-            messages = by_key(data)
-            found += [replace(one, places=messages.origins(one.places)) for one in self.find(messages.data)]
+        once."""
+        found = self._found(data)
         return _each_once(found) if found else found
+
+    def find_in_messages(self, data: bytes, first: int, seen: int, members: Members) -> list[Found]:
+        """The same, with places in the whole of a row of messages. It goes on in `data` from `first` on, and
+        `seen` bytes of that were searched before. What they say under one key is read as one text, too."""
+        older = max(0, seen - CONTEXT)
+        found = [replace(one, places=one.places + first + older) for one in self._found(data[older:])]
+        values = members.together(data, first, seen)
+        if values is not None:
+            read = self._found(values.data)
+            found += [replace(one, places=values.origins(one.places)) for one in read]
+            if not read:
+                members.hold_nothing()
+        return _each_once(found) if found else found
+
+    def _found(self, data: bytes) -> list[Found]:
+        if not self._indexes or len(data) < RUN or not self._may_hold(data):
+            return []
+        texts = readings(data, self._literal, in_ascii=self._in_ascii)
+        return [one for reading in texts for one in self._in(reading)]
 
     def _may_hold(self, data: bytes) -> bool:
         """False only if no reading of `data` holds a run."""
@@ -388,7 +391,7 @@ class Scrubber:
         "_before",
         "_context",
         "_found",
-        "_in_messages",
+        "_members",
         "_open",
         "_patterns",
         "_pending",
@@ -401,7 +404,7 @@ class Scrubber:
     def __init__(self, patterns: Patterns, *, in_messages: bool = False) -> None:
         """`in_messages`: the stream is a row of small messages, each of which may hold a piece of a text."""
         self.hits = 0
-        self._in_messages = in_messages
+        self._members = Members() if in_messages else None
         self._context = CONTEXT_OF_MESSAGES if in_messages else CONTEXT
         self._patterns = patterns
         self._released = 0
@@ -429,6 +432,8 @@ class Scrubber:
     def look_for(self, patterns: Patterns) -> None:
         """From here on look for `patterns`, which hold all those from before and more."""
         self._patterns = patterns
+        if self._members is not None:
+            self._members.forget()
         self._found = None
 
     def take_runs(self) -> tuple[Run, ...]:
@@ -472,9 +477,11 @@ class Scrubber:
 
     def _search(self) -> None:
         first = self._released - len(self._before)
-        seen = len(self._before) if self._in_messages else None
-        found = self._patterns.find(self._before + self._pending, seen=seen)
-        self._found = [replace(one, places=one.places + first) for one in found]
+        data = self._before + self._pending
+        if self._members is not None:
+            self._found = self._patterns.find_in_messages(data, first, len(self._before), self._members)
+        else:
+            self._found = [replace(one, places=one.places + first) for one in self._patterns.find(data)]
 
     def _tell(self, run: Run) -> None:
         self.hits += 1
