@@ -66,9 +66,7 @@ def test_the_agents_source_has_no_warning(tmp_path: Path) -> None:
     assert (found.returncode, found.stderr) == (0, "")
 
 
-def test_the_agents_files_are_short() -> None:
-    """Its source is for people who want to know what runs in their sandbox."""
-    lengths = {
-        path.name: path.read_text().count("\n") for place in AGENT_SOURCES for path in place.glob("*.[ch]")
-    }
-    assert {name: length for name, length in lengths.items() if length > 320} == {}
+def test_the_agent_is_short() -> None:
+    """A person reads its source to know what runs in a sandbox: all of it, in however many files."""
+    files = [path for place in AGENT_SOURCES for path in place.glob("*.[ch]")]
+    assert sum(path.read_text().count("\n") for path in files) <= 3200
