@@ -30,6 +30,13 @@ def build(
     package: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Additional Debian package. Repeatable.")
     ] = None,
+    profile: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Packages for a kind of work: python, node, compiler, browser (its libraries). Repeatable.",
+        ),
+    ] = None,
     node: Annotated[
         bool, typer.Option("--node", help="Include Node.js; the same as --package nodejs.")
     ] = False,
@@ -82,21 +89,29 @@ def build(
     Both are read in namespaces of their own, under limits. COATCHECK_CACHE_DIR says where images are kept. A
     sandbox uses the image named `default` unless it names another.
 
-    Example: coatcheck image build --name node --node
+    Example: coatcheck image build --name work --profile python --profile node
     """
     from coatcheck.images.build import build as make
     from coatcheck.images.cache import DEFAULT
+    from coatcheck.images.debian import PROFILES
     from coatcheck.images.parts import Source
     from coatcheck.images.registry import Access, reference
     from coatcheck.settings.explained import load_settings
 
-    packages = (*(package or ()), *(("nodejs",) if node else ()))
+    unknown = [name for name in profile or () if name not in PROFILES]
+    if unknown:
+        raise CommandError(
+            f"there is no profile {', '.join(unknown)}", f"there are: {', '.join(PROFILES)}", ExitCode.USAGE
+        )
+    profiles = (name for one in profile or () for name in PROFILES[one])
+    packages = (*(package or ()), *profiles, *(("nodejs",) if node else ()))
     if (
         sum((bool(packages), from_dir is not None, from_oci_archive is not None, from_registry is not None))
         > 1
     ):
         raise CommandError(
-            "packages, --from-dir, --from-oci-archive and --from-registry each say what the root is",
+            "packages and profiles, --from-dir, --from-oci-archive and --from-registry"
+            " each say what the root is",
             "give one of them",
             ExitCode.USAGE,
         )

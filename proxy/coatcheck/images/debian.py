@@ -26,12 +26,29 @@ DEFAULT = (
 )  # fmt: skip
 """What agents and we ourselves use. poppler-utils reads PDF."""
 
+PROFILES = {
+    "python": ("python3-pip", "python3-venv", "python3-dev"),
+    "node": ("nodejs", "npm"),
+    "compiler": ("gcc", "g++", "libc6-dev", "make", "pkg-config", "patch"),
+    # What Playwright, Puppeteer and Chromium itself link against; the browser comes with those.
+    "browser": (
+        "libasound2", "libatk-bridge2.0-0", "libatk1.0-0", "libatspi2.0-0", "libcairo2", "libcups2",
+        "libdbus-1-3", "libdrm2", "libfontconfig1", "libfreetype6", "libgbm1", "libglib2.0-0", "libnspr4",
+        "libnss3", "libnss3-tools", "libpango-1.0-0", "libx11-6", "libx11-xcb1", "libxcb1", "libxcomposite1",
+        "libxdamage1", "libxext6", "libxfixes3", "libxkbcommon0", "libxrandr2", "libxshmfence1", "fontconfig",
+        "fonts-liberation", "fonts-noto-color-emoji",
+    ),
+}  # fmt: skip
+"""What a kind of work needs beyond the default packages. git is one of those."""
+
 MERGED = ("bin", "sbin", "lib", "lib64")
 _ALTERNATIVES = {
     "awk": "mawk",
     "pager": "more",
     "which": "which.debianutils",
     "nawk": "mawk",
+    "cc": "gcc",
+    "c++": "g++",
 }
 _LEFT_OUT = (
     "usr/share/doc/", "usr/share/man/", "usr/share/info/", "usr/share/locale/", "usr/share/lintian/",
@@ -81,6 +98,9 @@ def configure(tree: Tree, spool: Spool) -> None:
     put_file(tree, spool, "etc/shells", b"/bin/sh\n/bin/bash\n/usr/bin/bash\n/bin/dash\n")
     put_file(tree, spool, "etc/locale.conf", b"LANG=C.UTF-8\n")
     tree.put("etc/localtime", link("/usr/share/zoneinfo/Etc/UTC"))
+    if tree.find("usr/bin/pip3") is not None:
+        # pip refuses to install beside Debian's packages (PEP 668). A sandbox's own are gone with it.
+        put_file(tree, spool, "etc/pip.conf", b"[global]\nbreak-system-packages = true\n")
     _bundle(tree, spool)
 
 

@@ -57,6 +57,12 @@ def test_an_image_is_built_shown_listed_and_removed(here: Path) -> None:
         (("--from-dir", "root"), "needs a name"),
         (("--node",), "needs a name"),
         (("--name", "x", "--from-dir", "root", "--node"), "each say what the root is"),
+        (("--name", "x", "--from-dir", "root", "--profile", "node"), "each say what the root is"),
+        (("--name", "x", "--from-dir", "root", "--from-registry", "h/x@sha256:" + "0" * 64), "each say"),
+        (("--name", "x", "--profile", "rust"), "there is no profile rust"),
+        (("--profile", "node"), "needs a name"),
+        (("--from-registry", "h/x@sha256:" + "0" * 64), "needs a name"),
+        (("--name", "x", "--auth-file", "a"), "are for --from-registry"),
     ],
 )
 def test_wrong_use_is_told_before_anything_is_done(

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from coatcheck.images.cache import find
+from coatcheck.images.debian import DEFAULT, PROFILES
 from coatcheck.images.packages import Apt, Package, content
 from coatcheck.images.problem import ImageError
 from coatcheck.settings.daemon import Settings
@@ -22,6 +23,15 @@ def test_a_package_brings_what_it_needs(apt: Apt) -> None:
     found = {package.name: package for package in apt.resolve(["bash"])}
     assert {"bash", "libc6", "base-files"} <= set(found)
     assert found["bash"].architecture == "amd64"
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_package_of_a_profile_is_there(apt: Apt, profile: str) -> None:
+    """Under this name, or by what took its place; none brings a service manager."""
+    found = {package.name for package in apt.resolve([*DEFAULT, *PROFILES[profile]])}
+    missing = set(PROFILES[profile]) - found
+    assert {name for name in missing if f"{name}t64" not in found} == set()
+    assert "systemd" not in found
 
 
 @pytest.mark.parametrize("name", ["no-such-package", "python3.1", "awk"])
