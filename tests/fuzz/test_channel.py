@@ -112,8 +112,8 @@ async def test_whatever_a_guest_says_the_channel_goes_on_or_ends(
         stream: Stream | None = None
         with contextlib.suppress(ChannelBroken):
             stream = await channel.open("exec", [("arg", "true")])
-        assert len(channel._streams) <= MAX_GUEST_STREAMS + 1
-        assert channel._outbox.waiting <= MAX_UNSENT + 2 * WINDOW
+        assert len(channel.streams) <= MAX_GUEST_STREAMS + 1
+        assert channel.outbox.waiting <= MAX_UNSENT + 2 * WINDOW
         assert sum(echoed) <= len(said)
         with contextlib.suppress(OSError):
             guest.shutdown(socket.SHUT_WR)
@@ -128,7 +128,7 @@ async def test_whatever_a_guest_says_the_channel_goes_on_or_ends(
                     pass
         if listening is not None:
             await listening
-        assert not channel._streams and not channel._handlers
+        assert not channel.streams and not channel.handlers
 
 
 async def _drain(guest: socket.socket) -> None:

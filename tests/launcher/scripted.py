@@ -55,17 +55,17 @@ class ScriptedMachine:
         self._saved = saved
         self._replies = replies or {}
         self.mux = Mux(Side.GUEST)
-        self._sock: socket.socket | None = None
+        self.sock: socket.socket | None = None
         self._task: asyncio.Task[None] | None = None
         self._paths: dict[int, str] = {}
 
     async def start(self) -> socket.socket:
         if self._fails is not None:
             raise self._fails
-        host, self._sock = socket.socketpair()
-        for each in (host, self._sock):
+        host, self.sock = socket.socketpair()
+        for each in (host, self.sock):
             each.setblocking(False)
-        self._task = asyncio.create_task(self._live(self._sock))
+        self._task = asyncio.create_task(self._live(self.sock))
         return host
 
     async def _live(self, sock: socket.socket) -> None:
@@ -119,12 +119,12 @@ class ScriptedMachine:
 
     async def say(self, *frames: bytes) -> None:
         """Anything at all, as the guest."""
-        assert self._sock is not None
-        await asyncio.get_running_loop().sock_sendall(self._sock, b"".join(frames))
+        assert self.sock is not None
+        await asyncio.get_running_loop().sock_sendall(self.sock, b"".join(frames))
 
     def unplug(self) -> None:
-        assert self._sock is not None
-        self._sock.close()
+        assert self.sock is not None
+        self.sock.close()
 
     async def wait(self) -> str:
         return self.words
@@ -141,8 +141,8 @@ class ScriptedMachine:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._sock is not None:
-            self._sock.close()
+        if self.sock is not None:
+            self.sock.close()
 
 
 class Reports(ControlClient):

@@ -43,18 +43,18 @@ class Guest:
 
     def __init__(self, sock: socket.socket) -> None:
         self.mux = Mux(Side.GUEST)
-        self._sock = sock
+        self.sock = sock
         self._heard: list[Event] = []
 
     async def say(self, *frames: bytes) -> None:
         async with asyncio.timeout(SECONDS):
-            await asyncio.get_running_loop().sock_sendall(self._sock, b"".join(frames))
+            await asyncio.get_running_loop().sock_sendall(self.sock, b"".join(frames))
 
     async def hear(self) -> Event:
         """The next thing that the host said."""
         async with asyncio.timeout(SECONDS):
             while not self._heard:
-                data = await asyncio.get_running_loop().sock_recv(self._sock, 65536)
+                data = await asyncio.get_running_loop().sock_recv(self.sock, 65536)
                 assert data, "the host closed the channel"
                 self._heard += self.mux.receive(data)
         return self._heard.pop(0)
@@ -133,7 +133,7 @@ async def test_the_guests_end_is_not_its_fault() -> None:
     async with talking() as (channel, guest, running):
         await guest.greet()
         stream = await channel.open("exec", [])
-        guest._sock.close()
+        guest.sock.close()
         await asyncio.wait_for(running, SECONDS)
         with pytest.raises(ChannelBroken, match="closed"):
             await stream.read()
@@ -188,7 +188,7 @@ async def test_a_writer_waits_for_credit_and_is_woken() -> None:
             event = await guest.hear()
             assert isinstance(event, Data)
             received += len(event.data)
-        while guest.mux._flows[1].may_receive > cost(0):
+        while guest.mux.flows[1].may_receive > cost(0):
             event = await guest.hear()
             assert isinstance(event, Data)
             received += len(event.data)
@@ -270,7 +270,7 @@ async def test_a_stream_that_is_left_is_dropped() -> None:
         await guest.greet()
         bad = encode_fields([("kind", "proxy"), ("identity", "bad")])
         await guest.say(guest.mux.open("proxy", [])[1], encode(Kind.OPEN, 4, bad))
-        guest.mux._last[Side.GUEST] = 4
+        guest.mux.last[Side.GUEST] = 4
         assert await guest.hear() == WasReset(2, "closed", "")
         async with await channel.open("exec", []):
             await guest.hear_of(Opened)
@@ -316,7 +316,7 @@ async def test_opening_and_dropping_in_a_loop_piles_nothing_up() -> None:
         flood = b"".join(encode(Kind.OPEN, number, OPEN) + encode(Kind.RESET, number) for number in numbers)
         await guest.say(flood)
         await guest.say(encode(Kind.OPEN, 9000, OPEN))
-        guest.mux._last[Side.GUEST] = 9000
+        guest.mux.last[Side.GUEST] = 9000
         await asyncio.sleep(0.5)
     assert most <= MAX_GUEST_STREAMS
 
@@ -333,9 +333,9 @@ async def test_streams_that_were_dropped_before_they_began_are_forgotten() -> No
             numbers = range(2 + 1000 * batch, 2 + 1000 * (batch + 1), 2)
             await guest.say(*(encode(Kind.OPEN, n, OPEN) + encode(Kind.RESET, n) for n in numbers))
             async with asyncio.timeout(SECONDS):
-                while channel._mux._last[Side.GUEST] < numbers[-1] or channel._handlers:
+                while channel.mux.last[Side.GUEST] < numbers[-1] or channel.handlers:
                     await asyncio.sleep(0.01)
-        guest.mux._last[Side.GUEST] = 3998
+        guest.mux.last[Side.GUEST] = 3998
         number, wire = guest.mux.open("proxy", [("identity", "agent")])
         await guest.say(wire)
         assert await guest.hear_of(Data) == Data(number, b"here", 0)

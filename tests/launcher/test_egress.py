@@ -153,7 +153,7 @@ async def test_a_guest_that_is_gone_is_noticed_whatever_its_connections_wait_for
     who, stuck = identity(tmp_path), asyncio.Event()
 
     async def never_read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
         stuck.set()
         await asyncio.get_running_loop().create_future()
 

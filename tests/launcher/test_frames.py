@@ -38,7 +38,7 @@ def test_frames_come_back_however_they_were_split(sent: list[Frame], data: st.Da
         size = data.draw(st.integers(1, len(wire)))
         got += reader.feed(wire[:size])
         wire = wire[size:]
-        assert len(reader._rest) < HEADER_SIZE + MAX_PAYLOAD
+        assert len(reader.rest) < HEADER_SIZE + MAX_PAYLOAD
     assert got == sent
 
 
@@ -49,7 +49,7 @@ def test_any_bytes_are_frames_or_a_violation(pieces: list[bytes]) -> None:
     try:
         for piece in pieces:
             list(reader.feed(piece))
-            assert len(reader._rest) < HEADER_SIZE + MAX_PAYLOAD
+            assert len(reader.rest) < HEADER_SIZE + MAX_PAYLOAD
     except Violation as violation:
         broken = violation.rule
     assert broken in {None, Rule.OVERSIZED_FRAME, Rule.UNKNOWN_FRAME}

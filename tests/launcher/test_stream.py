@@ -102,7 +102,7 @@ async def test_an_order_is_over_with_the_agent_s_last_word() -> None:
         await guest.say(guest.mux.reset(1, "done"))
         await asyncio.wait_for(over, SECONDS)
         later = channel.order("sync")
-        guest._sock.close()
+        guest.sock.close()
         with pytest.raises(ChannelBroken):
             await asyncio.wait_for(later.over(), SECONDS)
 
@@ -147,7 +147,7 @@ async def test_senders_to_a_guest_that_stands_still_wait() -> None:
         writing = asyncio.create_task(stream.write(bytes(4_000_000)))
         for _ in range(100):
             await asyncio.sleep(0)
-        assert not writing.done() and channel._outbox.waiting < 300_000
+        assert not writing.done() and channel.outbox.waiting < 300_000
         channel.go_on()
         received = 0
         while received < 4_000_000:
@@ -165,7 +165,7 @@ async def test_whoever_waits_for_a_guest_that_stands_still_learns_of_its_end() -
         channel.hold_back()
         waiting = asyncio.create_task(channel.open("exec", [("arg", "true")]))
         await asyncio.sleep(0)
-        guest._sock.close()
+        guest.sock.close()
         await asyncio.wait_for(running, SECONDS)
         with pytest.raises(ChannelBroken):
             await asyncio.wait_for(waiting, SECONDS)

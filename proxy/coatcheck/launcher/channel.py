@@ -60,14 +60,14 @@ class Channel:
         accept: Callable[[Stream], Awaitable[None]],
         hello: Mapping[str, str] | None,
     ) -> None:
-        self._sock = sock
+        self.sock = sock
         self._accept = accept
         self._hello = None if hello is None else dict(hello)
-        self._mux = Mux(Side.HOST)
-        self._streams: dict[int, Stream] = {}
-        self._handlers: set[asyncio.Task[None]] = set()
+        self.mux = Mux(Side.HOST)
+        self.streams: dict[int, Stream] = {}
+        self.handlers: set[asyncio.Task[None]] = set()
         self._handler_of: dict[int, asyncio.Task[None]] = {}
-        self._outbox = Outbox(self._mux)
+        self.outbox = Outbox(self.mux)
         self._heard = asyncio.get_running_loop().time()
         self._greeting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._over: ChannelBroken | None = None
@@ -78,8 +78,8 @@ class Channel:
         Cancelling it ends the channel. The socket is closed in any case, and every stream is over.
         """
         if self._hello is None:
-            self._outbox.put(self._mux.hello((), RESYNC))
-        sending = asyncio.create_task(self._outbox.send(self._sock))
+            self.outbox.put(self.mux.hello((), RESYNC))
+        sending = asyncio.create_task(self.outbox.send(self.sock))
         why = "the sandbox's channel was closed"
         try:
             await self._receive()
@@ -91,8 +91,8 @@ class Channel:
         finally:
             sending.cancel()
             self._finish(ChannelBroken(why))
-            self._sock.close()
-            await asyncio.gather(sending, *self._handlers, return_exceptions=True)
+            self.sock.close()
+            await asyncio.gather(sending, *self.handlers, return_exceptions=True)
 
     async def ready(self, timeout: float) -> None:  # noqa: ASYNC109 - part of the sentence that it raises
         """Until the guest said HELLO; ChannelBroken when it does not within `timeout` seconds."""
@@ -105,20 +105,20 @@ class Channel:
         """A new stream to the guest. ValueError when `fields` are too long; ChannelBroken when it is over."""
         fields = tuple(fields)
         # What keeps the guest in order wants nothing of it.
-        await self._outbox.turn_to_open(wakes=kind != "control")
+        await self.outbox.turn_to_open(wakes=kind != "control")
         return self._open(kind, fields)
 
     def _open(self, kind: str, fields: Fields) -> Stream:
-        number, frames = self._mux.open(kind, fields)
-        stream = self._streams[number] = Stream(self._outbox, self._forget_if_over, number, kind, fields)
-        self._outbox.send_soon(frames)
+        number, frames = self.mux.open(kind, fields)
+        stream = self.streams[number] = Stream(self.outbox, self._forget_if_over, number, kind, fields)
+        self.outbox.send_soon(frames)
         return stream
 
     # --------------------------------------------------------------------------------- standing still
 
     def hold_back(self) -> None:
         """From now on nothing is sent, and no stream opened, but by `order`; until `go_on`."""
-        self._outbox.hold_back()
+        self.outbox.hold_back()
 
     def order(self, op: str, fields: Iterable[tuple[str, str]] = ()) -> Stream:
         """A control stream, ahead of whatever is held back."""
@@ -128,21 +128,21 @@ class Channel:
 
     def go_on(self) -> None:
         """What was held back leaves."""
-        self._outbox.go_on()
+        self.outbox.go_on()
 
     @property
     def wanted(self) -> bool:
         """Something has waited for the guest since it was held back: a stream, bytes, an answer's end."""
-        return self._outbox.wanted
+        return self.outbox.wanted
 
     def when_wanted(self, call: Callable[[], None] | None) -> None:
         """`call` each time that something waits for a guest that is held back."""
-        self._outbox.on_wanted = call
+        self.outbox.on_wanted = call
 
     @property
     def held(self) -> int:
         """Connections of the guest that may still bring it something."""
-        return sum(not (each.number % 2 or each.told_all) for each in self._streams.values())
+        return sum(not (each.number % 2 or each.told_all) for each in self.streams.values())
 
     def silent_seconds(self) -> float:
         """Since the guest last said anything by itself. Its answers to our orders do not count: one that is
@@ -153,38 +153,38 @@ class Channel:
 
     async def _receive(self) -> None:
         loop = asyncio.get_running_loop()
-        while data := await loop.sock_recv(self._sock, READ_SIZE):
-            for event in self._mux.receive(data):
+        while data := await loop.sock_recv(self.sock, READ_SIZE):
+            for event in self.mux.receive(data):
                 if not (isinstance(event, Greeted) or event.stream % 2):  # on a stream of its own
                     self._heard = loop.time()
                 self._take(event)
-            if self._outbox.waiting > MAX_UNSENT:
-                raise Violation(Rule.NOT_READING, f"{self._outbox.waiting} bytes wait to be read")
+            if self.outbox.waiting > MAX_UNSENT:
+                raise Violation(Rule.NOT_READING, f"{self.outbox.waiting} bytes wait to be read")
 
     def _take(self, event: Event) -> None:
         match event:
             case Greeted(fields):
                 if self._hello is not None:
-                    self._outbox.put(self._mux.hello((fresh() | self._hello).items()))
+                    self.outbox.put(self.mux.hello((fresh() | self._hello).items()))
                 if not self._greeting.done():
                     self._greeting.set_result(None)
             case Opened(number, kind, fields):
-                self._opened(Stream(self._outbox, self._forget_if_over, number, kind, fields))
+                self._opened(Stream(self.outbox, self._forget_if_over, number, kind, fields))
             case Data(number, data, flags):
-                if stream := self._streams.get(number):
+                if stream := self.streams.get(number):
                     stream.receive(Chunk(data, flags))
             case Noted(number, fields):
-                if stream := self._streams.get(number):
+                if stream := self.streams.get(number):
                     stream.receive(Note(fields))
             case Credited(number):
-                if stream := self._streams.get(number):
+                if stream := self.streams.get(number):
                     stream.credited()
             case Ended(number):
-                if stream := self._streams.get(number):
+                if stream := self.streams.get(number):
                     stream.finish(None)
                     self._forget_if_over(stream)
             case WasReset(number, reason, message):
-                if stream := self._streams.get(number):
+                if stream := self.streams.get(number):
                     stream.finish(StreamReset(reason, message))
                     self._forget_if_over(stream)
                     if handler := self._handler_of.get(number):
@@ -192,19 +192,19 @@ class Channel:
 
     def _opened(self, stream: Stream) -> None:
         # Handlers, not streams, are what opening and dropping in a loop would pile up (CVE-2023-44487).
-        if len(self._handlers) >= MAX_GUEST_STREAMS:
-            self._outbox.put(self._mux.reset(stream.number, "busy", "too many connections at once"))
+        if len(self.handlers) >= MAX_GUEST_STREAMS:
+            self.outbox.put(self.mux.reset(stream.number, "busy", "too many connections at once"))
             return
-        self._streams[stream.number] = stream
+        self.streams[stream.number] = stream
         handler = asyncio.create_task(self._handle(stream))
-        self._handlers.add(handler)
+        self.handlers.add(handler)
         self._handler_of[stream.number] = handler
         handler.add_done_callback(partial(self._handled, stream.number))
 
     def _handled(self, number: int, handler: asyncio.Task[None]) -> None:
         # Not in the task itself: one that is cancelled before its first step (OPEN and RESET in one piece)
         # runs none of it, and 512 that were never forgotten would be all that a guest gets.
-        self._handlers.discard(handler)
+        self.handlers.discard(handler)
         self._handler_of.pop(number, None)
 
     async def _handle(self, stream: Stream) -> None:
@@ -222,15 +222,15 @@ class Channel:
 
     def _forget_if_over(self, stream: Stream) -> None:
         if stream.is_over:
-            self._streams.pop(stream.number, None)
+            self.streams.pop(stream.number, None)
 
     def _finish(self, why: ChannelBroken) -> None:
         self._over = why
-        self._outbox.close(why)
-        for stream in self._streams.values():
+        self.outbox.close(why)
+        for stream in self.streams.values():
             stream.finish(why)
-        self._streams.clear()
-        for handler in self._handlers:
+        self.streams.clear()
+        for handler in self.handlers:
             handler.cancel()
         if not self._greeting.done():
             self._greeting.set_exception(why)

@@ -81,7 +81,7 @@ class Emulator:
             await in_thread(self._make_group)
             kvm = self._spec.isolation is Isolation.HARDWARE
             jailed = jail.arguments(jail.Jail(program, libraries, kvm=kvm), arguments(hardware))
-            await self._bubblewrap.start(jailed, {**sockets, **descriptors}, self._user, self._prepare)
+            await self._bubblewrap.start(jailed, {**sockets, **descriptors}, self._user, self.prepare)
 
     async def answer(self) -> Qmp:
         """Its control socket, once it answers there. MachineError with what it said if it does not."""
@@ -130,7 +130,7 @@ class Emulator:
             cpus=spec.resources.cpus,
         )
 
-    async def _prepare(self, first: int) -> None:
+    async def prepare(self, first: int) -> None:
         """QEMU's user, limits and group, before anything of it runs."""
         enforced: frozenset[LimitName] = frozenset()
         if self._group is not None:

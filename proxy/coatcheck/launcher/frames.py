@@ -137,25 +137,25 @@ class FrameReader:
     """Cuts a byte stream into frames, however it was split. Keeps less than one frame."""
 
     def __init__(self) -> None:
-        self._rest = bytearray()
+        self.rest = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """The frames that `data` completes, one by one; Violation for a header that no frame has."""
-        self._rest += data
+        self.rest += data
         at = 0
         try:
-            while len(self._rest) - at >= HEADER_SIZE:
-                number, flags, length, stream = _HEADER.unpack_from(self._rest, at)
+            while len(self.rest) - at >= HEADER_SIZE:
+                number, flags, length, stream = _HEADER.unpack_from(self.rest, at)
                 if length > MAX_PAYLOAD:
                     raise Violation(Rule.OVERSIZED_FRAME, f"{length} bytes, {MAX_PAYLOAD} are allowed")
                 if not Kind.HELLO <= number <= Kind.NOTE:
                     raise Violation(Rule.UNKNOWN_FRAME, f"type {number}")
                 end = at + HEADER_SIZE + length
-                if end > len(self._rest):
+                if end > len(self.rest):
                     return
-                with memoryview(self._rest) as view:
+                with memoryview(self.rest) as view:
                     payload = bytes(view[at + HEADER_SIZE : end])
                 at = end
                 yield Frame(Kind(number), flags, stream, payload)
         finally:
-            del self._rest[:at]
+            del self.rest[:at]

@@ -130,9 +130,9 @@ class Mux:
     def __init__(self, side: Side) -> None:
         self._side = side
         self._reader = FrameReader()
-        self._flows: dict[int, _Flow] = {}
+        self.flows: dict[int, _Flow] = {}
         self._greeted = False
-        self._last = {side: 0, side.other: 0}
+        self.last = {side: 0, side.other: 0}
         self._opening: tuple[int, bytearray] | None = None
 
     # ------------------------------------------------------------------------------------ receiving
@@ -155,10 +155,10 @@ class Mux:
             raise Violation(Rule.MALFORMED_FRAME, "an OPEN was not finished")
         if frame.flags & ~(STDERR if frame.kind is Kind.DATA and frame.stream % 2 else 0):
             raise Violation(Rule.UNEXPECTED_FLAGS, f"{frame.flags:#x} on {frame.kind.name}")
-        flow = self._flows.get(frame.stream)
+        flow = self.flows.get(frame.stream)
         if flow is None:
             # What crossed our RESET or last END on its way is no lie; a number never used is one.
-            if not 0 < frame.stream <= self._last[self._owner(frame.stream)]:
+            if not 0 < frame.stream <= self.last[self._owner(frame.stream)]:
                 raise Violation(Rule.STREAM_NEVER_OPENED, f"{frame.kind.name} on {frame.stream}")
             return None
         match frame.kind:
@@ -170,7 +170,7 @@ class Mux:
                 return self._end(frame, flow)
             case Kind.RESET:
                 fields = _small(frame)
-                del self._flows[frame.stream]
+                del self.flows[frame.stream]
                 return WasReset(frame.stream, first(fields, "reason"), first(fields, "message"))
             case _:
                 fields = _small(frame)
@@ -192,8 +192,8 @@ class Mux:
         if first(fields, "protocol") != PROTOCOL:
             raise Violation(Rule.PROTOCOL_VERSION, f"not {PROTOCOL}; build its image again")
         if resync:
-            self._flows.clear()
-            self._last = dict.fromkeys(Side, 0)
+            self.flows.clear()
+            self.last = dict.fromkeys(Side, 0)
         self._greeted = True
         return Greeted(fields)
 
@@ -203,8 +203,8 @@ class Mux:
         if frame.flags & ~(MORE if peer is Side.HOST else 0):
             raise Violation(Rule.UNEXPECTED_FLAGS, f"{frame.flags:#x} on OPEN")
         if self._opening is None:
-            if self._owner(frame.stream) is not peer or frame.stream <= self._last[peer]:
-                raise Violation(Rule.STREAM_ID, f"OPEN {frame.stream} after {self._last[peer]}")
+            if self._owner(frame.stream) is not peer or frame.stream <= self.last[peer]:
+                raise Violation(Rule.STREAM_ID, f"OPEN {frame.stream} after {self.last[peer]}")
             if peer is Side.GUEST and self.open_by(peer) >= MAX_GUEST_STREAMS:
                 raise Violation(Rule.TOO_MANY_STREAMS, f"{MAX_GUEST_STREAMS} are open")
             self._opening = (frame.stream, bytearray())
@@ -220,8 +220,8 @@ class Mux:
         fields = decode_fields(bytes(collected), None if peer is Side.HOST else MAX_FIELDS)
         if not fields or fields[0][0] != "kind":
             raise Violation(Rule.MALFORMED_FIELDS, "an OPEN begins with its kind")
-        self._last[peer] = stream
-        self._flows[stream] = _Flow()
+        self.last[peer] = stream
+        self.flows[stream] = _Flow()
         return Opened(stream, fields[0][1], fields[1:])
 
     def _data(self, frame: Frame, flow: _Flow) -> Event:
@@ -254,21 +254,21 @@ class Mux:
 
     def _forget_if_over(self, stream: int, flow: _Flow) -> None:
         if flow.we_ended and flow.peer_ended:
-            del self._flows[stream]
+            del self.flows[stream]
 
     # -------------------------------------------------------------------------------------- sending
 
     def open_by(self, side: Side) -> int:
         """How many streams that `side` opened are not over."""
-        return sum(1 for stream in self._flows if self._owner(stream) is side)
+        return sum(1 for stream in self.flows if self._owner(stream) is side)
 
     def is_open(self, stream: int) -> bool:
         """Whether anything can still be sent or come on it."""
-        return stream in self._flows
+        return stream in self.flows
 
     def may_send(self, stream: int) -> int:
         """Bytes that a DATA frame may carry on `stream` now; 0 when it has to wait, or is over."""
-        flow = self._flows.get(stream)
+        flow = self.flows.get(stream)
         if flow is None or flow.we_ended:
             return 0
         return max(0, min(MAX_PAYLOAD, flow.may_send - FRAME_COST))
@@ -283,11 +283,11 @@ class Mux:
         most = MAX_OPEN if self._side is Side.HOST else MAX_NOTE
         if len(payload) > most:
             raise ValueError(f"arguments and environment take {len(payload)} bytes, {most} are allowed")
-        stream = self._last[self._side] + (2 if self._last[self._side] else self._side.value)
+        stream = self.last[self._side] + (2 if self.last[self._side] else self._side.value)
         if stream > LAST_STREAM:
             raise ValueError("this channel has opened all the streams that it can")
-        self._last[self._side] = stream
-        self._flows[stream] = _Flow()
+        self.last[self._side] = stream
+        self.flows[stream] = _Flow()
         pieces = [payload[at : at + MAX_PAYLOAD] for at in range(0, len(payload), MAX_PAYLOAD)]
         *earlier, last = pieces
         return stream, b"".join(
@@ -298,12 +298,12 @@ class Mux:
         """DATA, of at most `may_send(stream)` bytes."""
         if not 0 < len(data) <= self.may_send(stream):
             raise ValueError(f"{len(data)} bytes, and {self.may_send(stream)} may be sent")
-        self._flows[stream].may_send -= cost(len(data))
+        self.flows[stream].may_send -= cost(len(data))
         return encode(Kind.DATA, stream, data, flags)
 
     def consumed(self, stream: int, credit: int) -> bytes:
         """WINDOW: `credit` (see `cost`) of received DATA was used up. Empty when nobody waits for it."""
-        flow = self._flows.get(stream)
+        flow = self.flows.get(stream)
         if flow is None or flow.peer_ended:
             return b""
         flow.may_receive += credit
@@ -311,7 +311,7 @@ class Mux:
 
     def end(self, stream: int) -> bytes:
         """END, once; empty when there is nothing to end."""
-        flow = self._flows.get(stream)
+        flow = self.flows.get(stream)
         if flow is None or flow.we_ended:
             return b""
         flow.we_ended = True
@@ -320,7 +320,7 @@ class Mux:
 
     def reset(self, stream: int, reason: str, message: str = "") -> bytes:
         """RESET; empty when the stream is over already."""
-        if self._flows.pop(stream, None) is None:
+        if self.flows.pop(stream, None) is None:
             return b""
         fields = [("reason", reason), *([("message", message[:1024])] if message else [])]
         return encode(Kind.RESET, stream, encode_fields(fields))
@@ -330,7 +330,7 @@ class Mux:
         payload = encode_fields(fields)
         if len(payload) > MAX_NOTE:
             raise ValueError(f"a note holds {MAX_NOTE} bytes, not {len(payload)}")
-        return encode(Kind.NOTE, stream, payload) if stream in self._flows else b""
+        return encode(Kind.NOTE, stream, payload) if stream in self.flows else b""
 
 
 def _small(frame: Frame) -> Fields:

@@ -154,9 +154,9 @@ async def test_what_comes_while_it_sleeps_is_bounded(tmp_path: Path, trust: Path
         for writer in writers:
             writer.write(bytes(8_000_000))
         await until(lambda: "wake" in machine.did)
-        channel = it.supervisor._channel.result()
-        await until(lambda: channel._outbox.waiting > 100_000)
-        assert channel._outbox.waiting < 400_000
+        channel = await it.supervisor.ready_channel()
+        await until(lambda: channel.outbox.waiting > 100_000)
+        assert channel.outbox.waiting < 400_000
         assert all(writer.transport.get_write_buffer_size() > 6_000_000 for writer in writers)
         assert it.supervisor.state is SandboxState.SLEEPING
         for writer in writers:

@@ -132,7 +132,7 @@ LOAD: tuple[Work, ...] = (
     DurableMicroVM.load,
     MicroVM.launch,
     Emulator.launch,
-    Emulator._prepare,
+    Emulator.prepare,
     Emulator.answer,
     device_state.load,
 )

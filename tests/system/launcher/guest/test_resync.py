@@ -175,7 +175,7 @@ async def test_a_frozen_guest_has_nothing_under_way_and_goes_on_where_it_stood(a
                 continue
             await freeze(guest.channel)
             with pytest.raises(BlockingIOError):
-                guest.channel._sock.recv(1, socket.MSG_PEEK)
+                guest.channel.sock.recv(1, socket.MSG_PEEK)
             waiting = asyncio.create_task(guest.run("echo", "later"))
             await asyncio.sleep(0)
             await thaw(guest.channel)
