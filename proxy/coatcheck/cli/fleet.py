@@ -1,5 +1,6 @@
-"""`coatcheck fleet …`: the SQL that a database needs for a fleet."""
+"""`coatcheck fleet …`: the SQL that a database needs for a fleet, printed or run."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -38,6 +39,37 @@ def tables(name: NameOption = "coatcheck") -> None:
     from coatcheck.fleet.schema import tables_sql
 
     typer.echo(tables_sql(_checked(name)), nl=False)
+
+
+@app.command()
+def migrate(
+    url: Annotated[
+        str, typer.Option(help="Database, as in shared_state: postgresql://user@host:5432/database.")
+    ],
+    user_file: Annotated[
+        Path | None, typer.Option(help="File with the name of the user, instead of one in the URL.")
+    ] = None,
+    password_file: Annotated[Path | None, typer.Option(help="File with the password of the user.")] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option(help="PEM file with the CAs of the database. Default: the public ones.")
+    ] = None,
+    name: NameOption = "coatcheck",
+) -> None:
+    """Make the fleet's tables, or bring those of an older release forward.
+
+    It runs what `coatcheck fleet tables` prints, as a user who is a member of coatcheck_migrator. Again is no
+    error, and older daemons go on running. The Helm chart runs it before each upgrade: docs/kubernetes.md.
+
+    Example: coatcheck fleet migrate --url postgresql://migrator@db.example.com/coatcheck --password-file p
+    """
+    from coatcheck.fleet.migration import migrate as run
+    from coatcheck.settings.shared_state import server_at
+
+    try:
+        server = server_at(url, user_file, password_file, ca_file)
+    except ValueError as problem:
+        raise CommandError(str(problem), "correct --url", ExitCode.USAGE) from None
+    run(server, _checked(name))
 
 
 def _checked(name: str) -> str:

@@ -144,17 +144,25 @@ class SharedStateSettings(BaseModel):
     def shared_state_server(self) -> SharedStateServer | None:
         if self.shared_state is None:
             return None
-        hosts, directory, database, user = _parsed(self.shared_state)
-        return SharedStateServer(
-            hosts,
-            directory,
-            database,
-            user,
+        return server_at(
+            self.shared_state,
             self.shared_state_user_file,
             self.shared_state_password_file,
             self.shared_state_ca_file,
             self.shared_state_certificate,
         )
+
+
+def server_at(
+    url: str,
+    user_file: Path | None,
+    password_file: Path | None,
+    ca_file: Path | None,
+    certificate: Path | None = None,
+) -> SharedStateServer:
+    """The server that a URL names. ValueError says how to write it."""
+    hosts, directory, database, user = _parsed(url)
+    return SharedStateServer(hosts, directory, database, user, user_file, password_file, ca_file, certificate)
 
 
 def is_fleet_name(name: str) -> bool:

@@ -12,6 +12,7 @@ import trustme
 
 from coatcheck.certificates.authority import Authority
 from coatcheck.client.control import ControlClient
+from coatcheck.fleet.schema import MIGRATOR, roles_sql
 from coatcheck.secrets.embedded import EmbeddedVault
 from tests.planes.platform import ISSUER, Platform
 from tests.system.chart.helm import Helm
@@ -42,8 +43,8 @@ def secret_files(directory: Path, password: str) -> dict[str, str]:
 def test_a_replica_runs_as_its_user_on_its_volumes_and_serves(
     helm: Helm, bao: EmbeddedVault, upstream_tls: UpstreamTls, tmp_path: Path
 ) -> None:
-    """Secrets are its group's to read, the CA is copied, Vault is logged in to by the pod's token, and a pod
-    that shows its own gets the real key's answer. SIGTERM ends it in order."""
+    """Secrets are its group's to read, the fleet's tables are made, the CA is copied, Vault is logged in to
+    by the pod's token, and a pod that shows its own gets the real key's answer. SIGTERM ends it in order."""
     from tests.system.fleet.postgres_server import postgres_server
 
     platform, password = Platform(tmp_path / "jwks.json"), secrets.token_hex(16)
@@ -60,6 +61,8 @@ def test_a_replica_runs_as_its_user_on_its_volumes_and_serves(
     ):
         box.ip(f"addr add {BOX}/32 dev lo")
         prepare(bao, "kubernetes", server, "gateways")
+        database.psql(roles_sql("web"))
+        database.psql(f"CREATE ROLE carpenter LOGIN PASSWORD '{password}' IN ROLE {MIGRATOR}")
         control = trustme.CA()
         made = helm.install(
             given(
@@ -74,7 +77,11 @@ def test_a_replica_runs_as_its_user_on_its_volumes_and_serves(
                 },
                 gateway={
                     "control": {"grants": GRANTS},
-                    "sharedState": {"url": f"postgresql://coatcheck@{LOCAL}:{database_port}/coatcheck"},
+                    "sharedState": {
+                        "url": f"postgresql://coatcheck@{LOCAL}:{database_port}/coatcheck",
+                        "name": "web",
+                        "migrator": "carpenter",
+                    },
                 },
             )
         )
@@ -86,6 +93,7 @@ def test_a_replica_runs_as_its_user_on_its_volumes_and_serves(
         given_secrets = {
             "fleet": secret_files(tmp_path / "made", password),
             "control-tls": {"control.pem": issued},
+            "carpenter": {"username": "carpenter", "password": password},
         }
         configmaps = {each["metadata"]["name"]: each for each in made.all("ConfigMap", "coatcheck")}
         tokens = {"vault": token(platform, "vault", "coatcheck", "cc-0", "cc")}

@@ -40,6 +40,26 @@ def test_replicas_share_one_state_and_one_ca(helm: Helm) -> None:
     assert pod["containers"][0]["env"][0]["name"] == "POD_IP"
 
 
+def test_tables_are_migrated_before_a_replica_starts(helm: Helm) -> None:
+    """By a user of its own, whom the daemon's container does not see; without one, an operator does it."""
+    made = helm.install(given(SHARED, gateway={"sharedState": {"migrator": "carpenter", "ca": "-----"}}))
+    pod = made.of("Deployment")["spec"]["template"]["spec"]
+    tables = pod["initContainers"][-1]
+    assert tables["command"] == ["coatcheck", "fleet", "migrate"]
+    assert tables["args"] == [
+        "--url=postgresql://db.example:5432/fleet",
+        "--name=coatcheck",
+        "--user-file=/etc/coatcheck-migrator/username",
+        "--password-file=/etc/coatcheck-migrator/password",
+        "--ca-file=/etc/coatcheck/trust/postgres-ca.pem",
+    ]
+    assert tables["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert "migrator" not in {each["name"] for each in pod["containers"][0]["volumeMounts"]}
+    assert "migrator" not in {
+        each["name"] for each in helm.install(SHARED).of("Deployment")["spec"]["template"]["spec"]["volumes"]
+    }
+
+
 def test_one_service_leads_to_all_and_a_budget_keeps_one(helm: Helm) -> None:
     """Each knows every session; Prometheus asks each by its address."""
     shared = {"monitoring": {"serviceMonitor": {"enabled": True, "tokenSecret": "t", "caSecret": "c"}}}

@@ -78,7 +78,7 @@ WISHES: tuple[Values, ...] = (
             "replicas": 61,
             "sharedState": {
                 "url": "postgresql://db.example", "name": "a-fleet", "secret": "a-secret",
-                "credentials": "rotating", "ca": "database-ca",
+                "credentials": "rotating", "migrator": "carpenter", "ca": "database-ca",
             },
             "origin": "certificate",
             "proxyTls": {"secret": "proxys-secret", "clientCa": "sandboxes-ca"},

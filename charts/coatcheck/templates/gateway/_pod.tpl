@@ -53,6 +53,31 @@ spec:
     volumeMounts:
     - {name: state, mountPath: /var/lib/coatcheck}
     - {name: shared-state, mountPath: /etc/coatcheck-shared, readOnly: true}
+  {{- if $g.sharedState.migrator }}
+  # Before the first daemon of a release: it refuses older tables, and older daemons go on running on newer ones.
+  # No hook, which comes before the ConfigMap with the database's CA, and which GitOps tools run when they like.
+  - name: tables
+    image: {{ include "coatcheck.image" . | quote }}
+    imagePullPolicy: {{ .Values.image.pullPolicy }}
+    command: [coatcheck, fleet, migrate]
+    args:
+    # Without the url's user, who is the daemons' and may change no table.
+    - {{ printf "--url=%s" (regexReplaceAll "//[^@/]*@" $g.sharedState.url "//") | quote }}
+    - {{ printf "--name=%s" $g.sharedState.name | quote }}
+    - --user-file=/etc/coatcheck-migrator/username
+    - --password-file=/etc/coatcheck-migrator/password
+    {{- if $g.sharedState.ca }}
+    - --ca-file=/etc/coatcheck/trust/postgres-ca.pem
+    {{- end }}
+    securityContext:
+      allowPrivilegeEscalation: false
+      readOnlyRootFilesystem: true
+      capabilities: {drop: [ALL]}
+    resources: {{- toYaml $g.resources | nindent 6 }}
+    volumeMounts:
+    - {name: migrator, mountPath: /etc/coatcheck-migrator, readOnly: true}
+    - {name: coatcheck-config, mountPath: /etc/coatcheck, readOnly: true}
+  {{- end }}
   {{- end }}
   containers:
   - name: coatcheck
@@ -124,6 +149,10 @@ spec:
     emptyDir: {sizeLimit: {{ $g.state.size }}}
   - name: shared-state
     secret: {secretName: {{ $g.sharedState.secret | quote }}, defaultMode: 288}
+  {{- if $g.sharedState.migrator }}
+  - name: migrator
+    secret: {secretName: {{ $g.sharedState.migrator | quote }}, defaultMode: 288}
+  {{- end }}
   {{- if $g.sharedState.credentials }}
   - name: database
     secret: {secretName: {{ $g.sharedState.credentials | quote }}, defaultMode: 288}
