@@ -322,7 +322,7 @@ class Daemon:
         over = [each for each in session_ids[:OVER_AT_ONCE] if self.exchange.is_over(each)]
         for session_id in over:
             if self.listeners is not None:
-                self.listeners.close_session(session_id)
+                self.listeners.session_over(session_id)
             self.exchange.session_ended(session_id)
         if self.loop is not None and over:
             is_over = self.exchange.is_over

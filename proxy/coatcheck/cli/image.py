@@ -11,6 +11,7 @@ import typer
 
 from coatcheck.cli.control import JsonOption, emit_json
 from coatcheck.cli.errors import CommandError, ExitCode
+from coatcheck.cli.table import table
 
 if TYPE_CHECKING:
     from coatcheck.images.manifest import Manifest
@@ -160,12 +161,17 @@ def list_(as_json: JsonOption = False) -> None:
     if as_json:
         emit_json([{"name": name, **_document(path)} for name, path in found])
         return
-    if not found:
-        typer.echo("no images; `coatcheck image build` makes one", err=True)
-    for name, path in found:
+
+    def row(name: str, path: Path) -> tuple[str, ...]:
         manifest = _manifest(path)
         disk = sum(size for _, size in sizes(path).values())
-        typer.echo(f"{name:16} {manifest.id}  {_mib(disk):>8}  {_day(manifest.created)}  {manifest.source}")
+        return name, manifest.id, _mib(disk), _day(manifest.created), manifest.source
+
+    table(
+        ("name", "id", "size", "created", "from"),
+        (row(name, path) for name, path in found),
+        "no images; `coatcheck image build` makes one",
+    )
 
 
 @app.command()

@@ -9,6 +9,7 @@ import typer
 from coatcheck.cli import inspection, sandbox_archive, sandbox_keeping, sandbox_listing, sandbox_scale
 from coatcheck.cli.control import SocketOption, client_for, control_socket
 from coatcheck.cli.errors import CommandError, ExitCode, report
+from coatcheck.cli.known_ids import sandbox_ids
 from coatcheck.cli.sandbox_lifecycle import (
     EveryOption,
     LifecycleOption,
@@ -24,7 +25,9 @@ app = typer.Typer(
     "Example: coatcheck sandbox run -- python3 -c 'print(6 * 7)'",
 )
 
-SandboxArgument = Annotated[str, typer.Argument(metavar="SANDBOX", help="Sandbox id.")]
+SandboxArgument = Annotated[
+    str, typer.Argument(metavar="SANDBOX", help="Sandbox id.", autocompletion=sandbox_ids)
+]
 IdentityOption = Annotated[
     str | None, typer.Option(help="Identity to run as: agent or tool. Default: the sandbox's first identity.")
 ]
@@ -379,6 +382,8 @@ for command in sandbox_keeping.COMMANDS:
 for name, archived in sandbox_archive.COMMANDS.items():
     app.command(name)(archived)
 app.command("list")(sandbox_listing.list_sandboxes)
+for name in ("ls", "ps"):
+    app.command(name, hidden=True)(sandbox_listing.list_sandboxes)
 app.command("show")(sandbox_listing.show)
 
 

@@ -15,13 +15,16 @@ import typer
 
 from coatcheck.cli.control import StateDirOption
 from coatcheck.cli.errors import CommandError, ExitCode
+from coatcheck.cli.known_ids import sandbox_ids
 from coatcheck.cli.progress import progress
 
 if TYPE_CHECKING:
     from coatcheck.durable.snapshots.store import Store
 
 _ID = re.compile(r"sbx_[0-9a-f]{16}")
-SandboxArgument = Annotated[str, typer.Argument(metavar="SANDBOX", help="Sandbox id.")]
+SandboxArgument = Annotated[
+    str, typer.Argument(metavar="SANDBOX", help="Sandbox id.", autocompletion=sandbox_ids)
+]
 SnapshotArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the snapshot.")]
 PassphraseOption = Annotated[
     Path,

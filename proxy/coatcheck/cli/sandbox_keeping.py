@@ -8,9 +8,13 @@ import typer
 
 from coatcheck.cli.control import JsonOption, SocketOption, client_for, emit_json
 from coatcheck.cli.errors import CommandError, ExitCode
+from coatcheck.cli.known_ids import sandbox_ids
 from coatcheck.cli.progress import progress
+from coatcheck.cli.table import table
 
-SandboxArgument = Annotated[str, typer.Argument(metavar="SANDBOX", help="Sandbox id.")]
+SandboxArgument = Annotated[
+    str, typer.Argument(metavar="SANDBOX", help="Sandbox id.", autocompletion=sandbox_ids)
+]
 SnapshotOption = Annotated[
     str | None,
     typer.Option(
@@ -59,8 +63,11 @@ def snapshots(
     if as_json:
         emit_json(found)
         return
-    for each in found:
-        typer.echo(f"{each['name']:<24} {_when(each)}  {each['bytes_on_disk'] >> 20} MiB")
+    table(
+        ("snapshot", "taken", "size"),
+        ((each["name"], _when(each), f"{each['bytes_on_disk'] >> 20} MiB") for each in found),
+        "no snapshots",
+    )
 
 
 def restore(

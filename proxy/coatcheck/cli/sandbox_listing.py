@@ -6,10 +6,14 @@ from typing import Annotated
 import typer
 
 from coatcheck.cli.control import JsonOption, SocketOption, client_for, emit_json
+from coatcheck.cli.known_ids import sandbox_ids
 from coatcheck.cli.sandbox_lifecycle import described
 from coatcheck.cli.sandbox_scale import described as growth
+from coatcheck.cli.table import table
 
-SandboxArgument = Annotated[str, typer.Argument(metavar="SANDBOX", help="Sandbox id.")]
+SandboxArgument = Annotated[
+    str, typer.Argument(metavar="SANDBOX", help="Sandbox id.", autocompletion=sandbox_ids)
+]
 
 
 def list_sandboxes(
@@ -17,7 +21,7 @@ def list_sandboxes(
     socket: SocketOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List sandboxes.
+    """List sandboxes. `ls` and `ps` are the same.
 
     Example: coatcheck sandbox list --json
     """
@@ -26,11 +30,22 @@ def list_sandboxes(
     if as_json:
         emit_json(found)
         return
-    for each in found:
-        typer.echo(
-            f"{each['id']}  {each['state']:<8} {each['tenant']}/{each['subject']}  policy {each['policy']}  "
-            f"{each['backend']} ({each['isolation']})  until {_time(each['expires_at'])}"
-        )
+    table(
+        ("sandbox", "state", "tenant/subject", "policy", "backend", "isolation", "until"),
+        (
+            (
+                each["id"],
+                each["state"],
+                f"{each['tenant']}/{each['subject']}",
+                each["policy"],
+                each["backend"],
+                each["isolation"],
+                _time(each["expires_at"]),
+            )
+            for each in found
+        ),
+        "no sandboxes",
+    )
 
 
 def show(sandbox: SandboxArgument, socket: SocketOption = None, as_json: JsonOption = False) -> None:

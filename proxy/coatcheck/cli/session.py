@@ -7,6 +7,8 @@ import typer
 
 from coatcheck.cli.control import JsonOption, SocketOption, client_for, emit_json
 from coatcheck.cli.errors import CommandError, ExitCode
+from coatcheck.cli.known_ids import session_ids
+from coatcheck.cli.table import table
 
 app = typer.Typer(
     name="session",
@@ -14,7 +16,9 @@ app = typer.Typer(
     help="Sessions of a running daemon.\n\nExample: coatcheck session list --json",
 )
 
-SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="Session id.")]
+SessionArgument = Annotated[
+    str, typer.Argument(metavar="SESSION", help="Session id.", autocompletion=session_ids)
+]
 
 
 @app.command()
@@ -193,7 +197,7 @@ def list_sessions(
     socket: SocketOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List sessions.
+    """List sessions. `ls` is the same.
 
     Example: coatcheck session list --status live --json
     """
@@ -201,11 +205,23 @@ def list_sessions(
     if as_json:
         emit_json(sessions)
         return
-    for each in sessions:
-        typer.echo(
-            f"{each['id']}  {each['status']:<8} {each['tenant']}/{each['subject']}  policy {each['policy']}  "
-            f"lease until {_time(each['lease_expires_at'])}"
-        )
+    table(
+        ("session", "status", "tenant/subject", "policy", "lease until"),
+        (
+            (
+                each["id"],
+                each["status"],
+                f"{each['tenant']}/{each['subject']}",
+                each["policy"],
+                _time(each["lease_expires_at"]),
+            )
+            for each in sessions
+        ),
+        "no sessions",
+    )
+
+
+app.command("ls", hidden=True)(list_sessions)
 
 
 @app.command()

@@ -2,6 +2,9 @@
 
 import os
 
+import pytest
+
+from coatcheck.planes.listeners import listener
 from tests.exhaustive.scale.conftest import House
 from tests.system.e2e.story import until
 
@@ -9,9 +12,12 @@ SHARED, OWN = 180, 20
 ASKING = 12
 
 
-async def test_of_many_sessions_each_is_itself_and_all_are_gone_at_a_word(house: House) -> None:
+async def test_of_many_sessions_each_is_itself_and_all_are_gone_at_a_word(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each is known by its own origin and no other; one that is revoked takes nobody along; revoking
     everything refuses all, and gives back their sockets and descriptors."""
+    monkeypatch.setattr(listener, "ANSWERING_SECONDS", 0.5)
     state = house.daemon.state
 
     async def descriptors() -> int:

@@ -42,7 +42,7 @@ def test_an_image_is_built_shown_listed_and_removed(here: Path) -> None:
         and f"path        {told['path']}" in shown.out
     )
     assert json.loads(image(here, "show", told["id"], "--json").out)["files"] == told["files"]
-    (line,) = image(here, "list").out.splitlines()
+    _, line = image(here, "list").out.splitlines()
     assert line.split()[:2] == ["mine", told["id"]]
 
     assert image(here, "rm", "mine").code == 0

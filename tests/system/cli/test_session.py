@@ -38,8 +38,12 @@ async def test_create_show_renew_rebind_revoke_list(daemon: Served) -> None:
     revoked = await daemon.coatcheck("session", "revoke", session, "--why", "a test")
     assert (revoked.code, revoked.out) == (0, f"{session}: revoked\n")
     listed = (await daemon.coatcheck("session", "list")).out
-    assert listed == f"{session}  revoked  local/agent  policy default  lease until -\n"
-    assert (await daemon.coatcheck("session", "list", "--status", "live")).out == ""
+    heading, row = listed.splitlines()
+    assert heading.split() == ["SESSION", "STATUS", "TENANT/SUBJECT", "POLICY", "LEASE", "UNTIL"]
+    assert row.split() == [session, "revoked", "local/agent", "default", "-"]
+    assert (await daemon.coatcheck("session", "ls")).out == listed
+    none = await daemon.coatcheck("session", "list", "--status", "live")
+    assert (none.out, none.err) == ("", "no sessions\n")
 
     again = await daemon.coatcheck("session", "renew", session)
     assert (again.code, again.out) == (3, "") and session in again.error

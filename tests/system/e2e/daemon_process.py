@@ -107,6 +107,13 @@ class DaemonProcess:
         )
 
 
+OVER = ("session_revoked", "session_expired", "lease_lapsed")
+
+
+class SessionOverError(ConnectionError):
+    """CONNECT was answered with 401, and why."""
+
+
 @dataclass(frozen=True)
 class OpenedSession:
     """What the sandbox of a session was given."""
@@ -124,7 +131,12 @@ class OpenedSession:
         else:
             raw = Wire(*await asyncio.open_connection(to.hostname, to.port))
         await raw.send(b"CONNECT api.openai.com:443 HTTP/1.1\r\nHost: api.openai.com:443\r\n\r\n")
-        assert await raw.status() == 200
+        head = await raw.head()
+        status, over = int(head.split()[1]) if head else 0, [word for word in OVER if word in head]
+        if status == 401 and over:
+            raw.writer.transport.abort()
+            raise SessionOverError(over[0])
+        assert status == 200, head
         await raw.start_tls(self.ca, "api.openai.com")
         return raw
 
@@ -137,7 +149,8 @@ class OpenedSession:
         return int(head.split()[1]) if head else 0, reasons[0].split(": ")[1] if reasons else ""
 
     async def ask(self) -> tuple[int, str]:
-        """One request over a connection of its own. (0, "") when there is no listener."""
+        """One request over a connection of its own. (0, "") when there is no listener, or one that only
+        answers that the session is over, as it does for a minute."""
         try:
             wire = await self.connect()
         except (FileNotFoundError, ConnectionError):

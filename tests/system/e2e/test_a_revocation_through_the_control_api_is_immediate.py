@@ -3,8 +3,10 @@
 import time
 from pathlib import Path
 
+import pytest
+
 from demo.upstreams.server import TlsServer
-from tests.system.e2e.daemon_process import daemon_process
+from tests.system.e2e.daemon_process import SessionOverError, daemon_process
 from tests.system.e2e.story import policy
 from tests.upstreams import UpstreamTls
 
@@ -46,6 +48,8 @@ async def test_an_open_stream_and_the_next_request(
             assert (await session.request(kept))[0] in (0, 401)
         except ConnectionError:
             pass
+        with pytest.raises(SessionOverError, match="session_revoked"):
+            await session.connect()
         assert await session.ask() == (0, "")
         assert await other.ask() == (200, "")
         changes = [r for r in daemon.records() if r["type"] == "session" and r["change"] == "revoked"]

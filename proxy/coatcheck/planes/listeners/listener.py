@@ -10,6 +10,7 @@ import logging
 import socket
 import ssl
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,11 @@ and loop, wait."""
 MAX_PACED = 20_000
 """Sandboxes whose rate is remembered, about 3 MB."""
 """One sandbox cannot take them all."""
+ANSWERING_SECONDS = 60.0
+"""How long the listener of a session that is over goes on: its clients are told why, where a closed port says
+nothing. Decisions know the session as over meanwhile, and refuse."""
+MAX_ANSWERING = 256
+"""Such listeners at once; beyond it the oldest is closed."""
 RESERVED = 512
 """Of all connections, for sandboxes that have FEW: eight that take what they can would lock out the rest."""
 FEW = 4
@@ -90,6 +96,8 @@ class Listeners:
         self._shared: list[asyncio.Server] = []
         self._datagrams: list[asyncio.DatagramTransport] = []
         self._sessions: dict[str, SessionSockets] = {}
+        self._answering: OrderedDict[str, tuple[SessionSockets, asyncio.TimerHandle]] = OrderedDict()
+        """Of sessions that are over, the oldest first."""
         self._counts: dict[str, int] = {}
         self.rates: Rates[str] = Rates(RATE, MAX_PACED)
         self.open_connections = 0
@@ -169,6 +177,7 @@ class Listeners:
     async def open_tcp(self, session_id: str, port: int = 0) -> tuple[str, int]:
         """The session's own loopback port, for clients that know no Unix socket. 0: any free one."""
         sockets = await self._begin(session_id)
+        self._make_way(("127.0.0.1", port))
         server = await asyncio.start_server(
             self._accept(session_id, _explicit),
             "127.0.0.1",
@@ -209,11 +218,40 @@ class Listeners:
         return sockets.url(purpose) if sockets is not None else None
 
     def close_session(self, session_id: str) -> None:
+        """At once: nothing listens there any more."""
+        if self._plane.session_cas is not None:
+            self._plane.session_cas.close(session_id)
+        sockets = self._sessions.pop(session_id, None)
+        if sockets is not None:
+            self._close(sockets)
+
+    def session_over(self, session_id: str) -> None:
+        """It is over: its listener answers new connections with the reason for a while, then it is closed."""
         if self._plane.session_cas is not None:
             self._plane.session_cas.close(session_id)
         sockets = self._sessions.pop(session_id, None)
         if sockets is None:
             return
+        if len(sockets.paths) > 1:  # a whole sandbox, which ends with its session
+            self._close(sockets)
+            return
+        timer = asyncio.get_running_loop().call_later(ANSWERING_SECONDS, self._stop_answering, session_id)
+        self._answering[session_id] = sockets, timer
+        if len(self._answering) > MAX_ANSWERING:
+            self._stop_answering(next(iter(self._answering)))
+
+    def _stop_answering(self, session_id: str) -> None:
+        sockets, timer = self._answering.pop(session_id)
+        timer.cancel()
+        self._close(sockets)
+
+    def _make_way(self, address: tuple[str, int]) -> None:
+        """A live session's address is its own."""
+        for session_id, (sockets, _) in tuple(self._answering.items()):
+            if sockets.address == address:
+                self._stop_answering(session_id)
+
+    def _close(self, sockets: SessionSockets) -> None:
         sockets.close()
         if sockets.address is not None:
             self._plane.upstream.own_listeners.discard(sockets.address)
@@ -230,6 +268,8 @@ class Listeners:
             transport.close()
         for session_id in tuple(self._sessions):
             self.close_session(session_id)
+        for session_id in tuple(self._answering):
+            self._stop_answering(session_id)
 
     async def _serve(
         self,

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import re
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -408,3 +409,68 @@ async def test_proxy_authorization_is_never_forwarded(shared: Shared) -> None:
     assert "GET / HTTP/1.1" in answer.text
     assert "pa55" not in answer.text
     assert "proxy-authorization" not in answer.text.lower()
+
+
+# --- sessions that are over ---------------------------------------------------------------------------
+
+
+async def told_why(address: tuple[str, int]) -> tuple[int, str]:
+    """Status and reason of a CONNECT; 0: nobody listens there."""
+    try:
+        reader, writer = await asyncio.open_connection(*address)
+    except OSError:
+        return 0, ""
+    writer.write(b"CONNECT api.openai.com:443 HTTP/1.1\r\nHost: api.openai.com:443\r\n\r\n")
+    head = await reader.read(65_536)
+    writer.close()
+    (reason,) = re.findall(rb"(?mi)^coatcheck-reason: (\w+)", head)
+    return int(head.split()[1]), reason.decode()
+
+
+@pytest.mark.parametrize("way", ["revoked", "ended", "lapsed", "expired"])
+async def test_a_session_that_is_over_answers_why_for_a_while_and_then_its_port_is_free(
+    daemon: TestDaemon, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """A port that is merely closed tells nobody that the session ended, nor how."""
+    monkeypatch.setattr(listener, "ANSWERING_SECONDS", 1.0)
+    wanted = {"lapsed": {"lease_seconds": 1.0}, "expired": {"max_age": 1.0}}.get(way, {})
+    sandbox = await daemon.sandbox(**wanted)
+    if way == "revoked":
+        await asyncio.to_thread(daemon.state.revoke, sandbox.session.id, "test")
+    elif way == "ended":
+        await asyncio.to_thread(daemon.state.end, sandbox.session.id, "test")
+    else:
+        await asyncio.sleep(1.1)
+    reason = {"lapsed": "lease_lapsed", "expired": "session_expired"}.get(way, "session_revoked")
+    assert await told_why(sandbox.address) == (401, reason)
+    until = time.monotonic() + 15
+    while (said := await told_why(sandbox.address)) != (0, ""):
+        assert said == (401, reason) and time.monotonic() < until
+        await asyncio.sleep(0.2)
+
+
+async def test_so_many_answer_at_once_and_the_oldest_gives_way(
+    daemon: TestDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sessions come and go all day; each listener is a descriptor."""
+    monkeypatch.setattr(listener, "MAX_ANSWERING", 3)
+    over = [await daemon.sandbox() for _ in range(5)]
+    for each in over:
+        await asyncio.to_thread(daemon.state.end, each.session.id, "test")
+        await asyncio.sleep(0.05)
+    assert [(await told_why(each.address))[0] for each in over] == [0, 0, 401, 401, 401]
+
+
+async def test_a_live_session_gets_the_address_of_one_that_is_over(daemon: TestDaemon) -> None:
+    """Nobody's connection to a live session is answered for a dead one."""
+    assert daemon.listeners is not None
+    over = await daemon.sandbox()
+    await asyncio.to_thread(daemon.state.end, over.session.id, "test")
+    await asyncio.sleep(0.05)
+    assert await told_why(over.address) == (401, "session_revoked")
+    live, _ = daemon.state.open_session(NewSession(tenant="acme", subject="agent", policy="default"), "test")
+    assert await daemon.listeners.open_tcp(live.id, over.address[1]) == over.address
+    reader, writer = await asyncio.open_connection(*over.address)
+    writer.write(b"CONNECT api.openai.com:443 HTTP/1.1\r\nHost: api.openai.com:443\r\n\r\n")
+    assert b" 200 " in await reader.readline()
+    writer.close()
