@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import Annotated, Final
 
 import typer
+from typer.completion import completion_init  # type: ignore[attr-defined]
 from typer.exceptions import Abort, TyperException
 
 from coatcheck.cli.errors import ExitCode, error, report
@@ -20,6 +21,7 @@ COMMANDS: Final = {
     "page": "page.page",
     "sidecar": "sidecar.sidecar",
     "doctor": "diagnosis.doctor",
+    "completion": "completion.completion",
     "session": "session.app",
     "sandbox": "sandbox.app",
     "policy": "policy.app",
@@ -92,6 +94,7 @@ def _options(
 
 def run(arguments: list[str]) -> int:
     """One command, with its errors told; the exit code."""
+    completion_init()
     first = arguments[0] if arguments else ""
     command = typer.main.get_command(command_line([first] if first in COMMANDS else COMMANDS))
     try:
@@ -103,6 +106,9 @@ def run(arguments: list[str]) -> int:
     except (Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
     except Exception as problem:
+        if isinstance(problem, UnicodeEncodeError) and not all(map(_is_text, arguments)):
+            error("an argument is not UTF-8 text", "names of files may be; ids, names and URLs may not")
+            return ExitCode.USAGE
         known = report(problem)
         if known is None:
             # A defect: through the log's formatter, which masks what a message may quote.
@@ -111,6 +117,15 @@ def run(arguments: list[str]) -> int:
             configure(LogFormat.HUMAN, "info")
             raise
         return known
+
+
+def _is_text(argument: str) -> bool:
+    """Whether it can be written as UTF-8: other bytes of a command line are surrogates here (PEP 383)."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _wrong_use(problem: TyperException) -> None:

@@ -35,9 +35,10 @@ def load_settings(**options: Any) -> Settings:
         raise _not_json(error) from None
     except UnknownSetting as error:
         raise _unknown(str(error)) from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        what = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
         raise SettingsProblem(
-            f"the settings file {_file()} is not TOML: {error}", 'write it as: name = "value"'
+            f"the settings file {_file()} is not TOML: {what}", 'write it as: name = "value"'
         ) from None
     except OSError as error:
         raise SettingsProblem(str(error), f"correct {PREFIX}CONFIG, or unset it") from None

@@ -21,6 +21,8 @@ def make_signing_key(path: Path) -> tuple[Path, str]:
 
     FileExistsError where one of them is already: a key that is lost cannot sign the next version.
     """
+    if not path.name:
+        raise IsADirectoryError(21, "this is a directory, not a file for a key", str(path))
     key = Ed25519PrivateKey.generate()
     public = path.with_name(path.name + ".pub")
     if path.exists(follow_symlinks=False):
