@@ -1,11 +1,13 @@
 """Where files are when no setting says so: the same from every directory, and no session is lost."""
 
+import contextlib
 import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from coatcheck.policy.shipped import POLICY
 from coatcheck.settings import places
@@ -123,19 +125,24 @@ def test_every_path_is_absolute_once_settings_are_read(
         name for name, field in Settings.model_fields.items() if field.annotation in (Path, Path | None)
     ]
     assert {"state_dir", "policy", "vault_token_file", "page_oidc_ca_file"} <= set(fields)
+    alone = {}
+    for name in fields:
+        with contextlib.suppress(ValidationError):  # of one that needs another beside it
+            alone[name] = getattr(load(**{name: Path(f"a/{name}")}), name)
+    assert len(alone) > 10
+    assert alone == {name: tmp_path / f"a/{name}" for name in alone}
     settings = load(
-        **{name: Path(f"a/{name}") for name in fields} | {"proxy_client_ca": "~/x"},
-        # What some of them are refused without:
-        token_issuer="i",
-        token_audience="a",
-        webhook_url="https://h/",
-        otel_endpoint="https://h:4318",
-        parent_proxy="http://h:1",
+        state_dir=Path("a/state_dir"),
+        proxy_client_ca=Path("~/x"),
+        proxy_tls_certificate=Path("a/x"),
+        page_oidc_ca_file=Path("a/oidc"),
         page_oidc_issuer="https://h",
         page_oidc_client_id="c",
         shared_state="postgresql://h/d",
+        shared_state_key=Path("a/key"),
     )
-    assert {name: getattr(settings, name).is_absolute() for name in fields} == dict.fromkeys(fields, True)
+    assert settings.page_oidc_ca_file == tmp_path / "a/oidc"
+    assert settings.shared_state_key == tmp_path / "a/key"
     assert settings.state_dir == tmp_path / "a/state_dir"
     assert settings.proxy_client_ca == tmp_path / "home/x"
     assert all(path.is_absolute() for path in (load().runtime, load().control, load().cache))
