@@ -15,7 +15,7 @@ _KIND = "PRIVATE KEY"  # said apart: who searches a tree for keys should find no
 
 def forms(secret: str | bytes, name: str = "") -> list[Form]:
     raw = secret.encode() if isinstance(secret, str) else secret
-    return [form for form in forms_of(raw, RUN) if name in ("", form.name)]
+    return [form for form in forms_of(raw) if name in ("", form.name)]
 
 
 def plain(secret: str | bytes) -> list[bytes]:

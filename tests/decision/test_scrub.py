@@ -17,12 +17,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from yarl import URL
 
+from coatcheck.decision.encodings import RUN
 from coatcheck.decision.scrub import (
     CONTEXT,
     HELD,
     MIN_SECRET_BYTES,
     MOST_RUNS,
-    RUN,
     Patterns,
     Run,
     Scrubber,

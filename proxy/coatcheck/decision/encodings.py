@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+RUN: Final = 12
+"""Characters of a secret in a row that are masked wherever they stand; fewer may remain at a cut."""
 _LEAST_BEHIND_A_PREFIX: Final = 16
 _BLANK: Final = bytes(range(0x21)) + b"\x7f"
 
@@ -49,9 +51,9 @@ class Form:
     """Characters of the secret for each one of the text."""
 
 
-def forms_of(secret: bytes, run: int) -> Iterator[Form]:
-    """Everything to look for. Parts of fewer than `run` characters cannot be told from other text."""
-    for lead, part in _private_parts(secret, run):
+def forms_of(secret: bytes) -> Iterator[Form]:
+    """Everything to look for. Parts of fewer than `RUN` characters cannot be told from other text."""
+    for lead, part in _private_parts(secret):
         for text in _spellings(part):
             yield Form("plain", text.translate(None, _BLANK), lead.translate(None, _BLANK), 1.0)
             digits = text.hex().encode()
@@ -63,14 +65,14 @@ def forms_of(secret: bytes, run: int) -> Iterator[Form]:
         yield from _wide(part)
 
 
-def _private_parts(secret: bytes, run: int) -> list[tuple[bytes, bytes]]:
+def _private_parts(secret: bytes) -> list[tuple[bytes, bytes]]:
     """The parts that are secret, each with the public text before it."""
     if any(sign in secret[:4096] for sign in _STRUCTURED):
         in_json = secret.lstrip()[:1] == b"{"
         parts = [
             part
             for part in (each.strip(_AROUND_VALUES) if in_json else each for each in _PUBLIC.split(secret))
-            if len(part.translate(None, _BLANK)) >= run
+            if len(part.translate(None, _BLANK)) >= RUN
             and not (in_json and re.fullmatch(rb"[a-z_,\"\s{}]+", part))
         ]
         return [(b"", part) for part in parts] or [(b"", secret)]

@@ -23,12 +23,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from coatcheck.decision.encodings import RUN
+
 type Places = NDArray[np.int64]
 type Origin = Callable[[Places], Places]
 """From indexes of what was read to the indexes of all bytes that they were read from, in order."""
 
-SHORTEST: Final = 12
-"""The fewest characters in a row that are looked for (`scrub.RUN`)."""
 DEPTH: Final = 4
 """Layers that are undone: percent in percent in JSON in HTML."""
 ENCODED: Final = 24
@@ -286,7 +286,7 @@ _WRITTEN: Final = {b"\\n": b"\n", b"\\r": b"\r", b"\\t": b"\t", b'\\"': b'"', b"
 _BEHIND_ONE_BACKSLASH: Final = tuple(_WRITTEN.items())[:-1]
 _PRINTED: Final = re.compile(rb"=(?:[0-9A-Fa-f]{2}|\r?\n)")
 _IS_HIGH: Final = bytes(code >= 0x80 for code in range(256))
-_TWELVE_ASCII: Final = bytes(SHORTEST)
+_TWELVE_ASCII: Final = bytes(RUN)
 _ASCII_ROW: Final = bytes(ENCODED * 3 // 4)
 # What stands in each match of `_DUMPED`, found faster.
 _MAYBE_DUMPED: Final = re.compile(
@@ -318,7 +318,7 @@ def texts_of(stream: bytes, literal: bytes = b"", *, in_ascii: bool = False) -> 
             for text in below:
                 if in_ascii and b"<" not in text and _TWELVE_ASCII not in text.translate(_IS_HIGH):
                     continue  # nothing that ASCII is read from
-                if len(text) >= SHORTEST and text not in seen:
+                if len(text) >= RUN and text not in seen:
                     seen.add(text)
                     texts.append(text)
     return [text.translate(None, _SKIPPED) for text in texts]
@@ -398,20 +398,20 @@ def _rows_of(in_row: bytes, kind: int) -> "_Rows":
 
 
 def _ascii_of(data: bytes, origin: Origin) -> tuple[bytes, Origin]:
-    """All rows of `SHORTEST` characters in ASCII, unless that is most of it; behind each a byte that is
+    """All rows of `RUN` characters in ASCII, unless that is most of it; behind each a byte that is
     none."""
     if len(data) < _SMALL or data.isascii():
         return data, origin
     bytes_of = np.frombuffer(data, np.uint8)
     row = (bytes_of < 0x80).view(np.uint8)
-    for step in (1, 2, 4, SHORTEST - 8):
+    for step in (1, 2, 4, RUN - 8):
         row = row[:-step] & row[step:]
     if np.count_nonzero(row) * 8 > len(data) * 7:
         return data, origin
     # From where a row begins to the byte behind its end, at the end of the data twelve bytes are added.
-    kept = np.zeros(len(data) + SHORTEST, np.uint8)
+    kept = np.zeros(len(data) + RUN, np.uint8)
     kept[: len(row)] = row
-    for step in (1, 2, 4, SHORTEST - 7):
+    for step in (1, 2, 4, RUN - 7):
         kept[step:] |= kept[:-step]
     kept = kept[: len(data)].view(bool)
     text = bytes_of[kept]

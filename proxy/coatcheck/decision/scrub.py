@@ -23,15 +23,13 @@ from typing import Final, NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from coatcheck.decision.encodings import Form, forms_of
-from coatcheck.decision.readings import INTRODUCERS, Members, Places, Reading, readings, texts_of
+from coatcheck.decision.encodings import RUN, Form, forms_of
+from coatcheck.decision.readings import INTRODUCERS, REACH, Members, Places, Reading, readings, texts_of
 
-RUN: Final = 12
-"""Characters of a secret in a row that are masked wherever they stand; fewer may remain at a cut."""
 MIN_SECRET_BYTES: Final = 16
 """Shorter secrets would be found in innocent text; policy must say `scrub: off` for them."""
-CONTEXT: Final = 1024
-"""Bytes before a chunk in which a run may have begun: eleven characters, each up to 90 bytes apart."""
+CONTEXT: Final = REACH
+"""Bytes before a chunk in which a run may have begun."""
 CONTEXT_OF_MESSAGES: Final = 4096
 """The same in a row of messages: eleven characters in as many messages of 370 bytes."""
 HELD: Final = 144
@@ -237,7 +235,7 @@ class Patterns:
             raw = sought.text.encode("utf-8") if isinstance(sought.text, str) else sought.text
             if len(raw) < MIN_SECRET_BYTES:
                 raise SecretTooShort(f"a secret has {len(raw)} bytes; scrubbing needs {MIN_SECRET_BYTES}")
-            owners += [_Owner(sought.name, form) for form in forms_of(raw, RUN)]
+            owners += [_Owner(sought.name, form) for form in forms_of(raw)]
         return cls(owners)
 
     @classmethod

@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Final
 
 from coatcheck.decision import encodings
-from coatcheck.decision.scrub import RUN, Patterns, Sought
+from coatcheck.decision.scrub import Patterns, Sought
 
 SHORTEST: Final = 16
 """Bytes. A shorter value could stand anywhere by chance, and so could a form of it; it is not looked for."""
@@ -76,7 +76,7 @@ def forms_of(value: Value) -> tuple[Form, ...]:
     """All forms of a value that a search must know: where one contains another, the shorter one is enough."""
     if len(value.secret) < SHORTEST:
         return ()
-    coded = [(form.name, form.text) for form in encodings.forms_of(value.secret, RUN) if form.name != "plain"]
+    coded = [(form.name, form.text) for form in encodings.forms_of(value.secret) if form.name != "plain"]
     named = [("plain", value.secret), *coded, *_wide(value.secret)]
     texts: dict[bytes, str] = {}
     for name, text in sorted(named, key=lambda pair: (len(pair[1]), pair)):

@@ -177,8 +177,8 @@ def says(changes: list[Change], direction: Direction, way: tuple[Subject, str], 
 def written_otherwise(path: str, *policies: Policy) -> bool:
     """Whether `path` is a spelling that servers take for what a pattern matches, and the pattern does not
     match it as it stands. A comparison says what rules mean for requests as they are written
-    (`policy.diff.difference`); that spellings never let more through is `tests/decision/test_readings.py`'s
-    claim."""
+    (`policy.diff.difference`); that spellings never let more through is the claim of
+    `tests/decision/test_request_readings.py`."""
     patterns = [pattern for policy in policies for rule in policy.rules for pattern in rule.paths]
     patterns += [p for policy in policies for key in policy.credentials.values() for p in key.paths]
     return any(
