@@ -8,6 +8,7 @@ import pytest
 
 FIRST = (
     "tests/exhaustive/corpus/test_switches.py",
+    "tests/exhaustive/images/test_profiles.py",
     "tests/exhaustive/deploy/test_image.py",
     "tests/exhaustive/deploy/test_debian_package.py",
     "tests/exhaustive/deploy/test_containers.py",
