@@ -40,6 +40,8 @@ class Kind(Enum):
     """Its value is an object that is copied to the target: the server reads it."""
     OBJECT = auto()
     """`bucket/key`, percent-encoded: a source in the manner of S3."""
+    HOST_OBJECT = auto()
+    """`host/key`, with the bucket in the host: a source in the manner of Tencent."""
     RENAME = auto()
     """A source that is gone afterwards."""
     TARGET = auto()
@@ -50,6 +52,8 @@ class Kind(Enum):
     """Swift: of which account the source or the target is."""
     ARGUMENT = auto()
     """JSON with paths in it, which the method is applied to."""
+    ROOT = auto()
+    """JSON that says in which folder all paths of the request begin."""
     UPGRADE = auto()
     WORDS = auto()
     """Not in the table, but its name has a steering word: what the value looks like decides."""
@@ -80,12 +84,14 @@ TABLE: Final = {
         Kind.HOST,
     ),
     **dict.fromkeys(("x-amz-copy-source", "x-goog-copy-source"), Kind.OBJECT),
+    "x-cos-copy-source": Kind.HOST_OBJECT,
     "x-ms-copy-source": Kind.SOURCE,
     "x-ms-rename-source": Kind.RENAME,
     **dict.fromkeys(("x-copy-from", "x-symlink-target", "x-object-manifest"), Kind.SWIFT_SOURCE),
     **dict.fromkeys(("x-copy-from-account", "x-symlink-target-account", "destination-account"), Kind.ACCOUNT),
     "destination": Kind.TARGET,
     "dropbox-api-arg": Kind.ARGUMENT,
+    "dropbox-api-path-root": Kind.ROOT,
     "forwarded": Kind.FORWARDED,
     "upgrade": Kind.UPGRADE,
     **dict.fromkeys(("script-name", "x-script-name"), Kind.WORDS),
@@ -324,6 +330,10 @@ class _Reading:
                 self._upgrade.append(value)
             case Kind.OBJECT:
                 self._object(name, value)
+            case Kind.HOST_OBJECT:
+                self._host_object(name, value)
+            case Kind.ROOT:
+                self._root(name, value)
             case Kind.SOURCE if _names_a_place(value) or name in TABLE:
                 self._beside(("GET",), name, value)
             case Kind.RENAME if _names_a_place(value) or name in TABLE:
@@ -408,6 +418,22 @@ class _Reading:
             raise _Unreadable("names a bucket that is no host") from None
         self._besides.append(Asked("GET", _quoted(f"/{key}"), name, host))
 
+    def _host_object(self, name: str, value: str) -> None:
+        host, _, key = unquote(value.partition("?")[0]).partition("/")
+        named, _ = self._place(f"{self._destination.scheme}://{host}/")
+        self._besides.append(Asked("GET", _quoted(f"/{key}"), name, named))
+
+    def _root(self, name: str, value: str) -> None:
+        """Dropbox writes a path in another namespace as `ns:ID/path`."""
+        said = _members(value)
+        match said.get(".tag"), said.get("root"), said.get("namespace_id"):
+            case "home", None, None:
+                return
+            case ("root", str(space), None) | ("namespace_id", None, str(space)) if space.isalnum():
+                self._besides.append(Asked(self._head.method, _quoted(f"/ns:{space}"), name))
+            case _:
+                raise _Unreadable("does not say where paths begin")
+
     def _swift(self, method: str, name: str, value: str) -> None:
         _, *account = self._head.path.split("/")[:3]
         self._besides.append(
@@ -421,6 +447,16 @@ class _Reading:
             raise _Unreadable("is not JSON") from None
         for path in islice(_paths_in(said, "", 0), 2 * MAX_DECLARED):
             self._besides.append(Asked(self._head.method, _quoted("/" + path.lstrip("/")), name))
+
+
+def _members(said: str) -> dict[str, object]:
+    """Of a JSON object; none if it is not one, or has a name twice."""
+    try:
+        pairs = json.loads(said, object_pairs_hook=_Pairs)
+    except (ValueError, RecursionError):
+        return {}
+    found = dict(pairs) if isinstance(pairs, _Pairs) else {}
+    return found if len(found) == len(pairs) else {}
 
 
 class _Pairs(list[tuple[str, object]]):

@@ -50,7 +50,7 @@ async def everything(raw: Wire, seconds: float = 3.0) -> bytes:
         async with asyncio.timeout(seconds):
             while chunk := await raw.reader.read(65536):
                 out += chunk
-                if out.endswith((b"}}\n", b"0\r\n\r\n", b"\r\n\r\nok")):
+                if out.endswith((b"}\n", b"0\r\n\r\n", b"\r\n\r\nok")):
                     break
     except (OSError, TimeoutError):
         pass

@@ -54,7 +54,7 @@ async def test_no_upstream_connection_before_the_decision(
     async with tunnel(raw_daemon, raw_sandbox) as raw:
         await raw.send(b"GET /v1/models HTTP/1.1\r\nHost: api.openai.com\r\n\r\n")
         assert await raw.refused_because() == "handle_missing"
-        await raw.reader.readuntil(b"}}\n")
+        await raw.reader.readuntil(b"}\n")
         assert raw_origin.accepted == 0
         await raw.send(request(raw_sandbox))
         assert await raw.status() == 200
@@ -148,7 +148,7 @@ async def test_what_is_thrown_away_of_a_refused_upload_is_bounded(
     async with tunnel(raw_daemon, raw_sandbox) as raw:
         await raw.send(b"PUT /sink HTTP/1.1\r\nHost: api.openai.com\r\nContent-Length: 90000000\r\n\r\n")
         assert await raw.refused_because() == "handle_missing"
-        await raw.reader.readuntil(b"}}\n")
+        await raw.reader.readuntil(b"}\n")
         raw.writer.write(b"x" * 1_000_000)
         assert await raw.rest() == b""
     await nothing_is_left(raw_daemon)

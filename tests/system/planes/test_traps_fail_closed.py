@@ -59,7 +59,7 @@ async def answer(raw: Wire) -> bytes:
         async with asyncio.timeout(3):
             while chunk := await raw.reader.read(65536):
                 out += chunk
-                if out.endswith((b"}}\n", b"0\r\n\r\n", b"\r\n\r\nok")):
+                if out.endswith((b"}\n", b"0\r\n\r\n", b"\r\n\r\nok")):
                     break
     except OSError:
         pass
