@@ -10,6 +10,7 @@ from collections.abc import Collection
 from typing import ClassVar, NoReturn, Protocol, Self
 
 from coatcheck.decision.policy import SecretRef
+from coatcheck.platform.errors import CoatcheckError
 
 
 class Secret:
@@ -40,7 +41,7 @@ class Secret:
         raise TypeError("a Secret is never serialised")
 
 
-class SecretUnavailable(Exception):
+class SecretUnavailable(CoatcheckError):
     """The store could not say: unreachable, sealed, stalled, or refusing us. Retrying may help.
 
     The message is for operators and holds no secret and no response body. `hint`: what to do, or "".
@@ -48,10 +49,6 @@ class SecretUnavailable(Exception):
 
     kind: ClassVar[str] = "unavailable"
     """For metrics: one of `telemetry.metrics.FetchFailure`."""
-
-    def __init__(self, message: str = "", hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
 
     def again(self) -> Self:
         """The same for somebody else who waited: an exception that is raised twice grows with each."""

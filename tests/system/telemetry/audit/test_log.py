@@ -191,7 +191,7 @@ def test_two_daemons_never_share_a_log(tmp_path: Path) -> None:
     """The second one is refused with a reason; after the first has gone the log is free."""
     path = tmp_path / "audit" / "audit.jsonl"
     first = AuditLog(path)
-    with pytest.raises(AuditUnavailable, match="another process"):
+    with pytest.raises(AuditUnavailable, match="already runs here"):
         AuditLog(path)
     first.close()
     AuditLog(path).close()
