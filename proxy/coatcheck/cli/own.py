@@ -92,8 +92,17 @@ def secret(text: str) -> tuple[str, str]:
             else sys.stdin.read(MOST_SECRET_BYTES)
         )
     else:
-        with open(source) as file:
-            value = file.read(MOST_SECRET_BYTES)
+        try:
+            with open(source) as file:
+                value = file.read(MOST_SECRET_BYTES)
+        except (OSError, ValueError) as problem:  # what stands there may be the secret: it is not repeated
+            why = getattr(problem, "strerror", None) or "it is not UTF-8 text"
+            raise CommandError(
+                f"--secret {name}: the file cannot be read: {why}",
+                f"write --secret {name}=FILE, or {name}=- to type it in; a secret itself has no place on a"
+                " command line, where others can read it",
+                ExitCode.USAGE,
+            ) from None
     value = value.removesuffix("\n").removesuffix("\r")
     if not value:
         raise CommandError(f"the secret for {name} is empty", "type or pipe it in, or name its file")

@@ -225,6 +225,13 @@ async def test_each_mistake_with_vault_has_its_own_words(
     assert len({said.partition("error: ")[2] for said in told}) == len(told)
 
 
+def test_a_secret_on_the_command_line_is_not_repeated(tmp_path: Path) -> None:
+    """A key in place of its file's name: errors go to logs and screens."""
+    said = coatcheck("run", "--secret", "openai=sk-typed-by-mistake", "--", "true", cwd=tmp_path)
+    assert said.code == 2 and "sk-typed" not in said.err and said.out == ""
+    assert "openai=- to type it in" in said.error
+
+
 async def test_the_audit_log_of_its_own_daemon_is_kept_and_verifies(
     upstream_settings: dict[str, str],
     origin_server: TlsServer,

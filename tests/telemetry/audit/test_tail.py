@@ -10,6 +10,7 @@ import pytest
 from coatcheck.telemetry.audit import file as audit_file
 from coatcheck.telemetry.audit.log import AuditLog
 from coatcheck.telemetry.audit.tail import Filters, records, render, tail
+from coatcheck.telemetry.event_table import TABLE
 from tests.telemetry.samples import ALL_EVENTS, DECISION, numbered
 
 
@@ -28,11 +29,17 @@ def test_every_event_has_its_line(path: Path) -> None:
     lines = list(tail(path))
     assert len(lines) == len(ALL_EVENTS) + 1 and all(line.isprintable() for line in lines)
     assert lines[1] == (
-        "2025-10-09 08:53:20.250  inject        acme/s-1  POST https://api.example.com/v1/chat/completions"
+        "2025-10-09 08:53:20.250Z  inject        acme/s-1  POST https://api.example.com/v1/chat/completions"
         "  rule=model calls  credentials=openai"
     )
     assert "deny          host_not_allowed  acme/s-1" in lines[2]
     assert "ALARM         handle_stolen  acme/s-2  openai" in lines[6]
+
+
+@pytest.mark.parametrize("kind", sorted(row.kind for row in TABLE.values()))
+def test_every_kind_of_record_has_a_word_of_its_own(kind: str) -> None:
+    """A record that nobody thought of here would stand there as a question mark."""
+    assert not render({"type": kind, "at": 1.0}).split("Z", 1)[1].strip().startswith("?")
 
 
 def test_filters_narrow(path: Path) -> None:

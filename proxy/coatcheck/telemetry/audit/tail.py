@@ -118,8 +118,8 @@ def render(record: dict[str, Any]) -> str:
 
 def _when(at: object) -> str:
     if isinstance(at, float) and 0 <= at < 253_402_300_800:  # the year 10000, which strftime cannot say
-        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-    return "?" * 23
+        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+    return "?" * 24
 
 
 def _plain(value: object) -> str:
@@ -163,6 +163,10 @@ def _parts(kind: str, get: Callable[[str], str]) -> tuple[str, list[str]]:
         case "policy":
             what = "loaded" if get("loaded") == "True" else "REFUSED"
             return "policy", [what, get("name"), get("sha256")[:16], get("detail")]
+        case "sandbox":
+            by = f"by={get('caller')}" if get("caller") else ""
+            whose = "/".join(part for part in (get("tenant"), get("subject")) if part)
+            return "sandbox", [get("change"), get("sandbox"), whose, get("ending"), by, get("detail")]
         case "shadow":
             what = f"{get('method')} {get('destination')}{get('path')}"
             now, then = f"now: {get('active')}", f"candidate: {get('candidate')}"
@@ -172,6 +176,8 @@ def _parts(kind: str, get: Callable[[str], str]) -> tuple[str, list[str]]:
             what = f"{get('method')} {get('destination')}{get('path')}"
             by = f"by={get('approver')}" if get("approver") else ""
             return get("change"), [get("approval"), who, what, f"rule={get('rule')}", by]
+        case "slow_decision":
+            return "slow", [who, f"{get('seconds')} s", f"{get('count')} since the last"]
         case "inspection":
             searched = f"{get('bytes')} bytes, {get('findings')} findings"
             by = f"by={get('caller')}"
