@@ -171,6 +171,7 @@ class Daemon:
             UpstreamTls(self.settings.upstream_ca_file),
             tokens,
             self.session_cas,
+            refuse_inside_tls=self.settings.refuse_inside_tls,
         )
         self.listeners = Listeners(self.plane, self.settings.runtime, Resolver(self.metrics.dns_asked))
         self.state.on_revoked(self._revoked)

@@ -26,6 +26,7 @@ from coatcheck.decision.decide import (
 from coatcheck.decision.denial import Deny, Reason
 from coatcheck.decision.head import check_head
 from coatcheck.decision.message import Destination, Peer, RequestHead
+from coatcheck.decision.search import find
 from coatcheck.decision.session import Session, alive
 from coatcheck.decision.verdict import Inject, Injection, Pass
 from coatcheck.policy.shadow import Shadow
@@ -164,6 +165,19 @@ class Exchange:
         call.session = self.session_of(peer)
         call.deny(denial)
         self._tell(call)
+        return call
+
+    def shows_handle(self, head: RequestHead) -> bool:
+        """Whether a handle stands in the head, wherever."""
+        context = self.context()
+        return bool(find(head, context.references, context.known))
+
+    def refused_with_handle(self, refusal: Call, head: RequestHead) -> Call:
+        """A handle was shown to a host whose tunnel is refused, and so is this request: judged, so that the
+        attempt is an alarm (I4), and refused whatever the policy has become since."""
+        call, _ = self.receive(refusal.peer, refusal.destination, head, http2=False)
+        if call.denial is None:
+            self.late_refusal(call, Deny(Reason.HOST_NOT_ALLOWED))
         return call
 
     def late_refusal(self, call: Call, denial: Deny) -> None:

@@ -302,6 +302,12 @@ class Settings(PageSettings, SharedStateSettings, BaseSettings):
         description="Default lease of a session, in seconds. Handles stop working at most this long after a"
         " sandbox is gone.",
     )
+    refuse_inside_tls: bool = Field(
+        False,
+        description="Answer a CONNECT to a host that no rule allows inside TLS, with a certificate for that"
+        " host: most clients show that answer, and not the one that refuses a CONNECT. Nothing is resolved"
+        " or connected to. Default: CONNECT itself is refused.",
+    )
     session_ca: bool = Field(
         False,
         description="Give each session with its own listener its own CA, kept in memory only. Sessions then"

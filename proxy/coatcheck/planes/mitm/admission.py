@@ -41,6 +41,8 @@ class Admission:
         """The refusal being answered, which is in the audit log already."""
         self.calls: set[Call] = set()
         """Requests that have not ended."""
+        self.refused_inside = False
+        """The tunnel's host is refused, which is told in the tunnel: nothing leaves it."""
 
     @property
     def peer(self) -> Peer:
@@ -52,7 +54,32 @@ class Admission:
         """CONNECT: allowed hosts and ports only, before anything is resolved or minted."""
         self._present(flow.request)
         target = tunnel_target(flow.request)
-        return target if isinstance(target, Deny) else self.open_tunnel(target)
+        if isinstance(target, Deny):
+            return target
+        denial = self.open_tunnel(target)
+        return None if denial is not None and self._may_tell_inside(denial, target) else denial
+
+    def _may_tell_inside(self, denial: Deny, target: tuple[str, int]) -> bool:
+        """Whether a client could read the refusal in the tunnel: there is a session to count it against, and
+        a certificate for the name, from a cache that no allowed host is in."""
+        refusal = self.refusal
+        if not self._shared.refuse_inside_tls or denial.reason is not Reason.HOST_NOT_ALLOWED:
+            return False
+        if refusal is None or refusal.session is None:
+            return False
+        try:
+            self._shared.signing_ca.tls(self.peer, refused=True).prepare(target[0])
+        except CertificateError:
+            return False
+        self.refused_inside = True
+        self.route.tunnel = target
+        self.session_id = refusal.session.id
+        self._deadlines.await_hello()
+        return True
+
+    def await_refused_head(self) -> None:
+        """The ClientHello is here; the head comes after the handshake."""
+        self._deadlines.await_head()
 
     def open_tunnel(self, target: tuple[str, int]) -> Deny | None:
         """Whether `target`, which is canonical, may be tunnelled to; a refusal is `refusal`, too."""
@@ -89,8 +116,11 @@ class Admission:
         """The decision on one request. Whatever fails in here leaves no Call, which is a Deny."""
         self._deadlines.head_is_read()
         route = self.route
-        if self.peer.original is not None and self.refusal is not None:
-            flow.call = self.refusal  # a transparent connection: its TLS was completed to send it
+        if self.refusal is not None and (self.peer.original is not None or self.refused_inside):
+            head = request_head(flow.request, end_stream=not flow.request.stream)
+            flow.call = self.refusal  # the tunnel's TLS was completed to send it
+            if self.refused_inside and self._exchange.shows_handle(head):
+                flow.call = self._exchange.refused_with_handle(self.refusal, head)
             return None
         if route.tunnel is None and self.peer.original is None:
             self._present(flow.request)
@@ -152,7 +182,8 @@ class Admission:
             return call.request_id
         if self.refusal is not None:
             recorded = self.refusal
-            if self.peer.original is None:  # else all of the connection is refused, not one CONNECT
+            # Else all of the connection is refused, not one CONNECT.
+            if self.peer.original is None and not self.refused_inside:
                 self.refusal = None
             return recorded.request_id
         head = RequestHead(flow.request.method, "", ())

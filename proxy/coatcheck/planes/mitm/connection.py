@@ -140,7 +140,8 @@ class EgressConnection(server.ConnectionHandler):
         self.layer, self._tunnel_layer = self._tunnel_layer, None
         # What an eager client sent right behind its CONNECT; some send superfluous newlines.
         rest = bytes(parser.buf).lstrip(b"\r\n")
-        self.link.deadlines.await_head()
+        if not self.link.admission.refused_inside:  # else a shorter time runs
+            self.link.deadlines.await_head()
         pending.append(events.Start())
         if rest:
             pending.append(events.DataReceived(self.client, rest))

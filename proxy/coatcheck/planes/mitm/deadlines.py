@@ -6,6 +6,8 @@ from coatcheck.decision.denial import Reason
 
 HEAD_SECONDS = 30.0
 """How long a request head or a TLS handshake may take (slow headers). curl and SDKs need milliseconds."""
+HELLO_SECONDS = 2.0
+"""The same for a ClientHello to a host that is refused. Clients send it at once."""
 IDLE_SECONDS = 300.0
 """How long a kept connection without requests is kept. Longer than clients keep theirs."""
 ANSWER_SECONDS = 900.0
@@ -19,10 +21,15 @@ class Deadlines:
         self._head_since: float | None = time.monotonic()
         """Since when a request head is waited for on a fresh or half-read connection."""
         self._last_activity = time.monotonic()
+        self._allowed = HEAD_SECONDS
+
+    def await_hello(self) -> None:
+        """A TLS handshake is due in which a refusal can be told."""
+        self._head_since, self._allowed = time.monotonic(), HELLO_SECONDS
 
     def await_head(self) -> None:
         """A request head, or a TLS handshake, has begun or is due."""
-        self._head_since = time.monotonic()
+        self._head_since, self._allowed = time.monotonic(), HEAD_SECONDS
 
     def head_begins(self) -> None:
         """A piece of a head is here; the first one starts the clock."""
@@ -38,7 +45,7 @@ class Deadlines:
 
     def overdue(self, now: float) -> Reason | None:
         """Why a connection without a request must end; None while it may stay."""
-        if self._head_since is not None and now - self._head_since > HEAD_SECONDS:
+        if self._head_since is not None and now - self._head_since > self._allowed:
             return Reason.FRAMING_REFUSED
         if now - self._last_activity > IDLE_SECONDS:
             return Reason.UPSTREAM_TIMEOUT

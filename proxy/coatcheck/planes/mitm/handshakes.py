@@ -45,6 +45,8 @@ class Handshakes:
             return
         host = admission.route.tunnel[0]
         refused = admission.refusal is not None
+        if admission.refused_inside:
+            admission.await_refused_head()
         try:
             http2 = not refused and admission.wants_http2(host)
             tls = self._shared.signing_ca.tls(admission.peer, refused=refused)

@@ -47,9 +47,13 @@ class MitmPlane:
         upstream_tls: UpstreamTls,
         tokens: PlatformTokens | None = None,
         session_cas: SessionCas | None = None,
+        *,
+        refuse_inside_tls: bool,
     ) -> None:
         signing_ca = SigningCa(client_tls, session_cas)
-        self.shared = Shared(exchange, upstream, signing_ca, upstream_tls, tokens)
+        self.shared = Shared(
+            exchange, upstream, signing_ca, upstream_tls, tokens, refuse_inside_tls=refuse_inside_tls
+        )
         self.exchange = exchange
         self.upstream = upstream
         self.session_cas = session_cas

@@ -21,12 +21,16 @@ class Shared:
         signing_ca: SigningCa,
         upstream_tls: UpstreamTls,
         tokens: PlatformTokens | None,
+        *,
+        refuse_inside_tls: bool,
     ) -> None:
         self.exchange = exchange
         self.upstream = upstream
         self.signing_ca = signing_ca
         self.upstream_tls = upstream_tls
         self.tokens = tokens
+        self.refuse_inside_tls = refuse_inside_tls
+        """Whether a CONNECT to a host that no rule allows is answered in the tunnel."""
         self.options = options.Options()
         self.hooks: Hooks = {}
         """mitmproxy's hooks that the plane answers."""

@@ -349,9 +349,9 @@ class EgressStream(mitm_http.HttpStream):
         """Answer with the refusal. What is left of the request is thrown away, up to a bound."""
         request_id = self.link.admission.refused(self.flow, self.call, denial)
         response = self.flow.response = refusal(denial, request_id, self.flow.request)
-        client = self.context.client
+        client, inside = self.context.client, self.link.admission.refused_inside
         # While draining: the client's next connection goes to another daemon, where there is one.
-        if client.alpn != b"h2" and (not request_done or denial.reason is Reason.DRAINING):
+        if client.alpn != b"h2" and (not request_done or denial.reason is Reason.DRAINING or inside):
             response.headers["connection"] = "close"
         content = b"" if self.flow.request.method == "HEAD" else response.raw_content or b""
         self._answer_started = True
@@ -364,6 +364,8 @@ class EgressStream(mitm_http.HttpStream):
             self.client_state = self.state_errored
             yield mitm_http.DropStream(self.stream_id)
             yield mitm_http.SendHttp(ResponseEndOfMessage(self.stream_id), client)
+            if inside:
+                yield commands.CloseConnection(client)
         else:
             self.client_state = self.state_discard
             yield mitm_http.SendHttp(ResponseEndOfMessage(self.stream_id), client)
