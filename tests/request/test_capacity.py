@@ -83,3 +83,5 @@ def test_a_tenant_that_waits_leaves_room_for_others() -> None:
     for tenant in ("a", "a", "a", "b", "b", "c"):
         places.leave(tenant)
     assert len(places) == 0
+    places.leave("a")
+    assert len(places) == 0

@@ -103,15 +103,19 @@ class Places:
 
     def take(self, tenant: str) -> bool:
         """Whether there is one for the tenant; then `leave` must be called once."""
-        if self.of(tenant) >= self._most - self._taken:
+        mine = self._of.get(tenant, 0)
+        if mine >= self._most - self._taken:
             return False
+        self._of[tenant] = mine + 1
         self._taken += 1
-        self._of[tenant] = self.of(tenant) + 1
         return True
 
     def leave(self, tenant: str) -> None:
-        self._taken -= 1
-        _subtract(self._of, tenant, 1)
+        """A tenant that has none leaves none: no mistake makes more places than there are."""
+        mine = self._of.pop(tenant, 0)
+        if mine > 1:
+            self._of[tenant] = mine - 1
+        self._taken -= min(mine, 1)
 
 
 def _subtract(counts: dict[str, int], key: str, count: int) -> None:

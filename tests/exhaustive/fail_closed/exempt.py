@@ -19,7 +19,12 @@ PLANE = "for as long as the plane runs, not for a request"
 STOPPING = "when the daemon stops"
 SHARED = "on shared listeners; the same `_serve` fails here on a session's own"
 
+KEYS = "read beside the requests, which go by the keys that are known: tests/planes/origins/test_platform_keys.py"
+BEFORE = "asked at the start and by commands, before there is a request: tests/system/secrets/test_usable.py"
+
 NOT_PASSED = {
+    "secrets.usable:": BEFORE,
+    "planes.origins.platform_keys:KeyUrl.": KEYS,
     "request.approvals:Approvals.answer_anywhere ": FLEET,
     "planes.mitm.connection:EgressConnection.open_connection await: self._not_connected": REFUSING,
     "planes.mitm.connection:EgressConnection._not_connected await: ": REFUSING,
@@ -79,6 +84,7 @@ and are given none of their own: these do not hang here."""
 GIVES_BACK = (
     "planes.listeners.listener:Listeners._serve call: self._plane.forget",
     "request.call:Call._vacate call: self._capacity.leave",
+    "request.exchange:Exchange._fetch call: self.waiting.leave",
 )
 """What gives back what a request had, last and once. It leaks one place when it fails, whatever is done about
 it; that it comes to it is what all other cases show."""
@@ -196,6 +202,9 @@ EXCUSES = (
         "request.exchange:Exchange.connect value of call: self._call",
         ("complete",),
         "an allowed tunnel needs none",
+    ),
+    Excuse(
+        "request.exchange:Exchange._fetch value of call: self.waiting.take", ("complete",), "one more waits"
     ),
     Excuse("request.shared:Shared.tell call: self.emit", ("complete",), OVER),
     Excuse("request.call:Call.complete ", ("complete",), OVER),
