@@ -38,7 +38,6 @@ REACH: Final = 1024
 """Bytes over which a run is surely read: eleven characters, each up to 90 bytes apart."""
 
 _SMALL: Final = 4096
-_SOME_PLACES: Final = 16
 _BLOCK: Final = 256
 """Bytes. What is near to an escape or a tag is told in blocks."""
 _SKIPPED: Final = bytes(range(0x21)) + b"\x7f"
@@ -117,7 +116,18 @@ class Reading:
 class _Layer:
     """Bytes of which more layers may be undone. Zeros in it are no characters."""
 
-    __slots__ = ("css", "data", "depth", "escaped", "in_ascii", "literal", "marked", "origin", "printable")
+    __slots__ = (
+        "css",
+        "data",
+        "decoded",
+        "depth",
+        "escaped",
+        "in_ascii",
+        "literal",
+        "marked",
+        "origin",
+        "printable",
+    )
 
     def __init__(self, data: bytes, origin: Origin, depth: int, literal: bytes, in_ascii: bool) -> None:
         self.data, self.origin = _without(data, origin, b"\0")
@@ -127,6 +137,9 @@ class _Layer:
         """Only text in ASCII is looked for."""
         self.depth = depth
         self.literal = literal
+        self.decoded: tuple[str, ...] = ()
+        """The encodings that were undone. Layers that say the same differ by it where other bytes say it: the
+        two columns of a hex dump."""
         self.css = True
         """Whether the escapes of CSS were not yet undone. They and those of JavaScript have two readings."""
         self.printable = True
@@ -136,9 +149,10 @@ class _Layer:
         self.marked = True
         """Whether tags and colours were not yet left out."""
 
-    def deeper(self, data: bytes, origin: Origin) -> "_Layer":
+    def deeper(self, data: bytes, origin: Origin, decoded: str = "") -> "_Layer":
         layer = _Layer(data, origin, self.depth - 1, self.literal, self.in_ascii)
         layer.css, layer.printable, layer.marked = self.css, self.printable, self.marked
+        layer.decoded = (*self.decoded, decoded) if decoded else self.decoded
         return layer
 
 
@@ -256,27 +270,16 @@ def readings(stream: bytes, literal: bytes = b"", *, in_ascii: bool = False) -> 
     and escape others, so what begins with them is undone in some readings and left alone in others.
     """
     layers = [_Layer(stream, _identity, DEPTH, literal, in_ascii)]
-    seen: dict[bytes, list[_Layer]] = {}
+    seen: set[tuple[bytes, tuple[str, ...]]] = set()
     while layers:
         layer = layers.pop()
-        if literal and _was_read(layer, seen):
-            continue
+        if literal:
+            if (layer.data, layer.decoded) in seen:
+                continue
+            seen.add((layer.data, layer.decoded))
         yield Reading(*_without(layer.data, layer.origin, _SKIPPED))
         if layer.depth:
             layers += _undone(layer)
-
-
-def _was_read(layer: _Layer, seen: dict[bytes, list[_Layer]]) -> bool:
-    """Whether the same was read from the same bytes. The two columns of a hex dump say the same, too, but
-    from other bytes, all of them: so a few places tell."""
-    others = seen.setdefault(layer.data, [])
-    if others and layer.data:
-        some = np.linspace(0, len(layer.data) - 1, _SOME_PLACES).astype(np.int64)
-        places = layer.origin(some)
-        if any(np.array_equal(places, other.origin(some)) for other in others):
-            return True
-    others.append(layer)
-    return False
 
 
 # What `texts_of` leaves to `readings`: markup, and escapes other than the common ones of JSON and URLs.
@@ -847,7 +850,7 @@ def _from_base64(layer: _Layer, rows: _Rows) -> Iterator[_Layer]:
             read = index()[_distinct(np.concatenate((first, first + 1)))]
             return origin(read[read >= 0])
 
-        yield layer.deeper(out, before)
+        yield layer.deeper(out, before, f"base64 {skipped}")
 
 
 def _may_be_ascii(sextets: NDArray[np.uint8]) -> bool:
@@ -874,10 +877,10 @@ def _from_hex(layer: _Layer, index: Places) -> Iterator[_Layer]:
     digit = _DIGITS[16][chosen] >= 0
     prefix = (chosen[1:] | 0x20 == ord("x")) & (chosen[:-1] == ord("0"))
     digit[:-1] &= ~prefix
-    yield from _hex_pairs(layer, index[digit])
+    yield from _hex_pairs(layer, index[digit], "hex")
 
 
-def _hex_pairs(layer: _Layer, index: Places) -> Iterator[_Layer]:
+def _hex_pairs(layer: _Layer, index: Places, decoded: str) -> Iterator[_Layer]:
     """At both places in a pair at which it may begin."""
     text = _chosen(layer, index)
     for skipped in range(2):
@@ -887,7 +890,7 @@ def _hex_pairs(layer: _Layer, index: Places) -> Iterator[_Layer]:
         def before(at: Places, skipped: int = skipped) -> Places:
             return layer.origin(index[_ranges(skipped + 2 * at, np.full(len(at), 2))])
 
-        yield layer.deeper(out, before)
+        yield layer.deeper(out, before, f"{decoded} {skipped}")
 
 
 # An address, the bytes in groups, and their text, perhaps between bars: hexdump -C, xxd, and their like.
@@ -912,8 +915,8 @@ def _from_dump(layer: _Layer) -> Iterator[_Layer]:
         return
     groups, text = (np.concatenate(column) for column in columns)
     bytes_of = np.frombuffer(layer.data, np.uint8)
-    yield from _hex_pairs(layer, groups[_DIGITS[16][bytes_of[groups]] >= 0])
-    yield layer.deeper(_chosen(layer, text), lambda at: layer.origin(text[at]))
+    yield from _hex_pairs(layer, groups[_DIGITS[16][bytes_of[groups]] >= 0], "dump")
+    yield layer.deeper(_chosen(layer, text), lambda at: layer.origin(text[at]), "text of a dump")
 
 
 def _from_decimal(layer: _Layer, index: Places) -> Iterator[_Layer]:
@@ -933,4 +936,4 @@ def _from_decimal(layer: _Layer, index: Places) -> Iterator[_Layer]:
     def before(at: Places) -> Places:
         return layer.origin(index[_ranges(starts[at], ends[at] - starts[at])])
 
-    yield layer.deeper(value.astype(np.uint8).tobytes(), before)
+    yield layer.deeper(value.astype(np.uint8).tobytes(), before, "decimal")
