@@ -99,6 +99,7 @@ def shown(text: str) -> list[str]:
         (r"\b[0-9a-f]{16}([0-9a-f]{48})?\b", "HEX"),
         (r"127\.0\.0\.1:\d+", "127.0.0.1:PORT"),
         (r"\S*/coatcheck-\w{8}/", "TEMPORARY/"),
+        (r"\bpid \d+", "pid PID"),
         (r"#login=\S+", "#login=CODE"),
         (r"not passed on, as they may hold secrets: .*", "not passed on"),
         (rf"\b{re.escape(getpass.getuser())}\b", "you"),

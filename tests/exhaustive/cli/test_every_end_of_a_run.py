@@ -135,7 +135,9 @@ def test_without_daemon_and_store_it_says_what_to_give(tmp_path: Path) -> None:
     """Code 125: the command was not started."""
     said = coatcheck("run", "--", "touch", "started", cwd=tmp_path)
     assert (said.code, said.out) == (125, "") and not (tmp_path / "started").exists()
-    assert said.error == (
+    note, _, told = said.error.partition("\n")
+    assert note.startswith("note: no daemon answers at ")
+    assert told == (
         "error: no daemon answers, and no source of secrets is configured\n"
         "hint: start one (coatcheck serve, coatcheck dev), or give --secret openai=-, "
         "COATCHECK_VAULT_URL or COATCHECK_SECRETS_DIR\n"
