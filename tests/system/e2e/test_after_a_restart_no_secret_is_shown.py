@@ -9,7 +9,7 @@ from pathlib import Path
 
 from coatcheck.secrets.embedded import EmbeddedVault
 from tests.known_secrets import known_secret, remember_secret
-from tests.system.e2e.daemon_process import OpenedSession, daemon_process
+from tests.system.e2e.daemon_process import DaemonProcess, OpenedSession, daemon_process
 from tests.system.e2e.story import until
 from tests.upstreams import UpstreamTls
 
@@ -67,6 +67,32 @@ async def seen(session: OpenedSession, path: str, handle: bool = False) -> tuple
     return int(head.split()[1]), why, body
 
 
+@asynccontextmanager
+async def with_vault(
+    bao: EmbeddedVault, place: Path, private: Path, upstream_tls: UpstreamTls, port: int
+) -> AsyncIterator[DaemonProcess]:
+    """A daemon that reads its secrets there, anew each second."""
+    remember_secret("the OpenBao token of a daemon that restarts", bao.root_token)
+    token = private / "token"
+    token.touch(0o600)
+    token.write_text(bao.root_token)
+    async with daemon_process(
+        place,
+        private / "secrets",
+        POLICY,
+        key="unused",
+        upstream_tls=upstream_tls,
+        port=port,
+        vault_url=bao.url,
+        vault_login="token",
+        vault_token_file=str(token),
+        vault_timeout="2",
+        secret_ttl="1",
+        session_lease="120",
+    ) as daemon:
+        yield daemon
+
+
 async def test_a_value_from_before_a_rotation_stays_redacted_after_kill_9(
     place: Path, tmp_path: Path, upstream_tls: UpstreamTls
 ) -> None:
@@ -74,25 +100,8 @@ async def test_a_value_from_before_a_rotation_stays_redacted_after_kill_9(
     there nothing is answered but what the policy says need not be read."""
     old, new = known_secret("served before the rotation"), known_secret("the rotated one")
     async with pages(upstream_tls) as upstream, EmbeddedVault.start(log=place / "openbao.log") as bao:
-        remember_secret("the restarted daemon's OpenBao token", bao.root_token)
         await bao.put("restarted", {"api_key": old})
-        token = tmp_path / "token"
-        token.touch(0o600)
-        token.write_text(bao.root_token)
-        async with daemon_process(
-            place,
-            tmp_path / "secrets",
-            POLICY,
-            key="unused",
-            upstream_tls=upstream_tls,
-            port=upstream.port,
-            vault_url=bao.url,
-            vault_login="token",
-            vault_token_file=str(token),
-            vault_timeout="2",
-            secret_ttl="1",
-            session_lease="120",
-        ) as daemon:
+        async with with_vault(bao, place, tmp_path, upstream_tls, upstream.port) as daemon:
             before = await daemon.open_session("tcp")
             assert (await seen(before, "/v1/models", handle=True))[0] == 200
             assert old.encode() in upstream.heads[-1]
@@ -124,23 +133,8 @@ async def test_a_new_value_is_redacted_before_anybody_used_it(
     """A session that never uses its credential sees no value of it that another host shows."""
     first, second = known_secret("never used"), known_secret("never used, rotated")
     async with pages(upstream_tls) as upstream, EmbeddedVault.start(log=place / "openbao.log") as bao:
-        remember_secret("the unused credential's OpenBao token", bao.root_token)
         await bao.put("restarted", {"api_key": first})
-        token = tmp_path / "token"
-        token.touch(0o600)
-        token.write_text(bao.root_token)
-        async with daemon_process(
-            place,
-            tmp_path / "secrets",
-            POLICY,
-            key="unused",
-            upstream_tls=upstream_tls,
-            port=upstream.port,
-            vault_url=bao.url,
-            vault_login="token",
-            vault_token_file=str(token),
-            secret_ttl="1",
-        ) as daemon:
+        async with with_vault(bao, place, tmp_path, upstream_tls, upstream.port) as daemon:
             session = await daemon.open_session("tcp")
             upstream.body = first.encode()
             assert (await seen(session, "/page"))[2] == "*" * len(first)
