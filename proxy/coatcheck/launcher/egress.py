@@ -145,8 +145,9 @@ async def splice(
         stream.reset("closed")
     finally:
         if not whole:
-            # Whoever broke it off, the other side must not take it for a clean end of a message. Nor may what
-            # it does not read hold us here: the guest's channel ends when all of its connections have.
+            # Whichever side broke it off, the other side must not take it for a clean end of a message. Nor
+            # may what it does not read hold us here: the guest's channel ends when all of its connections
+            # have.
             writer.transport.abort()
         writer.close()
         with contextlib.suppress(OSError):

@@ -16,7 +16,7 @@ MAX_PAYLOAD = 32768
 WINDOW = 256 * 1024
 """Credit that each side of a stream starts with, and never holds more of."""
 FRAME_COST = 64
-"""Credit that a DATA frame costs beyond its payload: what one queued frame costs whoever keeps it. Without
+"""Credit that a DATA frame costs beyond its payload: what one queued frame costs its keeper. Without
 it a window of one-byte frames would take a hundred times its size in memory."""
 MAX_NOTE = 4096
 """Bytes of fields in a NOTE or RESET, and in an OPEN or HELLO of the guest: they are not under credit."""

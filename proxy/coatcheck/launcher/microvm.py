@@ -233,7 +233,7 @@ class MicroVM:
         self._watching = asyncio.create_task(self._watch(emulator))
 
     async def _watch(self, emulator: Emulator) -> None:
-        """What it ends of by itself is its end; whoever reads its channel sees that, too."""
+        """What it ends of by itself is its end; the channel's reader sees that, too."""
         await emulator.ended()
         if self._channel is not None:
             self._channel.close()

@@ -9,7 +9,7 @@ from coatcheck.launcher.stream import ChannelBroken
 
 
 class OperationQueue:
-    """Operations one after the other, each to its end whoever waits for it."""
+    """Operations one after the other, each to its end, waited for or not."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
@@ -60,7 +60,7 @@ class OperationQueue:
     def _done(self, task: "asyncio.Task[Any]") -> None:
         self._doing.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever asked has been told, or has gone
+            task.exception()  # the caller has been told, or has gone
 
 
 def cancelled() -> bool:

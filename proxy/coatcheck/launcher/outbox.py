@@ -65,7 +65,7 @@ class Outbox:
         if not frame or self._over is not None:
             return
         if self._kept is not None:
-            self.waiting += len(frame)  # whoever has more to send waits for these, too
+            self.waiting += len(frame)  # senders wait for these, too
             self._kept.append(frame)
         else:
             self.send_soon(frame)
@@ -99,7 +99,7 @@ class Outbox:
         self._flowing.set()
 
     def close(self, why: Exception) -> None:
-        """Nothing is sent any more; whoever waits for a turn gets `why`."""
+        """Nothing is sent any more; senders that wait for a turn get `why`."""
         self._over = why
         for turn in self._turns:
             if not turn.done():
@@ -109,7 +109,7 @@ class Outbox:
     async def send(self, sock: socket.socket) -> None:
         """Until cancelled, or the guest is gone."""
         loop = asyncio.get_running_loop()
-        with contextlib.suppress(OSError):  # a guest that is gone is noticed by whoever receives
+        with contextlib.suppress(OSError):  # a guest that is gone is noticed by the receiver
             while True:
                 while self._unsent:
                     frames = b"".join(self._unsent)

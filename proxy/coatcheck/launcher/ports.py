@@ -3,8 +3,8 @@ requests.
 
 As bytes: binary messages both ways; a text one says that nothing more follows.
 
-Whoever comes here has been authenticated and authorised by the control API; what the sandbox answers is bytes
-of its own making, and no program of ours heeds it.
+A caller that comes here has been authenticated and authorised by the control API; what the sandbox answers is
+bytes of its own making, and no program of ours heeds it.
 """
 
 import asyncio

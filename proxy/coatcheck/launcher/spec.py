@@ -56,7 +56,7 @@ class SupervisorSpec:
     idle_seconds: float | None
     limits: Limits
     ceiling: Limits
-    """What it could have had here: for whoever runs into a limit."""
+    """What it could have had here: for a caller that runs into a limit."""
     agent: Path | None
     """The guest's agent, where it is not in the image."""
     filesystem: Filesystem | None

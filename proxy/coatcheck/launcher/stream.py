@@ -163,7 +163,7 @@ class Stream:
         self._no_answer_follows()
 
     def reset(self, reason: str, message: str = "") -> None:
-        """Drops the stream, unless it is over. Whoever reads or writes it gets StreamReset."""
+        """Drops the stream, unless it is over. Its readers and writers get StreamReset."""
         dropped = self._outbox.mux.reset(self.number, reason, message)
         if dropped:
             self._outbox.put(dropped)
@@ -172,7 +172,8 @@ class Stream:
         self._no_answer_follows()
 
     def _no_answer_follows(self) -> None:
-        # A connection that is only kept open may go while the guest sleeps, and so may whoever ran a command.
+        # A connection that is only kept open may go while the guest sleeps, and so may the caller of a
+        # command.
         if self._awaits_answer and not self.number % 2:
             self._awaits_answer = False
             self._outbox.wake()

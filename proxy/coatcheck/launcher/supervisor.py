@@ -75,7 +75,7 @@ class Supervisor:
         self.spec = spec
         self.machine = machine
         self.listeners: set[Callable[[Notice], None]] = set()
-        """Whoever is connected, to be told what concerns everybody."""
+        """All connections, to be told what concerns each of them."""
         self.extension: Extension | None = None
         """Of a layer above, which sets it before `run`."""
         self._beginning = beginning or Boot(spec, machine)
