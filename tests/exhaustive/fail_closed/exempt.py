@@ -126,6 +126,11 @@ EXCUSES = (
         ("silent", "broken off"),
         "the sweeper's check, on a slow machine: one that fails cuts the connection, whatever is on it",
     ),
+    Excuse(
+        "planes.mitm.plane:MitmPlane._check ",
+        ("silent", "broken off"),
+        "likewise, within it: what it takes for overdue or lapsed is cut",
+    ),
     Excuse("request.call:Call._handles_in value of call: self._shared.state.genuine", ("complete",), INERT),
     Excuse(f"{L}_serve await: self._end(", ("refused",), "its one wait has a bound, in answer_and_close"),
     Excuse(
