@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from coatcheck.decision.body_scrubber import BodyScrubber
 from coatcheck.decision.content_coding import CodingRefused, Decoder
-from coatcheck.decision.scrub import Patterns, scrub_bytes
+from coatcheck.decision.scrub import Patterns, Sought, scrub_bytes
 
 SECRET = "sk-proj-0123456789abcdefABCDEF/+"
 PATTERNS = Patterns.of([SECRET])
@@ -159,3 +159,11 @@ def test_an_echo_over_chunks_within_an_envelope_is_masked() -> None:
     body = b"\0" + len(SECRET).to_bytes(4, "big") + SECRET.encode()
     out = b"".join(piece for byte in body for piece in scrubber.feed(bytes([byte])))
     assert out == body[:5] + b"*" * len(SECRET)
+
+
+def test_an_envelope_that_never_became_whole_is_searched() -> None:
+    """It may be four letters of a secret, after eleven that a message's end let out."""
+    secret = "ghp_ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+    scrubber = BodyScrubber(Patterns.of([Sought("one", secret)]), content_type="application/grpc")
+    out = scrubber.feed(b"\0\0\0\0\x0f" + secret[:15].encode() + b"\0" + secret[15:18].encode())
+    assert b"".join([*out, *scrubber.finish()])[20:] == b"\0***"

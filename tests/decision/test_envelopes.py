@@ -112,3 +112,12 @@ def test_a_length_that_no_event_has_ends_the_looking() -> None:
     assert envelopes is not None
     assert not any(piece.ends for piece in envelopes.pieces(b"\0\0\0\x02" + event(b"x")))
     assert not any(piece.ends for piece in envelopes.pieces(event(b"x")))
+
+
+@pytest.mark.parametrize("body", [b"rk-0123456789", b"\0k-0123456789", b"\4\0\0\0\1x"])
+def test_what_cannot_be_an_envelope_is_searched(body: bytes) -> None:
+    """Letters where the flag or the length would be: taken for an envelope they would leave unsearched."""
+    envelopes = Envelopes.of("application/grpc")
+    assert envelopes is not None
+    pieces = list(envelopes.pieces(body))
+    assert [(piece.envelope, piece.message, piece.ends) for piece in pieces] == [(b"", body, False)]

@@ -87,9 +87,8 @@ class BodyScrubber:
 
     def finish(self) -> list[bytes]:
         """The rest, once the message ended cleanly."""
-        clean = self._scrubber.finish()
-        if self._envelopes is not None:
-            clean += self._envelopes.rest()
+        rest = self._envelopes.rest() if self._envelopes is not None else b""
+        clean = self._scrubber.feed(rest) + self._scrubber.finish()
         return [clean] if clean else []
 
     def _look_at_the_start(self, chunk: bytes) -> None:

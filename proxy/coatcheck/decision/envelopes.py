@@ -19,7 +19,12 @@ _SHORTEST_EVENT: Final = 16
 """Bytes: two lengths, a checksum of them, and one of the whole message."""
 LONGEST_COMPRESSED: Final = 4 * 1024 * 1024
 """Bytes of one compressed message: what receivers of gRPC take by default. It is kept until it is whole."""
+LONGEST: Final = 0x1FFF_FFFF
+"""Bytes of a message. A longer one is no message: the length's first byte would be a character of a text, and
+an envelope that a forged length puts into a secret would leave with five of its letters."""
 _COMPRESSED: Final = 1
+_UNCOMPRESSED: Final = frozenset({0, 2, 0x80})
+"""Flags of messages that are not compressed; Connect's last message has 2, the trailers of gRPC-Web 0x80."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +79,20 @@ class Envelopes:
                 if len(self._header) < self._size:
                     return
                 envelope = self._opened()
-            left: int | None = self._left  # None once the envelope was read: it is none
-            message = b"" if left is None else chunk[at : at + left]
+                if self._is_no_row:  # what was read is no envelope: it is searched like the rest
+                    yield Piece(b"", envelope + chunk[at:], ends=False)
+                    return
+            message = chunk[at : at + self._left]
             at += len(message)
-            if left is not None:
-                self._left = left - len(message)
+            self._left -= len(message)
             if self._compressed:
                 yield from self._keep(message)
             elif envelope or message:
                 yield Piece(envelope, message, ends=self._left == 0)
+
+    @property
+    def _is_no_row(self) -> bool:
+        return self._left is None
 
     def rest(self) -> bytes:
         """An envelope that never became whole."""
@@ -94,11 +104,13 @@ class Envelopes:
         envelope, self._header = self._header, b""
         length = int.from_bytes(envelope[-4:], "big")
         if self._event_stream:
-            self._left = length - self._size if length >= _SHORTEST_EVENT else None
+            self._left = length - self._size if _SHORTEST_EVENT <= length <= LONGEST else None
             return envelope
         self._left = length
         self._compressed = bool(envelope[0] & _COMPRESSED)
         if not self._compressed:
+            if envelope[0] not in _UNCOMPRESSED or length > LONGEST:
+                self._left = None
             return envelope
         if not self._coding:
             raise CodingRefused("a compressed message of which no coding was named")
