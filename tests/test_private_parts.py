@@ -49,6 +49,7 @@ USES: Final[dict[str, tuple[str, str]]] = {
     ),
     "opentelemetry._logs": ("opentelemetry-api", "telemetry/otel/test_otlp.py"),
     "opentelemetry.sdk._logs": ("opentelemetry-sdk", "telemetry/otel/test_otlp.py"),
+    "FileHandler._open": ("python", "telemetry/test_log_file.py"),
     "StreamReader._buffer": ("python", "system/planes/upstream/test_parent_proxy.py"),
 }
 

@@ -19,6 +19,7 @@ from demo.upstreams.origin import origin
 from tests.exhaustive.deploy.image import IMAGE, ROOT, Builder, builder, built
 from tests.known_secrets import known_secret
 from tests.system.e2e.story import policy
+from tests.system.redirect.world import Namespace, namespace
 from tests.upstreams import UpstreamTls
 
 pytestmark = [
@@ -61,10 +62,12 @@ events_logger = "file"
 
 @dataclass(frozen=True, slots=True)
 class Podman:
-    """With a store of its own that reads images from that of the build."""
+    """With a store of its own that reads images from that of the build, and a network of its own: the rules
+    that it makes are none of this machine's."""
 
     builder: Builder = field(repr=False)
     directory: Path
+    host: Namespace
 
     def __call__(self, *words: str | Path, check: bool = True) -> str:
         """What it prints: logs on both of its channels."""
@@ -78,7 +81,7 @@ class Podman:
         )
         own = ("--network-config-dir", self.directory / "networks")
         ran = subprocess.run(
-            ["podman", *map(str, (*store, *driver, *own, *words))],
+            self.host.command("podman", *store, *driver, *own, *words),
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS, check=False,
             env={**os.environ, "CONTAINERS_CONF": str(self.directory / "containers.conf")},
         )  # fmt: skip
@@ -88,9 +91,14 @@ class Podman:
 
 @pytest.fixture(scope="module")
 def podman() -> Iterator[Podman]:
-    with builder() as making, built(making), tempfile.TemporaryDirectory(prefix="ccp-") as text:
+    with (
+        builder() as making,
+        built(making),
+        tempfile.TemporaryDirectory(prefix="ccp-") as text,
+        namespace() as host,
+    ):
         (Path(text) / "containers.conf").write_text(CONF)
-        yield Podman(making, Path(text))
+        yield Podman(making, Path(text), host)
 
 
 @contextmanager
@@ -109,8 +117,21 @@ async def upstream(podman: Podman, upstream_tls: UpstreamTls) -> AsyncIterator[t
     with bridge(podman) as host:
         # The bridge is there as soon as a container is.
         server = origin(upstream_tls.certificate, upstream_tls.key, {"openai": KEY}, host="0.0.0.0")
-        async with server:
-            yield "pods", f"{host}:{server.port}"
+        with inside(podman.host):
+            await server.__aenter__()
+        yield "pods", f"{host}:{server.port}"
+        await server.__aexit__(None, None, None)
+
+
+@contextmanager
+def inside(namespace: Namespace) -> Iterator[None]:
+    """What this thread opens is opened there."""
+    with open("/proc/thread-self/ns/net", "rb") as here, open(f"/proc/{namespace.pid}/ns/net", "rb") as there:
+        os.setns(there.fileno(), os.CLONE_NEWNET)
+        try:
+            yield
+        finally:
+            os.setns(here.fileno(), os.CLONE_NEWNET)
 
 
 def documents(podman: Podman, directory: Path, settings: Mapping[str, str]) -> Path:

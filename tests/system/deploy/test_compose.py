@@ -43,6 +43,16 @@ def test_users_and_capabilities_are_the_same() -> None:
     assert len(set(users.values())) == 3
 
 
+def test_the_volumes_are_the_proxys_before_anything_else_mounts_them() -> None:
+    """podman gives them to the user who mounts them first, docker to root."""
+    first = SPEC["initContainers"][0]
+    assert first["securityContext"]["runAsUser"] == container("proxy")["securityContext"]["runAsUser"]
+    assert {each["name"] for each in first["volumeMounts"]} == {"state", "workload"}
+    proxy = COMPOSE["services"]["coatcheck"]
+    assert proxy["depends_on"] == {"volumes": {"condition": "service_completed_successfully"}}
+    assert COMPOSE["services"]["volumes"]["entrypoint"][:2] == ["chown", proxy["user"]]
+
+
 def test_the_agent_shares_the_network_and_begins_last() -> None:
     """Behind rules that are in force and a session that is open; what it gets it cannot change."""
     agent = COMPOSE["services"]["agent"]
