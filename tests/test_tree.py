@@ -104,7 +104,6 @@ COVERED_BY = {
     "containers/container.py": "system/containers/test_namespace.py",
     "containers/child.py": "system/containers/test_namespace.py",
     "containers/oci.py": "system/containers/test_namespace.py",
-    "containers/runtime.py": "system/containers/test_namespace.py",
     "launcher/machines.py": "system/durable/test_sandboxes.py",
     "durable/paging.py": "system/durable/snapshots/test_machines.py",
     "launcher/ports.py": "system/client/sandbox/test_client.py",

@@ -67,7 +67,7 @@ class Runtime:
             os.close(go)
         try:
             async with asyncio.timeout(SETUP_SECONDS):
-                while not pid_file.exists():
+                while (first := written_number(pid_file)) is None:
                     if self._child.ended():
                         raise MachineError(
                             f"{self._program} made no sandbox: {self.said()}",
@@ -77,7 +77,6 @@ class Runtime:
                     await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError:
             raise MachineError(f"{self._program} made no sandbox within {SETUP_SECONDS:g} s") from None
-        first = int(pid_file.read_text())
         with contextlib.suppress(ProcessLookupError):  # it has ended already
             self._pidfd = os.pidfd_open(first)
             self.first = first
@@ -144,3 +143,12 @@ class Runtime:
         _, said = await process.communicate()
         if process.returncode:
             raise MachineError(f"{self._program} {command}: {said.decode(errors='replace').strip()[-300:]}")
+
+
+def written_number(path: Path) -> int | None:
+    """What a runtime wrote there, or None while it has not: runsc makes the file first, and writes then."""
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return None
+    return int(text) if text else None
