@@ -19,7 +19,7 @@ from coatcheck.request.call import Call
 from coatcheck.request.capacity import Places
 from coatcheck.request.exchange import Exchange, ExchangeSettings
 from coatcheck.request.known_secrets import KnownSecrets
-from coatcheck.secrets import Secret, SecretMissing, SecretUnavailable
+from coatcheck.secrets import Secret, SecretDenied, SecretMissing, SecretUnavailable
 from coatcheck.secrets.cache import CachedStore
 from coatcheck.secrets.memory import MemoryStore
 from coatcheck.state.sessions import NewSession
@@ -173,6 +173,7 @@ async def test_what_cannot_be_recorded_does_not_leave(world: World) -> None:
     [
         (SecretUnavailable("down"), Reason.SECRET_UNAVAILABLE),
         (SecretMissing("none"), Reason.SECRET_MISSING),
+        (SecretDenied("not for this daemon"), Reason.SECRET_UNAVAILABLE),
         (RuntimeError("bug"), Reason.INTERNAL_ERROR),
     ],
 )

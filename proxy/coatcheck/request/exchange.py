@@ -168,7 +168,7 @@ class Exchange:
         return call
 
     def shows_handle(self, head: RequestHead) -> bool:
-        """Whether a handle stands in the head, wherever."""
+        """Whether a handle stands anywhere in the head."""
         context = self.context()
         return bool(find(head, context.references, context.known))
 

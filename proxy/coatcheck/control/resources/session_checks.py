@@ -1,6 +1,7 @@
 """/v1/sessions/{session}/check and …/refusals: before a sandbox begins, and after it ended, for its launcher.
 
-What is told goes to whoever opened the session, never into the sandbox: it names stores, paths and addresses.
+The answer goes to the caller that opened the session, never into the sandbox: it names stores, paths and
+addresses.
 """
 
 from typing import Final

@@ -271,7 +271,7 @@ class _Incoming:
 
 
 def _manifest(content: bytes) -> Manifest:
-    """Of whoever knows the passphrase: trusted as a snapshot is, and still bounded."""
+    """Written by somebody who knows the passphrase: trusted as a snapshot is, and still bounded."""
     try:
         said = json.loads(content)
         if said["format"] != FORMAT:

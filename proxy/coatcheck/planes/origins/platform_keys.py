@@ -64,7 +64,7 @@ class KeyFile:
         return self._keys
 
     def missed(self) -> None:
-        """A token named a key that is not there. The next look at the file sees a change by itself."""
+        """A token named a key that is not there. Nothing to do: each look at the file sees a change."""
 
 
 class KeyUrl:
